@@ -174,6 +174,7 @@ class Store:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
         if_none_match: str | None = None,
         if_match: str | None = None,
@@ -183,8 +184,9 @@ class Store:
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
         copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
         neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-        case. An object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
-        `if_match=etag` replaces the object only if it still has that ETag.
+        case. `headers` may have `cache-control`, `content-disposition`, `content-encoding`,
+        `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
+        object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
 
         Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
         """
@@ -197,6 +199,7 @@ class Store:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
         if_none_match: str | None = None,
         if_match: str | None = None,
@@ -354,15 +357,16 @@ class Store:
         version: str | None = None,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> str:
         """Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
 
-        On the lanes `node` and `http`, the content does not pass through this process. If `content_type` or
-        `metadata` is given, both are replaced, and `tags` replaces all tags; otherwise, the copy has the
-        source's metadata and tags. Conditions are as for `put`, and apply to the copy.
+        On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
+        `metadata` or `headers` is given, all three are replaced, and `tags` replaces all tags; otherwise, the
+        copy has the source's metadata and tags. Conditions are as for `put`, and apply to the copy.
 
         Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
         object to itself that changes nothing.
@@ -376,6 +380,7 @@ class Store:
         size: int | None = None,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
         if_none_match: str | None = None,
         if_match: str | None = None,
@@ -395,6 +400,7 @@ class Store:
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
         checksum: str | None = None,
     ) -> Upload:
@@ -567,11 +573,12 @@ class Upload:
         start: int | None = None,
         length: int | None = None,
         version: str | None = None,
+        if_match: str | None = None,
     ) -> PutInfo:
         """Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
 
-        On the lanes `node` and `http`, the content does not pass through this process. Raises
-        `NotFoundError`, `InvalidArgumentError`.
+        `if_match` is the ETag that the source must have. On the lanes `node` and `http`, the content does not
+        pass through this process. Raises `NotFoundError`, `PreconditionFailedError`, `InvalidArgumentError`.
         """
 
     def parts(self) -> list[PartSummary]:

@@ -10,13 +10,15 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from botocore.response import StreamingBody
+from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix
-from fordway.errors import FordwayError
+from fordway.errors import FordwayError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,14 +78,19 @@ HEADER_NAMES = {
     "content-disposition": "ContentDisposition",
     "content-encoding": "ContentEncoding",
     "content-language": "ContentLanguage",
-    "expires": "ExpiresString",
 }
+"""botocore's names of the headers that are stored with an object, apart from `expires`."""
+
+DESCRIPTION = "ContentType Metadata CacheControl ContentDisposition ContentEncoding ContentLanguage Expires"
+"""The parameters that describe an object."""
 
 REGION = "us-east-1"
 """The region of all buckets, as a gateway has it by default."""
 
 RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 BUCKET = re.compile(r"[a-z0-9.-]+")
+MOST_TAGS = 10
+SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 
 
 @dataclass(frozen=True)
@@ -182,13 +189,24 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
         "ETag": f'"{info.etag}"',
         "LastModified": _seconds(info.modified),
         "Metadata": info.metadata,
-        **{HEADER_NAMES[name]: value for name, value in info.headers.items()},
+        **{HEADER_NAMES[name]: value for name, value in info.headers.items() if name in HEADER_NAMES},
+        **_expiry(info.headers.get("expires")),
     }
     if info.version is not None:
         fields["VersionId"] = info.version
     if mode == "ENABLED" and info.checksum is not None:
         fields |= _checksum(*info.checksum)
     return fields
+
+
+def _expiry(text: str | None) -> Response:
+    """Returns the fields for the header `Expires`. Like botocore, omits a time that cannot be read."""
+    if text is None:
+        return {}
+    try:
+        return {"ExpiresString": text, "Expires": parsedate_to_datetime(text)}
+    except ValueError:
+        return {"ExpiresString": text}
 
 
 def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
@@ -205,23 +223,44 @@ def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
     return body
 
 
-def _put_arguments(parameters: Parameters) -> dict[str, Any]:
-    tags = parameters.get("Tagging")
+def _description(parameters: Parameters) -> dict[str, Any] | None:
+    """Returns the arguments that describe an object; `None` for a time that botocore must convert."""
+    headers = {name: parameters[field] for name, field in HEADER_NAMES.items() if field in parameters}
+    expires = parameters.get("Expires")
+    if expires is not None:
+        try:
+            time = parse_to_aware_datetime(expires)
+        except ValueError:
+            return None
+        headers["expires"] = format_datetime(time.astimezone(UTC), usegmt=True)
     return {
         "content_type": parameters.get("ContentType"),
         "metadata": parameters.get("Metadata"),
-        "tags": dict(parse_qsl(tags, keep_blank_values=True)) if tags else None,
-        "checksum": parameters.get("ChecksumAlgorithm", "CRC32"),
+        "headers": headers or None,
     }
 
 
+def _tags(text: str | None) -> dict[str, str] | None:
+    return dict(parse_qsl(text, keep_blank_values=True)) if text else None
+
+
+def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
+    """Returns the arguments of a put or an upload; `None` for a call that botocore must send."""
+    described = _description(parameters)
+    if described is None or parameters.get("StorageClass", "STANDARD") != "STANDARD":
+        return None
+    tags = _tags(parameters.get("Tagging"))
+    return {**described, "tags": tags, "checksum": parameters.get("ChecksumAlgorithm", "CRC32")}
+
+
 @_operation(
-    "Bucket Key", "Body ContentType Metadata Tagging IfNoneMatch IfMatch ChecksumAlgorithm ContentLength"
+    "Bucket Key",
+    f"Body Tagging IfNoneMatch IfMatch ChecksumAlgorithm ContentLength StorageClass {DESCRIPTION}",
 )
 def put_object(store: Store, parameters: Parameters) -> Response | None:
     """Stores an object with the checksum that botocore would send."""
-    content = _content(parameters.get("Body", b""))
-    if content is None or parameters.get("ContentLength", 0) < 0:
+    content, arguments = _content(parameters.get("Body", b"")), _put_arguments(parameters)
+    if content is None or arguments is None or parameters.get("ContentLength", 0) < 0:
         return None
     made = store.put_with_info(
         parameters["Bucket"],
@@ -229,7 +268,7 @@ def put_object(store: Store, parameters: Parameters) -> Response | None:
         content,
         if_none_match=_etag(parameters.get("IfNoneMatch")),
         if_match=_etag(parameters.get("IfMatch")),
-        **_put_arguments(parameters),
+        **arguments,
     )
     return _put_response(made, parameters)
 
@@ -350,7 +389,8 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
 def head_object(store: Store, parameters: Parameters) -> Response:
     """Describes an object."""
     info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
-    return _response(ContentLength=info.size, **_described(info, parameters.get("ChecksumMode")))
+    described = _described(info, parameters.get("ChecksumMode"))
+    return _response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
 
 
 @_operation("Bucket Key", "VersionId IfMatch")
@@ -484,28 +524,67 @@ def _process_owner() -> str:
         return str(os.geteuid())
 
 
-@_operation("Bucket Key CopySource")
-def copy_object(store: Store, parameters: Parameters) -> Response | None:
-    """Copies an object with its metadata and tags."""
+def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
+    """Returns the bucket, key and version of a copy's source; `None` for a form that botocore must handle."""
     source = parameters["CopySource"]
-    if not isinstance(source, dict) or source.keys() != {"Bucket", "Key"}:
+    if isinstance(source, str):
+        # botocore looks for a version in this form.
+        if "?" in source:
+            return None
+        bucket, _, key = source.removeprefix("/").partition("/")
+        source = {"Bucket": bucket, "Key": key}
+    if not isinstance(source, dict) or not {"Bucket", "Key"} <= source.keys() <= SOURCE_FIELDS:
         return None
-    if not _is_plain(store, parameters["Bucket"]) or not _is_plain(store, source["Bucket"]):
+    if not all(type(text) is str and text for text in source.values()):
         return None
-    etag = store.copy(source["Bucket"], source["Key"], parameters["Bucket"], parameters["Key"])
+    bucket, key, version = source["Bucket"], source["Key"], source.get("VersionId")
+    return (bucket, key, version) if BUCKET.fullmatch(bucket) else None
+
+
+def _replacements(parameters: Parameters) -> dict[str, Any] | None:
+    """Returns the arguments of a copy that replaces metadata or tags; `None` for a call that botocore must
+    send.
+    """
+    arguments: dict[str, Any] = {}
+    if parameters.get("MetadataDirective") == "REPLACE":
+        described = _description(parameters)
+        if described is None:
+            return None
+        arguments |= described | {"metadata": parameters.get("Metadata", {})}
+    elif not parameters.keys().isdisjoint(DESCRIPTION.split()):
+        return None
+    if parameters.get("TaggingDirective") == "REPLACE":
+        arguments["tags"] = _tags(parameters.get("Tagging")) or {}
+    elif "Tagging" in parameters:
+        return None
+    return arguments
+
+
+@_operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
+def copy_object(store: Store, parameters: Parameters) -> Response | None:
+    """Copies an object with its metadata and tags, or with new ones."""
+    source, replacements = _source(parameters), _replacements(parameters)
+    if source is None or replacements is None:
+        return None
+    (from_bucket, from_key, version), to = source, (parameters["Bucket"], parameters["Key"])
+    if version is not None or not _is_plain(store, to[0]) or not _is_plain(store, from_bucket):
+        return None
+    etag = store.copy(from_bucket, from_key, *to, **replacements)
     made: Response = {"ETag": f'"{etag}"', "LastModified": _milliseconds(datetime.now(UTC))}
-    info = store.head(parameters["Bucket"], parameters["Key"])
+    info = store.head(*to)
     if info.etag == etag:
         made["LastModified"] = _milliseconds(info.modified)
         made |= _checksum(*(info.checksum or (None, None)))
     return _response(CopyObjectResult=made)
 
 
-@_operation("Bucket Key", "ContentType Metadata Tagging ChecksumAlgorithm")
-def create_multipart_upload(store: Store, parameters: Parameters) -> Response:
+@_operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
+def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Begins an upload."""
-    algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    upload = store.upload(parameters["Bucket"], parameters["Key"], **_put_arguments(parameters))
+    algorithm, arguments = parameters.get("ChecksumAlgorithm", "CRC32"), _put_arguments(parameters)
+    if arguments is None:
+        return None
+    upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments)
     names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
     return _response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
 
@@ -514,11 +593,37 @@ def create_multipart_upload(store: Store, parameters: Parameters) -> Response:
 def upload_part(store: Store, parameters: Parameters) -> Response | None:
     """Sends a part."""
     number, content = parameters["PartNumber"], _content(parameters.get("Body", b""))
-    if content is None or type(number) is not int or not 1 <= number <= 10_000:
+    if content is None or not _is_part_number(number):
         return None
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
     made = upload.put_part(number, content.read() if hasattr(content, "read") else content)
     return _put_response(made, parameters)
+
+
+def _is_part_number(number: object) -> bool:
+    return type(number) is int and 1 <= number <= 10_000
+
+
+@_operation("Bucket Key UploadId PartNumber CopySource", "CopySourceRange CopySourceIfMatch")
+def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
+    """Fills a part from another object."""
+    source, asked = _source(parameters), _wanted_range(parameters.get("CopySourceRange"))
+    if source is None or asked is None or not _is_part_number(parameters["PartNumber"]):
+        return None
+    start, length = asked
+    if (start is not None and (start < 0 or length is None)) or not _is_plain(store, source[0]):
+        return None
+    upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
+    made = upload.copy_part(
+        parameters["PartNumber"],
+        *source[:2],
+        start=start,
+        length=length,
+        version=source[2],
+        if_match=_etag(parameters.get("CopySourceIfMatch")),
+    )
+    part = {"ETag": f'"{made.etag}"', "LastModified": _milliseconds(made.modified)}
+    return _response(CopyPartResult=part)
 
 
 @_operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
@@ -573,3 +678,50 @@ def list_buckets(store: Store, _: Parameters) -> Response:
     return _response(
         Buckets=[{"Name": bucket.name, "CreationDate": _milliseconds(bucket.created)} for bucket in found]
     )
+
+
+@_operation("Bucket")
+def get_bucket_location(store: Store, parameters: Parameters) -> Response:
+    """Returns the region, which S3 leaves out for the first of its regions."""
+    store.head_bucket(parameters["Bucket"])
+    return {**_response(), "LocationConstraint": None}
+
+
+@_operation("Bucket")
+def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
+    """Returns whether the bucket keeps versions."""
+    state = store.versioning(parameters["Bucket"])
+    return _response(Status=state.capitalize() if state else None)
+
+
+@_operation("Bucket Key", "VersionId")
+def get_object_tagging(store: Store, parameters: Parameters) -> Response:
+    """Returns an object's tags."""
+    version = parameters.get("VersionId")
+    tags = store.tags(parameters["Bucket"], parameters["Key"], version=version)
+    entries = [{"Key": name, "Value": value} for name, value in tags.items()]
+    return _response(VersionId=version, TagSet=entries)
+
+
+@_operation("Bucket Key Tagging", "VersionId ChecksumAlgorithm")
+def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
+    """Replaces an object's tags."""
+    version, asked = parameters.get("VersionId"), parameters["Tagging"]
+    entries = asked.get("TagSet") if isinstance(asked, dict) and asked.keys() == {"TagSet"} else None
+    if entries is None or any(entry.keys() != {"Key", "Value"} for entry in entries):
+        return None
+    if len(entries) > MOST_TAGS:
+        raise InvalidArgumentError(f"an object has at most {MOST_TAGS} tags", "BadRequest")
+    tags = {entry["Key"]: entry["Value"] for entry in entries}
+    if len(tags) < len(entries) or not all(type(text) is str for tag in tags.items() for text in tag):
+        return None
+    store.set_tags(parameters["Bucket"], parameters["Key"], tags, version=version)
+    return _response(VersionId=version)
+
+
+@_operation("Bucket Key", "VersionId")
+def delete_object_tagging(store: Store, parameters: Parameters) -> Response:
+    """Removes an object's tags."""
+    version = parameters.get("VersionId")
+    store.set_tags(parameters["Bucket"], parameters["Key"], {}, version=version)
+    return _response(204, VersionId=version)

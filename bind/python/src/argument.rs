@@ -121,25 +121,58 @@ impl ReadArguments<'_> {
     }
 }
 
+/// Headers that are stored with an object, apart from `Content-Type`. The case of their names does not matter. Errors:
+/// `InvalidArgument` for another name.
+pub(crate) struct StoredHeaders(Metadata);
+
+impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let mut headers = Metadata::default();
+        for (name, value) in given.extract::<BTreeMap<String, String>>()? {
+            let field = match &*name.to_ascii_lowercase() {
+                "cache-control" => &mut headers.cache_control,
+                "content-disposition" => &mut headers.content_disposition,
+                "content-encoding" => &mut headers.content_encoding,
+                "content-language" => &mut headers.content_language,
+                "expires" => &mut headers.expires,
+                _ => {
+                    let why = format!(
+                        "{name} is not one of the headers that are stored with an object: cache-control, \
+                         content-disposition, content-encoding, content-language, expires; use `metadata` for your own \
+                         names, and `content_type` for the type"
+                    );
+                    return Err(to_python(given.py(), &Error::new(ErrorKind::InvalidArgument, why)));
+                }
+            };
+            *field = Some(value);
+        }
+        Ok(StoredHeaders(headers))
+    }
+}
+
 /// Properties of an object that its writer can set, apart from its content.
 #[derive(Default)]
 pub(crate) struct Description {
     pub(crate) content_type: Option<String>,
     pub(crate) metadata: Option<BTreeMap<String, String>>,
+    pub(crate) headers: Option<StoredHeaders>,
     pub(crate) tags: Option<Tags>,
 }
 
 impl Description {
-    /// Returns whether the content type or metadata is set.
+    /// Returns whether the content type, metadata or headers are set.
     pub(crate) fn has_metadata(&self) -> bool {
-        self.content_type.is_some() || self.metadata.is_some()
+        self.content_type.is_some() || self.metadata.is_some() || self.headers.is_some()
     }
 
     /// The metadata, with its names in lower case.
     pub(crate) fn metadata(&mut self) -> BoxedMetadata {
         let given = self.metadata.take().unwrap_or_default().into_iter();
         let user = given.map(|(name, value)| (name.to_lowercase(), value)).collect();
-        BoxedMetadata::from(Metadata { content_type: self.content_type.take(), user, ..Metadata::default() })
+        let headers = self.headers.take().map(|headers| headers.0).unwrap_or_default();
+        BoxedMetadata::from(Metadata { content_type: self.content_type.take(), user, ..headers })
     }
 
     /// The options of a put.

@@ -16,7 +16,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::listing::PyObjectInfo;
-use crate::argument::{ByteCount, Description, ReadArguments, StartOffset, conditions, range};
+use crate::argument::{ByteCount, Description, ReadArguments, StartOffset, StoredHeaders, conditions, range};
 use crate::buffer::{MappedContent, read_into};
 use crate::content::{FetchedContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
@@ -200,11 +200,12 @@ impl PyStore {
     /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
     /// copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
     /// neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-    /// case. An object has at most 10 `tags`. `if_none_match="*"` creates an object but never replaces one;
-    /// `if_match=etag` replaces the object only if it still has that ETag.
+    /// case. `headers` may have `cache-control`, `content-disposition`, `content-encoding`,
+    /// `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
+    /// object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
     ///
     /// Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
-    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
+    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put(
         &self,
@@ -214,12 +215,13 @@ impl PyStore {
         data: &Bound<'_, PyAny>,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        headers: Option<StoredHeaders>,
         tags: Option<BTreeMap<String, String>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<String> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, tags };
+        let described = Description { content_type, metadata, headers, tags };
         let options = described.options(conditions(if_match, if_none_match));
         put_data(py, &*store, (bucket, key), data, &options).map(|done| done.etag.to_string())
     }
@@ -230,7 +232,7 @@ impl PyStore {
     /// `CRC64NVME`, `SHA1`, `SHA256`, `SHA512`, `MD5`, `XXHASH64`, `XXHASH3` or `XXHASH128`.
     ///
     /// Raises what `put` raises, and `InvalidArgumentError` for an unknown checksum.
-    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None, checksum=None))]
+    #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None, checksum=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn put_with_info(
         &self,
@@ -240,13 +242,14 @@ impl PyStore {
         data: &Bound<'_, PyAny>,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        headers: Option<StoredHeaders>,
         tags: Option<BTreeMap<String, String>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
         checksum: Option<&str>,
     ) -> PyResult<PyPutInfo> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, tags };
+        let described = Description { content_type, metadata, headers, tags };
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
         let options = PutOptions { checksum, ..described.options(conditions(if_match, if_none_match)) };
         put_data(py, &*store, (bucket, key), data, &options).map(PyPutInfo::from)
@@ -516,13 +519,13 @@ impl PyStore {
 
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
     ///
-    /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type` or
-    /// `metadata` is given, both are replaced, and `tags` replaces all tags; otherwise, the copy has the
-    /// source's metadata and tags. Conditions are as for `put`, and apply to the copy.
+    /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
+    /// `metadata` or `headers` is given, all three are replaced, and `tags` replaces all tags; otherwise, the
+    /// copy has the source's metadata and tags. Conditions are as for `put`, and apply to the copy.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
     /// object to itself that changes nothing.
-    #[pyo3(signature = (source_bucket, source_key, bucket, key, *, version=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
+    #[pyo3(signature = (source_bucket, source_key, bucket, key, *, version=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn copy(
         &self,
@@ -534,12 +537,13 @@ impl PyStore {
         version: Option<String>,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        headers: Option<StoredHeaders>,
         tags: Option<BTreeMap<String, String>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<String> {
         let store = self.store(py)?;
-        let mut described = Description { content_type, metadata, tags };
+        let mut described = Description { content_type, metadata, headers, tags };
         without_interpreter(py, || {
             let options = CopyOptions {
                 metadata: described.has_metadata().then(|| described.metadata()),
@@ -559,7 +563,7 @@ impl PyStore {
     /// arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
-    #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, tags=None, if_none_match=None, if_match=None))]
+    #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn writer(
         &self,
@@ -569,12 +573,13 @@ impl PyStore {
         size: Option<ByteCount>,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        headers: Option<StoredHeaders>,
         tags: Option<BTreeMap<String, String>>,
         if_none_match: Option<&str>,
         if_match: Option<&str>,
     ) -> PyResult<PyObjectWriter> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, tags };
+        let described = Description { content_type, metadata, headers, tags };
         let options = PutOptions {
             size_hint: size.map(|size| size.0),
             ..described.options(conditions(if_match, if_none_match))
@@ -590,7 +595,7 @@ impl PyStore {
     /// upload that is neither completed nor aborted keeps its parts.
     ///
     /// Raises `NotFoundError` if there is no such bucket.
-    #[pyo3(signature = (bucket, key, *, content_type=None, metadata=None, tags=None, checksum=None))]
+    #[pyo3(signature = (bucket, key, *, content_type=None, metadata=None, headers=None, tags=None, checksum=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn upload(
         &self,
@@ -599,12 +604,13 @@ impl PyStore {
         key: String,
         content_type: Option<String>,
         metadata: Option<BTreeMap<String, String>>,
+        headers: Option<StoredHeaders>,
         tags: Option<BTreeMap<String, String>>,
         checksum: Option<&str>,
     ) -> PyResult<PyUpload> {
         let store = self.store(py)?;
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
-        let described = Description { content_type, metadata, tags };
+        let described = Description { content_type, metadata, headers, tags };
         let options = PutOptions { checksum, ..described.options(Conditions::default()) };
         without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
     }

@@ -115,9 +115,9 @@ impl PyUpload {
 
     /// Fills part `number` from an object of the store, or from `length` bytes of it from byte `start`.
     ///
-    /// On the lanes `node` and `http`, the content does not pass through this process. Raises
-    /// `NotFoundError`, `InvalidArgumentError`.
-    #[pyo3(signature = (number, source_bucket, source_key, *, start=None, length=None, version=None))]
+    /// `if_match` is the ETag that the source must have. On the lanes `node` and `http`, the content does not
+    /// pass through this process. Raises `NotFoundError`, `PreconditionFailedError`, `InvalidArgumentError`.
+    #[pyo3(signature = (number, source_bucket, source_key, *, start=None, length=None, version=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn copy_part(
         &self,
@@ -128,10 +128,12 @@ impl PyUpload {
         start: Option<ByteCount>,
         length: Option<ByteCount>,
         version: Option<String>,
+        if_match: Option<&str>,
     ) -> PyResult<PyPutInfo> {
         without_interpreter(py, || {
             let start = start.map(|start| StartOffset::FromStart(start.0));
-            let options = ReadArguments { start, length, version, ..ReadArguments::default() }.options()?;
+            let options =
+                ReadArguments { start, length, version, if_match, if_none_match: None }.options()?;
             let source = (&Bucket::new(source_bucket)?, &Key::new(source_key)?);
             let part = (&self.bucket, &self.key, &self.id, number);
             self.store.copy_part(source, &options, part).map(PyPutInfo::from)

@@ -252,13 +252,14 @@ def test_exclusive_creation_has_one_winner(fs: ObjectFileSystem, bucket: str) ->
 
 def test_appending_keeps_what_was_there_and_loses_nothing(fs: ObjectFileSystem, bucket: str) -> None:
     path = f"{bucket}/log"
-    with fs.open(path, "ab", content_type="text/plain") as file:
+    with fs.open(path, "ab", content_type="text/plain", headers={"cache-control": "no-cache"}) as file:
         file.write(b"one\n")
     with fs.open(path, "ab") as file:
         assert file.tell() == 4
         file.write(b"two\n")
     assert fs.cat(path) == b"one\ntwo\n"
     assert fs.info(path)["ContentType"] == "text/plain"
+    assert fs.store.head(bucket, "log").headers == {"cache-control": "no-cache"}
     late = fs.open(path, "ab")
     late.write(b"late\n")
     fs.pipe(path, b"other\n")

@@ -202,6 +202,28 @@ def test_a_block_commits_a_writer_or_discards_it(store: fordway.Store, tmp_path:
     assert list((tmp_path / BUCKET).glob(".fordway/tmp/*")) == []
 
 
+def test_headers_are_stored_and_copied(store: fordway.Store) -> None:
+    kept = {
+        "cache-control": "no-cache",
+        "content-encoding": "gzip",
+        "expires": "Wed, 02 Jan 2030 03:04:05 GMT",
+    }
+    given = {name.title(): value for name, value in kept.items()}
+    store.put(BUCKET, "put", b"abc", headers=given)
+    store.put_with_info(BUCKET, "with-info", b"abc", headers=given)
+    store.copy(BUCKET, "put", BUCKET, "copy")
+    with store.writer(BUCKET, "written", headers=given) as writer:
+        writer.write(b"abc")
+    with store.upload(BUCKET, "uploaded", headers=given) as upload:
+        upload.put_part(1, b"abc")
+    for key in ("put", "with-info", "copy", "written", "uploaded"):
+        assert store.head(BUCKET, key).headers == kept, key
+    store.copy(BUCKET, "put", BUCKET, "copy", headers={"content-language": "de"})
+    assert store.head(BUCKET, "copy").headers == {"content-language": "de"}
+    with pytest.raises(errors.InvalidArgumentError, match=r"x-run.*metadata"):
+        store.put(BUCKET, "refused", b"abc", headers={"x-run": "7"})
+
+
 def test_objects_are_copied(store: fordway.Store) -> None:
     store.create_bucket("other")
     etag = store.put(BUCKET, "key", b"abc", content_type="text/plain", metadata={"a": "b"}, tags={"t": "1"})

@@ -79,7 +79,11 @@ class NewObject(io.BufferedIOBase):
             before = store.head(*self._address)
         except NotFoundError:
             return store.writer(*self._address, **described, if_none_match="*")
-        kept = {"content_type": before.content_type, "metadata": before.metadata}
+        kept = {
+            "content_type": before.content_type,
+            "metadata": before.metadata,
+            "headers": before.headers,
+        }
         if before.tag_count:
             kept["tags"] = store.tags(*self._address)
         writer = store.writer(*self._address, **(kept | described), if_match=before.etag)
