@@ -217,7 +217,7 @@ def run_info(lanes: Mapping[str, str], summaries: Iterable[dict[str, Any]]) -> d
         "summaries": list(summaries),
         "scores": [],
         "warnings": [
-            "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds"
+            "fewer than 5 rounds: most ratios have too few blocks for an interval; increase --rounds"
         ],
         "conditions": _CONDITIONS,
     }

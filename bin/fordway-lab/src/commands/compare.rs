@@ -10,7 +10,9 @@ use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::HttpVersion;
 use fordway_machine::MachineWatch;
-use fordway_measure::{Machine, MeasuredLane, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table};
+use fordway_measure::{
+    Machine, MeasuredLane, PhaseSummary, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
+};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run as compare};
@@ -143,7 +145,9 @@ fn describe(
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
-    let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    let mut summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    let of_services = |row: &&mut PhaseSummary| args.1.iter().any(|target| target.name == row.lane);
+    summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
     warnings.extend(few_rounds(plan));
@@ -192,10 +196,19 @@ fn parameters(
     }
 }
 
+/// A service that this run did not start may use any amount of CPU time, so an idle client does not mean that both sides
+/// wait.
+fn forget_waiting(row: &mut PhaseSummary) {
+    if row.limit.name == "waiting" {
+        row.limit.name = "cannot tell".into();
+        row.limit.evidence += "; the CPU time of this service is unknown";
+    }
+}
+
 /// Returns advice if there are too few rounds.
 fn few_rounds(plan: &ComparePlan) -> Option<String> {
     (plan.rounds < 5).then(|| {
-        "fewer than 5 rounds: lists have too few blocks for a narrow interval; increase --rounds".into()
+        "fewer than 5 rounds: most ratios have too few blocks for an interval; increase --rounds".into()
     })
 }
 

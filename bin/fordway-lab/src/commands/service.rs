@@ -104,11 +104,12 @@ fn refusal(target: &TargetArg, error: &Error) -> Error {
         (K::Unavailable | K::Timeout, _) => ("does not respond".to_owned(), "start it, or correct the URL"),
         (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, None) => (
             "rejects these keys, or does not allow them to create a bucket".to_owned(),
-            "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a bucket in the URL",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys of this server, or give a bucket in the URL",
         ),
-        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => {
-            ("rejects these keys".to_owned(), "set its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-        }
+        (K::AccessDenied | K::InvalidAccessKeyId | K::SignatureDoesNotMatch, Some(_)) => (
+            "rejects these keys".to_owned(),
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to keys of this server",
+        ),
         _ => ("cannot be measured".to_owned(), "correct this, or omit the target"),
     };
     let cause = std::error::Error::source(error).map(ToString::to_string);

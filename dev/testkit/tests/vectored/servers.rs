@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
-use fordway_http::vector::RemoteFile;
+use fordway_http::vector::{ReadTraffic, RemoteFile};
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
@@ -177,10 +177,15 @@ fn our_gateway() {
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let endpoint = format!("http://{}", gateway.local_addr());
-    let client = S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap();
+    let config = S3Config::new(endpoint, "us-east-1", keys);
+    let client = S3Store::new(config.clone()).unwrap();
     let (bucket, key, content) = (Bucket::new("bkt").unwrap(), Key::new("a b/k").unwrap(), file());
     client.create_bucket(&bucket).unwrap();
     client.put(&bucket, &key, &content, &PutOptions::default()).unwrap();
+    let opened = S3Store::new(config).unwrap().open_file(&bucket, &key).unwrap();
+    assert_eq!(opened.traffic(), ReadTraffic { requests: 1, connections: 1 }, "the HEAD");
+    opened.wait(opened.submit(&[(0, 10)], Vec::new()).unwrap()).unwrap();
+    assert_eq!(opened.traffic(), ReadTraffic { requests: 2, connections: 1 });
     let mut runner = TestRunner::new(ProptestConfig { cases: 100, ..ProptestConfig::default() });
     let tested = runner.run(&some_ranges(60), |mut ranges| {
         ranges.retain(|(_, length)| *length > 0);

@@ -47,7 +47,7 @@ use fordway_store::{Error, ErrorKind, Result, check_room};
 use self::batch::{FragmentBatch, ReceivePlan};
 use self::engine::BatchEngine;
 use self::sink::{BatchMemory, FragmentArena, SpareBufferPool};
-use self::source::{AtomicReadTraffic, RemoteFileSource};
+use self::source::RemoteFileSource;
 use self::window::InFlightBatches;
 
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
@@ -134,13 +134,15 @@ impl RemoteFile {
         Ok((Self::of_source(source), begun))
     }
 
-    /// Creates a file whose version is already known. Sends nothing.
+    /// Creates a file whose version is already known. `opening` is the traffic that determined the version. Sends
+    /// nothing.
     pub fn of_version(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         version: FileVersion,
+        opening: ReadTraffic,
     ) -> Self {
-        Self::of_source(RemoteFileSource::of_target(session, target, version, AtomicReadTraffic::default()))
+        Self::of_source(RemoteFileSource::of_target(session, target, version, opening.into()))
     }
 
     fn of_source(source: RemoteFileSource) -> Self {

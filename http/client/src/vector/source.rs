@@ -11,7 +11,7 @@ use fordway_wire::date;
 use super::learned::{self, ServerProfile};
 use super::open::{OpenOutcome, by_first_byte_alone};
 use super::redirect::{RedirectResponse, RedirectRoute};
-use super::{HttpSession, WebFile};
+use super::{HttpSession, ReadTraffic, WebFile};
 use crate::Origin;
 
 /// The source of a file, shared by all of its readers.
@@ -42,6 +42,12 @@ pub(super) struct SourceLocation {
 pub(super) struct AtomicReadTraffic {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
+}
+
+impl From<ReadTraffic> for AtomicReadTraffic {
+    fn from(traffic: ReadTraffic) -> Self {
+        AtomicReadTraffic { requests: traffic.requests.into(), connections: traffic.connections.into() }
+    }
 }
 
 impl RemoteFileSource {

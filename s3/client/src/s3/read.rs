@@ -10,7 +10,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_http::vector::{
-    FileVersion, Fragment, PendingRequest, RangeTarget, RemoteFile, VersionPrecondition, is_passing,
+    FileVersion, Fragment, PendingRequest, RangeTarget, ReadTraffic, RemoteFile, VersionPrecondition,
+    is_passing,
 };
 use fordway_http::{HttpResponse, Origin};
 use fordway_store::{
@@ -24,7 +25,7 @@ use crate::s3::failure;
 use crate::s3::headers::{OF_OBJECT, add_conditions, object_info};
 use crate::s3::request::S3Call;
 use crate::s3::session::{CallAddress, S3Session};
-use crate::s3::store::head;
+use crate::s3::store::{described, head};
 
 /// The maximum number of bytes buffered for an object of unknown length. Only servers that generate content on the fly
 /// omit the length.
@@ -314,7 +315,8 @@ pub(super) fn read_ranges(
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object =
         RangeReadTarget::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
-    read_fragments(&RemoteFile::of_version(&session.vector, Box::new(object), version), ranges, None)
+    let file = RemoteFile::of_version(&session.vector, Box::new(object), version, ReadTraffic::default());
+    read_fragments(&file, ranges, None)
 }
 
 /// Returns whether a second attempt would fail in the same way, or the program wants to stop.
@@ -365,10 +367,15 @@ fn read_fragments(
 
 /// Opens the current version of an object for vectored reads. Cost: a HEAD.
 pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> Result<RemoteFile> {
-    let info = head(session, (bucket, key), &GetOptions::default())?;
+    let options = GetOptions::default();
+    let call = call(session, "HEAD", "head", (bucket, key), &options);
+    let (info, opening) = session.run(&call, |response| {
+        let opening = ReadTraffic { requests: 1, connections: response.is_first().into() };
+        Ok((described(&response), opening))
+    })?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object = RangeReadTarget::new(session, (bucket, key), info.version);
-    Ok(RemoteFile::of_version(&session.vector, Box::new(object), version))
+    Ok(RemoteFile::of_version(&session.vector, Box::new(object), version, opening))
 }
 
 /// A version of an object whose ranges can be requested.

@@ -22,6 +22,7 @@ use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 use crate::s3::writer::{self, S3ObjectWriter, S3PartWriter};
 use crate::s3::{delete, list, lock, read};
+use fordway_http::HttpResponse;
 use fordway_http::vector::RemoteFile;
 
 /// The lane's name.
@@ -75,10 +76,13 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
 /// Describes an object.
 pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
-    session.run(&call, |response| {
-        let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
-        Ok(object_info(&response, size))
-    })
+    session.run(&call, |response| Ok(described(&response)))
+}
+
+/// Returns the description of an object in the response to a HEAD request.
+pub(super) fn described(response: &HttpResponse) -> ObjectInfo {
+    let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
+    object_info(response, size)
 }
 
 impl Objects for S3Store {
