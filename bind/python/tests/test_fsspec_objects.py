@@ -210,6 +210,38 @@ def test_a_block_that_raises_leaves_what_was_there(fs: ObjectFileSystem, bucket:
     assert below(bucket, fs.find(bucket)) == ["old"]
 
 
+def test_text_and_compressed_files_are_discarded_if_their_block_raises(
+    fs: ObjectFileSystem, bucket: str
+) -> None:
+    path = f"{bucket}/old"
+    fs.pipe(path, b"old")
+    for mode, options in (("w", {}), ("wb", {"compression": "gzip"}), ("wt", {"compression": "gzip"})):
+        with pytest.raises(ZeroDivisionError), fs.open(path, mode, **options) as file:
+            file.write("half" if "b" not in mode else b"half")
+            raise ZeroDivisionError
+        assert fs.cat(path) == b"old", (mode, options)
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        with fs.open(path, "w") as file:
+            file.write("written by the handler")
+    assert fs.cat(path) == b"written by the handler"
+    file = fs.open(path, "wb")
+    file.write(b"never closed")
+    del file
+    gc.collect()
+    assert fs.cat(path) == b"written by the handler"
+
+
+def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket: str) -> None:
+    fs.pipe(f"{bucket}/key", b"abc")
+    fs.mv(f"/{bucket}/key", f"{bucket}/key")
+    fs.mv(fs.unstrip_protocol(f"{bucket}/key"), f"{bucket}/key")
+    assert fs.cat(f"{bucket}/key") == b"abc"
+    fs.mv(f"{bucket}/key", f"{bucket}/moved")
+    assert below(bucket, fs.find(bucket)) == ["moved"]
+
+
 def test_a_forked_child_leaves_the_object_to_its_parent(fs: ObjectFileSystem, bucket: str) -> None:
     path = f"{bucket}/parents"
     file = fs.open(path, "wb")

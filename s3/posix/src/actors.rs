@@ -45,6 +45,7 @@ impl RoleCache {
         bucket: &Bucket,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        inner.volume.dirs.forget_all();
         match bucket_owner(inner, bucket)? {
             Some(owner) => self.act_as(owner, work),
             None => Err(ErrorKind::NoSuchBucket.into()),

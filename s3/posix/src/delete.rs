@@ -232,9 +232,17 @@ fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
 
+/// The maximum depth of a tree of encoded keys. The longest encoded key has 13 names.
+const DEEPEST_TREE: usize = 32;
+
 /// Removes the directory `name` in `parent` with all directories below it, if they contain nothing else. A missing
-/// directory is not an error. Errors: `NOTEMPTY`.
+/// directory is not an error. Errors: `NOTEMPTY`, also for a tree that is deeper than any of Fordway's.
 pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
+    remove_empty_levels(parent, name, DEEPEST_TREE)
+}
+
+fn remove_empty_levels(parent: &impl AsFd, name: &str, levels: usize) -> Result<(), Errno> {
+    let below = levels.checked_sub(1).ok_or(Errno::NOTEMPTY)?;
     let dir = match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(()),
@@ -244,7 +252,7 @@ pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Er
     let mut names = Vec::new();
     read_dir(&dir, |name, _| names.push(name_to_text(name).into_owned()))?;
     for name in &names {
-        remove_empty_tree(&dir, name)?;
+        remove_empty_levels(&dir, name, below)?;
     }
     match remove_dir(parent, name) {
         Err(Errno::NOENT) => Ok(()),

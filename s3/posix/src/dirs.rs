@@ -192,6 +192,12 @@ impl DirectoryCache {
         self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
     }
 
+    /// Forgets all directories. A thread that begins to act as another user must do so: which links may be followed
+    /// for changes depends on the user.
+    pub(crate) fn forget_all(&self) {
+        self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
+    }
+
     fn held(&self, path: &str) -> Option<DirectoryHandle> {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let held = all.get(path)?;

@@ -114,7 +114,8 @@ impl PosixStoreState {
             && let Some(locks) = known.lock_table()
         {
             let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
-            if known.is_unchanged() {
+            // The bucket may have been replaced during the wait, so what is known must not be too old.
+            if known.is_recent() && known.is_unchanged() {
                 return act(known.contents);
             }
         }

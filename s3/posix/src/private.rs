@@ -104,7 +104,8 @@ pub(crate) struct CachedPrivateDirectory {
 }
 
 impl CachedPrivateDirectory {
-    fn is_recent(&self) -> bool {
+    /// Returns whether this was read in the last 10 ms.
+    pub(crate) fn is_recent(&self) -> bool {
         self.opened.elapsed() < HOLD
     }
 
@@ -264,6 +265,7 @@ impl PrivateDirectoryCache {
         };
         // The times are read before the contents, so that later changes are detected.
         let before = stat(&private)?;
+        let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
             // From here on, the changes of other nodes are visible.
@@ -273,7 +275,7 @@ impl PrivateDirectoryCache {
         let contents =
             PrivateDirectoryContents { device: before.device, unfit, ..contents_of(&private, sharing)? };
         // Timestamps from another node's clock, whose resolution is unknown, are not trusted.
-        let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
+        let times = (!sharing.is_shared() && is_settled).then(|| times(&before));
         self.remember(bucket, private, times, contents);
         Ok(contents)
     }
@@ -299,6 +301,7 @@ impl PrivateDirectoryCache {
         };
         // The times are read before the second lookup: a private directory that is created later changes them.
         let before = stat(&dir)?;
+        let is_settled = is_settled(&before);
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
             return Err(Errno::STALE);
         }
@@ -309,7 +312,7 @@ impl PrivateDirectoryCache {
             unfit,
             ..PrivateDirectoryContents::default()
         };
-        let times = (!sharing.is_shared() && is_settled(&before)).then(|| times(&before));
+        let times = (!sharing.is_shared() && is_settled).then(|| times(&before));
         self.remember(bucket, dir, times, contents);
         Ok(contents)
     }

@@ -300,7 +300,7 @@ impl PosixStoreState {
                     self.remove_archived(bucket, key, &archived, &version)?;
                 }
                 let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
-                let order = archived.first().map_or(0, |newest| newest.order + 1).max(made);
+                let order = archived.first().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
                 NoncurrentVersion { order, version, is_marker: false }
             }
         };
@@ -418,7 +418,15 @@ impl PosixStoreState {
         // While the latest version is being deleted, it also has a name among the old versions. The same is true of a
         // version that was hidden by a delete marker which has since been removed, but in that case no delete marker is
         // newer.
-        if !archived.iter().any(|found| !found.is_marker && found.version == version) {
+        // Another user may have given that name to another file; the file would then be removed, not hidden.
+        let is_kept = |found: &NoncurrentVersion| {
+            let place = archived_place(bucket, key, found);
+            self.volume
+                .open_dir(&place.dir)
+                .and_then(|dir| stat_in(&dir, &place.name))
+                .is_ok_and(|kept| (kept.device, kept.inode) == (opened.stat.device, opened.stat.inode))
+        };
+        if !archived.iter().any(|found| !found.is_marker && found.version == version && is_kept(found)) {
             return Ok(false);
         }
         drop(opened);

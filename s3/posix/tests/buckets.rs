@@ -160,3 +160,17 @@ fn no_object_goes_with_a_bucket() {
         assert!(put > 0, "nothing was put");
     });
 }
+
+/// A user may create a tree of any depth where odd keys are stored. Removing it must use neither the stack nor the
+/// descriptors of the process.
+#[test]
+fn a_tree_deeper_than_any_key_is_not_removed() {
+    let (dir, store) = open();
+    let bucket = bucket("bucket");
+    store.create_bucket(&bucket).unwrap();
+    fs::create_dir_all(dir.path().join("bucket/.fordway/odd").join("a/".repeat(900))).unwrap();
+    let error = store.delete_bucket(&bucket).expect_err("there are directories in it");
+    assert_eq!(error.kind(), ErrorKind::BucketNotEmpty, "{error}");
+    fs::remove_dir_all(dir.path().join("bucket/.fordway/odd/a")).unwrap();
+    store.delete_bucket(&bucket).unwrap();
+}

@@ -332,3 +332,24 @@ fn a_killed_run_leaves_one_delete_marker() {
     assert_eq!(found, [marker, version]);
     assert!(!rig.path("k").exists());
 }
+
+/// A user who may create names in the directory of a key's versions can make it look as if a delete had been interrupted.
+#[test]
+fn a_version_that_only_seems_to_be_deleted_is_kept() {
+    let rig = Rig::new(&["<Filter/><Expiration><Days>1</Days></Expiration>"]).versioned();
+    let version = rig.put_old("k", 2).unwrap();
+    let forged = rig.path(".fordway/versions/k");
+    fs::create_dir_all(&forged).unwrap();
+    fs::write(forged.join(format!("{:016x}-{version}", 1)), "forged").unwrap();
+    fs::write(forged.join("ffffffffffffffff-x-marker"), "").unwrap();
+    rig.run();
+    let kept: Vec<_> =
+        walk(&rig.path("")).into_iter().filter(|file| fs::read(file).unwrap() == b"content").collect();
+    assert_eq!(kept.len(), 1, "the version's own file");
+}
+
+/// Returns all files below a directory.
+fn walk(dir: &std::path::Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}

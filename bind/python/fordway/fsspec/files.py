@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile
@@ -55,6 +56,7 @@ class NewObject(io.BufferedIOBase):
         described: dict[str, Any],
     ) -> None:
         super().__init__()
+        self._begun_in = sys.exception()
         self.fs, self.path, self.mode, self.autocommit = fs, path, mode, autocommit
         self._address = fs.address_of(path)
         self._block_bytes = block_bytes
@@ -133,9 +135,16 @@ class NewObject(io.BufferedIOBase):
             self._buffer.clear()
 
     def close(self) -> None:
-        """Publishes the object, or leaves that to the transaction."""
+        """Publishes the object, or leaves that to the transaction.
+
+        Discards it while an exception is handled that was raised after this file was opened: text and
+        compressing files around this one close it even if their block raises.
+        """
         if self.closed:
             return
+        if not self._is_over and sys.exception() not in (None, self._begun_in):
+            self._is_over = True
+            self._writer.discard()
         try:
             if not self._is_over:
                 self._send_buffer()
@@ -171,4 +180,4 @@ class NewObject(io.BufferedIOBase):
     def __del__(self) -> None:
         # Without a writer, the constructor failed. A forked child leaves the object to its parent.
         if hasattr(self, "_writer") and not self._writer.closed:
-            self.close()
+            self.discard()

@@ -346,6 +346,11 @@ class ObjectFileSystem(AbstractFileSystem):
                     target.write(piece)
                     callback.relative_update(len(piece))
 
+    def mv(self, path1: str, path2: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        """Copies an object to another key, and removes it. Does nothing if both paths name one object."""
+        if self._split(path1) != self._split(path2):
+            super().mv(path1, path2, *arguments, **options)
+
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
         """Copies an object within the store, so that its content need not pass through this process."""
         source, target = self._split(path1), self._split(path2)

@@ -1,6 +1,8 @@
 //! Directories and locks with which a tenant could keep other tenants waiting.
 
 use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -101,6 +103,42 @@ fn gc_waits_once_for_a_user_who_holds_all_locks() {
     assert_eq!((done.failed, done.removed), (20, 20), "the other bucket is cleaned");
     drop(held);
     assert_eq!(ground.collect().removed, 20);
+}
+
+#[test]
+fn a_lifecycle_run_waits_once_for_a_user_who_holds_all_locks() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    for name in ["alice", "bob"] {
+        let bucket = ground.bucket(name, ALICE, 0o755);
+        for number in 0..20 {
+            ground.write(&format!("{name}/k{number}"), ALICE, 0o644, "old");
+        }
+        ground.expire_all(&bucket, ALICE);
+        ground.write(&format!("{name}/.fordway/locks"), ALICE, 0o644, "");
+    }
+    let mut held = hold_key_locks(&ground, "alice/.fordway/locks");
+    let started = Instant::now();
+    let done = ground.expire();
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!((done.failed, done.changed), (20, 20), "objects in the other bucket expire");
+    held.kill().unwrap();
+    held.wait().unwrap();
+    assert_eq!(ground.expire().changed, 20);
+}
+
+/// Starts a program that holds the locks of all keys, but not the lock of a run over the bucket.
+fn hold_key_locks(ground: &Ground, path: &str) -> Child {
+    let code = "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX, 1 << 24); \
+                print('held', flush=True); sys.stdin.read()";
+    let mut command = Command::new("python3");
+    command.args(["-c", code]).arg(ground.path(path)).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = as_user(ALICE, || command.spawn().unwrap());
+    let mut said = [0; 4];
+    holder.stdout.take().unwrap().read_exact(&mut said).unwrap();
+    holder
 }
 
 #[test]

@@ -9,10 +9,13 @@ use std::time::Duration;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
-use fordway_posix::{FsckEvent, FsckOptions, GcEvent, GcOptions, GcSummary, PosixConfig, PosixStore};
+use fordway_posix::{
+    FsckEvent, FsckOptions, GcEvent, GcOptions, GcSummary, LifecycleOptions, LifecycleSummary, PosixConfig,
+    PosixStore,
+};
 use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
 use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
-use fordway_store::{Bucket, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
+use fordway_store::{Bucket, DocumentKind, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -116,6 +119,20 @@ impl Ground {
         let options =
             GcOptions { buckets: Vec::new(), staged_age, upload_age, empty_dir_age, dry_run: false };
         self.embedded().collect_garbage(&options, &mut |_: GcEvent| Ok(())).unwrap()
+    }
+
+    /// Sets a rule, as `uid`, by which every object of the bucket expires after a day.
+    pub(crate) fn expire_all(&self, bucket: &Bucket, uid: u32) {
+        let rule = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>\
+                    <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+        let kind = DocumentKind::known("lifecycle");
+        self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, rule.as_bytes()).unwrap());
+    }
+
+    /// Runs root's `lifecycle` with a day of a nanosecond.
+    pub(crate) fn expire(&self) -> LifecycleSummary {
+        let options = LifecycleOptions { day: Duration::from_nanos(1), ..LifecycleOptions::default() };
+        self.embedded().run_lifecycle(&options, &mut |_| Ok(())).unwrap()
     }
 
     /// Runs root's `fsck --read`; returns the kinds and paths of its findings.

@@ -133,3 +133,26 @@ fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     assert_eq!(fs::read(ground.path("bob/thesis")).unwrap(), b"years of work");
     assert_eq!(fs::read(ground.path("bob/sub/figure")).unwrap(), b"years of work");
 }
+
+/// A lifecycle run acts as the owner of a file if the bucket's owner may not remove it. A link of the bucket's owner to
+/// another user's directory must not lead it there.
+#[test]
+fn objects_behind_a_link_do_not_expire() {
+    if !is_root() {
+        return;
+    }
+    for state in [VersioningState::Unversioned, VersioningState::Enabled] {
+        let ground = Ground::new();
+        ground.bucket("bob", BOB, 0o755);
+        ground.write("bob/d/thesis", BOB, 0o644, "years of work");
+        let team = ground.bucket("team", ALICE, 0o755);
+        symlink("../bob/d", ground.path("team/x")).unwrap();
+        lchown(ground.path("team/x"), Some(ALICE), Some(ALICE)).unwrap();
+        if state == VersioningState::Enabled {
+            ground.on(Lane::Embedded, ALICE, |store| store.set_versioning(&team, state).unwrap());
+        }
+        ground.expire_all(&team, ALICE);
+        let done = ground.expire();
+        assert_eq!(fs::read(ground.path("bob/d/thesis")).unwrap(), b"years of work", "{state:?}: {done:?}");
+    }
+}

@@ -205,6 +205,11 @@ impl<'s> GcRun<'s> {
         (garbage, owner): (GarbageFile, u32),
         remove: impl Fn() -> Result<bool>,
     ) -> Result<bool> {
+        let inner = self.inner;
+        let remove = || {
+            inner.volume.dirs.forget_all();
+            remove()
+        };
         let removed = match (self.options.dry_run, self.finds_locks_held) {
             (true, _) => Ok(true),
             (false, false) => self.actors.or_as(Some(owner), remove),

@@ -20,6 +20,8 @@ use fordway_store::{
 };
 use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
 
+use fordway_sys::with_lock_patience;
+
 use crate::actors::{RoleCache, bucket_owner};
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
@@ -173,6 +175,9 @@ pub(super) struct LifecycleRun<'s> {
     next: Instant,
     /// Whether `tell` has ended the run.
     is_ended: bool,
+    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
+    /// bucket: a user who holds all locks must not be able to stop the run.
+    finds_locks_held: bool,
 }
 
 /// The result of checking again, with the lock held, whether an object is due.
@@ -191,7 +196,17 @@ impl<'s> LifecycleRun<'s> {
         tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Self {
         let (summary, now, next) = (LifecycleSummary::default(), SystemTime::now(), Instant::now());
-        LifecycleRun { inner, actors, options, tell, summary, now, next, is_ended: false }
+        LifecycleRun {
+            inner,
+            actors,
+            options,
+            tell,
+            summary,
+            now,
+            next,
+            is_ended: false,
+            finds_locks_held: false,
+        }
     }
 
     /// Reports an event. Errors: any error that the receiver returns, which ends the run.
@@ -215,6 +230,7 @@ impl<'s> LifecycleRun<'s> {
     }
 
     fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+        self.finds_locks_held = false;
         let Some(document) = self.inner.document(bucket, &RULES)? else { return Ok(()) };
         let rules = read(&document).map_err(|error| {
             let why = format!("the lifecycle rules are not valid: {}; put valid ones", error.message);
@@ -285,9 +301,18 @@ impl<'s> LifecycleRun<'s> {
             true => Ok(Verdict::Changed),
             false => {
                 self.pace()?;
-                self.actors.or_as(owner, act)
+                let inner = self.inner;
+                let act = || {
+                    inner.volume.dirs.forget_all();
+                    act()
+                };
+                match self.finds_locks_held {
+                    true => with_lock_patience(Duration::ZERO, || self.actors.or_as(owner, act)),
+                    false => self.actors.or_as(owner, act),
+                }
             }
         };
+        self.finds_locks_held |= done.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout);
         match done {
             Ok(Verdict::Changed) => {
                 self.summary.changed += 1;
