@@ -31,6 +31,7 @@ pub struct CommandContext {
     pub metalinks: Option<MetalinkCache>,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
+    web_options: OnceLock<SessionOptions>,
 }
 
 impl CommandContext {
@@ -50,7 +51,20 @@ impl CommandContext {
             metalinks: None,
             input: Mutex::new(Some(Box::new(input))),
             web: OnceLock::new(),
+            web_options: OnceLock::new(),
         }
+    }
+
+    /// Makes connections to web servers with these options instead of those of the environment. Has no effect once
+    /// connections exist.
+    pub fn use_web_options(&self, options: SessionOptions) {
+        // A second call is an error of the caller, and must not replace options that are in use.
+        let _ = self.web_options.set(options);
+    }
+
+    /// Returns the options for connections to web servers: those of the command, else those of the environment.
+    pub fn web_options(&self) -> SessionOptions {
+        self.web_options.get().cloned().unwrap_or_else(|| web::options(web::ca_bundle()))
     }
 
     /// Returns the lane; opens it on the first call.
@@ -80,10 +94,8 @@ impl CommandContext {
         self.web.get_or_init(|| {
             // These connections are enough for all jobs, each of which may read from a server while it writes to the
             // same server.
-            web::session(
-                web::ca_bundle(),
-                SessionOptions { connections_per_origin: 2048, ..SessionOptions::default() },
-            )
+            let options = SessionOptions { connections_per_origin: 2048, ..self.web_options() };
+            Arc::new(HttpSession::new(options))
         })
     }
 

@@ -60,6 +60,11 @@ impl CommandOutput {
         }
     }
 
+    /// Prints data to `stream` from now on, instead of standard output.
+    pub fn redirect(&self, stream: impl Write + Send + 'static) {
+        *lock(&self.stdout) = Box::new(stream);
+    }
+
     /// Prints one line of data: the record's text, or its JSON.
     pub fn record<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         let line = match self.format {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use fordway_http::replicas::MetalinkCache;
+use fordway_lanes::LaneOptions;
 use fordway_store::{Error, ErrorKind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -25,11 +26,21 @@ pub fn run(
     log: Option<&str>,
     command: impl FnOnce(&CommandContext) -> CommandExit,
 ) -> ExitCode {
+    run_on_lane(global, global.lane_options(), log, |context| command(context).into())
+}
+
+/// Like [`run`], with these options for the lane instead of the global ones, and with any exit code.
+pub fn run_on_lane(
+    global: &GlobalArgs,
+    lane: LaneOptions,
+    log: Option<&str>,
+    command: impl FnOnce(&CommandContext) -> ExitCode,
+) -> ExitCode {
     start_logging(log);
     let interrupt = InterruptFlag::default();
-    let context = surroundings(global, interrupt.clone());
+    let context = surroundings(global, lane, interrupt.clone());
     stop_on_signals(interrupt);
-    command(&context).into()
+    command(&context)
 }
 
 /// Finishes a command. When this returns, all errors have been reported.
@@ -85,15 +96,13 @@ fn stop_on_signals(interrupt: InterruptFlag) {
     }
 }
 
-fn surroundings(global: &GlobalArgs, interrupt: InterruptFlag) -> CommandContext {
+fn surroundings(global: &GlobalArgs, options: LaneOptions, interrupt: InterruptFlag) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
     let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
-    let options = global.lane_options();
     let open = move |endpoint: Option<&str>| match endpoint {
-        Some(endpoint) => fordway_lanes::open(&fordway_lanes::LaneOptions {
-            endpoint: Some(endpoint.to_owned()),
-            ..options.clone()
-        }),
+        Some(endpoint) => {
+            fordway_lanes::open(&LaneOptions { endpoint: Some(endpoint.to_owned()), ..options.clone() })
+        }
         None => fordway_lanes::open(&options),
     };
     let mut context = CommandContext::new(open, output, std::io::stdin(), interrupt);

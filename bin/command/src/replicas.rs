@@ -9,7 +9,7 @@ use fordway_http::replicas::{
     ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink, is_metalink_name,
 };
 use fordway_http::vector::{HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions};
-use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 
@@ -68,21 +68,20 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    fn options(&self) -> SessionOptions {
-        let bundle = self.ca_bundle.cloned().or_else(web::ca_bundle);
+    fn options(&self, context: &CommandContext) -> SessionOptions {
+        let options = context.web_options();
+        let bundle = self.ca_bundle.cloned();
         SessionOptions {
-            tls_roots: TlsRoots::find(bundle),
-            credentials: SessionCredentials::discover(),
-            proxies: ProxySettings::discover(),
+            tls_roots: bundle.map_or(options.tls_roots, TlsRoots::File),
             connections_per_origin: self.connections,
             http: self.http,
-            deadline: self.deadline,
-            ..SessionOptions::default()
+            deadline: self.deadline.or(options.deadline),
+            ..options
         }
     }
 
-    fn session(&self) -> Arc<HttpSession> {
-        Arc::new(HttpSession::new(self.options()))
+    fn session(&self, context: &CommandContext) -> Arc<HttpSession> {
+        Arc::new(HttpSession::new(self.options(context)))
     }
 
     fn is_told_none(&self) -> bool {
@@ -130,12 +129,14 @@ impl<'a> ReplicaOpener<'a> {
             let wanted = (metalink.files.len() > 1 && !name.is_empty()).then_some(name.as_str());
             let mut file = metalink.file(wanted)?;
             put_first(&mut file, url);
-            return self.replicated(&file).map(OpenedRemoteFile::Many);
+            return self.replicated(&file, context).map(OpenedRemoteFile::Many);
         }
         if is_metalink_name(url) && !self.is_told_none() {
-            return self.replicated(&self.read(url, context)?.file(None)?).map(OpenedRemoteFile::Many);
+            return self
+                .replicated(&self.read(url, context)?.file(None)?, context)
+                .map(OpenedRemoteFile::Many);
         }
-        match open(&self.session(), url) {
+        match open(&self.session(context), url) {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
                 Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
                 None => Ok(OpenedRemoteFile::One(file)),
@@ -143,7 +144,7 @@ impl<'a> ReplicaOpener<'a> {
             Ok(_) if self.args.streams.is_some() => {
                 let mut file = MetalinkFile::default();
                 put_first(&mut file, url);
-                self.replicated(&file).map(OpenedRemoteFile::Many)
+                self.replicated(&file, context).map(OpenedRemoteFile::Many)
             }
             Ok(file) => Ok(OpenedRemoteFile::One(file)),
             Err(error) => self.instead(url, error, context).map(OpenedRemoteFile::Many),
@@ -160,18 +161,18 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     fn found(&self, url: &str, context: &CommandContext) -> Option<ReplicatedFile> {
-        let found = discover(&self.session(), url, context.metalinks.as_ref())?;
+        let found = discover(&self.session(context), url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));
         }
-        self.replicated(&found.file).ok()
+        self.replicated(&found.file, context).ok()
     }
 
     /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it.
     pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
-            fetch_metalink(&self.session(), source)?
+            fetch_metalink(&self.session(context), source)?
         } else {
             let document = std::fs::read(source).map_err(|error| file_error("reading", source, error))?;
             Metalink::parse(&document)?
@@ -185,9 +186,9 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     /// Opens the file that a Metalink describes. Errors: from opening the file, if every location failed.
-    pub fn replicated(&self, file: &MetalinkFile) -> Result<ReplicatedFile> {
+    pub fn replicated(&self, file: &MetalinkFile, context: &CommandContext) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
-            session: self.options(),
+            session: self.options(context),
             streams: self.args.streams.map(usize::from),
             verify: self.verify,
             locations: self.args.location.clone(),

@@ -1,9 +1,8 @@
-//! Recognizes addresses of web servers in commands, and creates connections to web servers.
+//! Recognizes addresses of web servers in commands, and finds the options for connections to them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use fordway_http::vector::{HttpSession, SessionOptions};
+use fordway_http::vector::SessionOptions;
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 
 /// The URL schemes of web servers, each with the HTTP scheme for which it stands.
@@ -30,10 +29,13 @@ pub fn ca_bundle() -> Option<PathBuf> {
     std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Creates connections with the credentials and proxies that the environment names. `ca_bundle` takes precedence over
-/// the environment's CA bundle.
-pub fn session(ca_bundle: Option<PathBuf>, options: SessionOptions) -> Arc<HttpSession> {
-    let tls_roots = TlsRoots::find(ca_bundle);
-    let (credentials, proxies) = (SessionCredentials::discover(), ProxySettings::discover());
-    Arc::new(HttpSession::new(SessionOptions { tls_roots, credentials, proxies, ..options }))
+/// Returns options with the credentials and proxies that the environment names. `ca_bundle` takes precedence over the
+/// environment's CA bundle.
+pub fn options(ca_bundle: Option<PathBuf>) -> SessionOptions {
+    SessionOptions {
+        tls_roots: TlsRoots::find(ca_bundle),
+        credentials: SessionCredentials::discover(),
+        proxies: ProxySettings::discover(),
+        ..SessionOptions::default()
+    }
 }

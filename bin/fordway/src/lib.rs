@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod dav;
+pub mod davix;
 mod replicas;
 mod transfer;
 mod web;

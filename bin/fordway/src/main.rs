@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use fordway_cli::davix::{self, DavixTool};
 use fordway_cli::{BuiltinCommand, CommandLine, LabCommand};
 use fordway_command::program;
 
@@ -11,6 +12,10 @@ use fordway_command::program;
 static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if let Some(tool) = words.next().and_then(|program| DavixTool::named(&program)) {
+        return davix::run(tool, words.collect());
+    }
     let cli = CommandLine::parse_from(words());
     // By default, gateways log warnings for their operator, and other commands log nothing.
     let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");

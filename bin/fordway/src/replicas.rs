@@ -36,7 +36,7 @@ pub(crate) fn copy_all(
         let path = web::place(&name, source, destination)?;
         if web::is_wanted(&path, existing)? {
             context.output.start_progress();
-            let copied = copy(&places.replicated(described)?, source, &path, existing, context);
+            let copied = copy(&places.replicated(described, context)?, source, &path, existing, context);
             context.output.end_progress();
             copied?;
         }

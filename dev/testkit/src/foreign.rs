@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// The path of Apache httpd's modules on Debian.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
+/// The module of nginx that answers PROPFIND, on Debian.
+const NGINX_LISTINGS: &str = "/usr/lib/nginx/modules/ngx_http_dav_ext_module.so";
+
 /// A running server; stopped when dropped.
 #[derive(Debug)]
 pub struct ExternalServerProcess {
@@ -48,15 +51,36 @@ impl ExternalServerProcess {
 
     /// Starts nginx with its own `dav` module, which has no PROPFIND; returns `None` if it is not installed.
     pub fn nginx() -> Option<Self> {
+        Self::nginx_with("", "")
+    }
+
+    /// Starts nginx with the module that adds PROPFIND; returns `None` if either is not installed. `/forbidden` is
+    /// refused, `/moved` redirects to `/f`; `/own` needs the header `Authorization: Bearer token`, and `/login` the
+    /// user `me` with the password `secret`.
+    pub fn nginx_with_listings() -> Option<Self> {
+        if !Path::new(NGINX_LISTINGS).exists() {
+            fordway_needs::skip(format_args!(
+                "{NGINX_LISTINGS} is missing; install libnginx-mod-http-dav-ext"
+            ));
+            return None;
+        }
+        let locations = "dav_ext_methods PROPFIND OPTIONS; location /forbidden { return 403; } \
+                         location /moved { return 302 /f; } \
+                         location /own { if ($http_authorization != 'Bearer token') { return 401; } } \
+                         location /login { if ($http_authorization != 'Basic bWU6c2VjcmV0') { return 401; } }";
+        Self::nginx_with(&format!("load_module {NGINX_LISTINGS};"), locations)
+    }
+
+    fn nginx_with(modules: &str, locations: &str) -> Option<Self> {
         let program = fordway_needs::program("nginx")?;
         Some(start("http", |dir, port| {
             let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
                 .concat();
             let config = format!(
-                "daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
+                "{modules}daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
                  http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}; root {dir}/files;\n\
-                 dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; }} }}"
+                 dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; {locations} }} }}"
             );
             std::fs::write(format!("{dir}/config"), config).expect("a configuration");
             command(&program, &["-c", &format!("{dir}/config"), "-e", "stderr"])

@@ -31,6 +31,8 @@ pub struct SessionCredentials {
     netrc: Option<SecretFile>,
     /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
+    /// The value of the `Authorization` header that the caller has chosen, which goes before all others.
+    authorization: Option<String>,
     goes_unprotected: bool,
 }
 
@@ -57,6 +59,7 @@ impl SessionCredentials {
             bearers: bearer_tokens(&get, user),
             netrc: get("NETRC").map(|path| SecretFile::Named(path.into())).or_else(usual_netrc),
             certificates: certificate_files(&get, user),
+            authorization: None,
             goes_unprotected: false,
         }
     }
@@ -74,6 +77,19 @@ impl SessionCredentials {
         self
     }
 
+    /// Sends this value of `Authorization` instead of any password or token. It is never passed on to another server, as
+    /// a token is in a third-party copy.
+    pub fn with_authorization(mut self, value: impl Into<String>) -> Self {
+        self.authorization = Some(value.into());
+        self
+    }
+
+    /// Sends this user and password to every host, instead of any other password or token.
+    pub fn with_login(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let login = UserLogin { user: user.into(), password: password.into() };
+        self.with_authorization(login.basic())
+    }
+
     /// Also sends tokens and passwords over plain HTTP, where anyone on the network path can read them. By default,
     /// they are sent over plain HTTP only to this machine.
     pub fn over_plain_http(mut self) -> Self {
@@ -83,7 +99,10 @@ impl SessionCredentials {
 
     /// Returns whether there are no credentials.
     pub fn is_none(&self) -> bool {
-        self.bearers.is_empty() && self.netrc.is_none() && self.certificates.is_empty()
+        self.authorization.is_none()
+            && self.bearers.is_empty()
+            && self.netrc.is_none()
+            && self.certificates.is_empty()
     }
 
     /// Returns whether tokens and passwords are withheld from `origin`, because others could read them on the network
@@ -93,10 +112,23 @@ impl SessionCredentials {
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// Returns the value of `Authorization` for `origin`: the password for its host in netrc, or else the first token
-    /// found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
+    /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, or else the password for
+    /// its host in netrc, or else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
     /// secrets that other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
+        match &self.authorization {
+            Some(_) if self.is_withheld_from(origin, proxies) => Ok(None),
+            Some(chosen) => Ok(Some(chosen.clone())),
+            None => self.found_authorization(origin, proxies),
+        }
+    }
+
+    /// Like [`SessionCredentials::authorization`], without the value that the caller has chosen.
+    pub(super) fn found_authorization(
+        &self,
+        origin: &Origin,
+        proxies: &ProxySettings,
+    ) -> Result<Option<String>> {
         if self.is_withheld_from(origin, proxies) {
             return Ok(None);
         }
@@ -428,6 +460,21 @@ mod tests {
         let open = SessionCredentials::none().with_bearer_token("t").over_plain_http();
         assert_eq!(open.authorization(&origin, &ProxySettings::none()).unwrap().as_deref(), Some("Bearer t"));
         assert!(!format!("{:?}", SessionCredentials::none().with_bearer_token("secret")).contains("secret"));
+    }
+
+    #[test]
+    fn what_the_caller_chose_is_sent_and_not_passed_on() {
+        let (origin, _) = Origin::parse("https://h").unwrap();
+        let (plain, _) = Origin::parse("http://h").unwrap();
+        let direct = ProxySettings::none();
+        let who = SessionCredentials::none().with_bearer_token("t").with_login("me", "secret");
+        assert_eq!(who.authorization(&origin, &direct).unwrap().as_deref(), Some("Basic bWU6c2VjcmV0"));
+        assert_eq!(who.found_authorization(&origin, &direct).unwrap().as_deref(), Some("Bearer t"));
+        assert_eq!(who.authorization(&plain, &direct).unwrap(), None);
+        assert!(!who.is_none() && !format!("{who:?}").contains("bWU6"));
+        let alone = SessionCredentials::none().with_authorization("Bearer x").over_plain_http();
+        assert_eq!(alone.authorization(&plain, &direct).unwrap().as_deref(), Some("Bearer x"));
+        assert_eq!(alone.found_authorization(&origin, &direct).unwrap(), None);
     }
 
     #[test]

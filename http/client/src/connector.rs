@@ -4,7 +4,7 @@
 #[cfg(feature = "http2")]
 use std::collections::HashSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 #[cfg(feature = "http2")]
 use std::sync::Mutex;
 #[cfg(feature = "http2")]
@@ -12,9 +12,13 @@ use std::sync::PoisonError;
 use std::sync::{Arc, OnceLock};
 
 use fordway_store::{Error, ErrorKind, Result};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
+};
 
 use super::connection::BufferedConnection;
 #[cfg(feature = "http2")]
@@ -225,6 +229,10 @@ pub enum TlsRoots {
     /// The authorities in the PEM files of this directory, and no others (as with `X509_CERT_DIR`). Files without a
     /// certificate (revocations, policies) are skipped.
     Directory(PathBuf),
+    /// The authorities of the system, and those in the PEM files of these directories.
+    SystemAnd(Vec<PathBuf>),
+    /// Anybody: connections are encrypted, but the server may be another than the one that was named.
+    Unverified,
 }
 
 impl TlsRoots {
@@ -312,10 +320,16 @@ impl TlsConnector {
             return Ok(config.clone());
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?
-            .with_root_certificates(self.trusted()?);
+            .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?;
+        let builder = match self.roots {
+            TlsRoots::Unverified => {
+                let everyone = Arc::new(UncheckedServer(provider));
+                builder.dangerous().with_custom_certificate_verifier(everyone)
+            }
+            _ => builder.with_root_certificates(self.trusted()?),
+        };
         let mut config = match self.who.identity()? {
             Some(identity) => builder.with_client_cert_resolver(identity),
             None => builder.with_no_client_auth(),
@@ -327,10 +341,12 @@ impl TlsConnector {
     fn trusted(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         match &self.roots {
-            TlsRoots::System => {
-                let found = rustls_native_certs::load_native_certs();
-                roots.add_parsable_certificates(found.certs);
+            TlsRoots::System => add_system(&mut roots),
+            TlsRoots::SystemAnd(directories) => {
+                add_system(&mut roots);
+                directories.iter().try_for_each(|path| add_directory(&mut roots, path))?;
             }
+            TlsRoots::Unverified => return Ok(roots),
             TlsRoots::File(path) => {
                 let unreadable = |error| {
                     let detail = format!("{} is not a PEM file of certificates", path.display());
@@ -340,15 +356,7 @@ impl TlsConnector {
                 let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
                 roots.add_parsable_certificates(certificates);
             }
-            TlsRoots::Directory(path) => {
-                let listed = std::fs::read_dir(path).map_err(|error| {
-                    let detail = format!("{} is not a directory of certificates", path.display());
-                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
-                })?;
-                let files =
-                    listed.flatten().filter_map(|file| CertificateDer::pem_file_iter(file.path()).ok());
-                roots.add_parsable_certificates(files.flat_map(Iterator::flatten));
-            }
+            TlsRoots::Directory(path) => add_directory(&mut roots, path)?,
         }
         match roots.is_empty() {
             false => Ok(roots),
@@ -357,6 +365,59 @@ impl TlsConnector {
                 "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
             )),
         }
+    }
+}
+
+fn add_system(roots: &mut RootCertStore) {
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+}
+
+fn add_directory(roots: &mut RootCertStore, path: &Path) -> Result<()> {
+    let listed = std::fs::read_dir(path).map_err(|error| {
+        let detail = format!("{} is not a directory of certificates", path.display());
+        Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+    })?;
+    let files = listed.flatten().filter_map(|file| CertificateDer::pem_file_iter(file.path()).ok());
+    roots.add_parsable_certificates(files.flat_map(Iterator::flatten));
+    Ok(())
+}
+
+/// Accepts the certificate of any server. It still checks that the server has the key of the certificate that it shows.
+#[derive(Debug)]
+struct UncheckedServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for UncheckedServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

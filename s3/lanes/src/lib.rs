@@ -106,6 +106,8 @@ pub struct LaneOptions {
     pub connections: Option<usize>,
     /// A PEM file with the certificates to trust instead of the default ones, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
+    /// The certificate authorities to trust, on the `http` lane; goes before `ca_bundle`.
+    pub tls_roots: Option<TlsRoots>,
 }
 
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
@@ -153,7 +155,11 @@ impl LaneOptions {
             timeout: self.timeout.or(config.timeout),
             max_retries: self.max_retries.unwrap_or(config.max_retries),
             connections: self.connections.unwrap_or(config.connections),
-            tls_roots: self.ca_bundle.clone().map_or(config.tls_roots, TlsRoots::File),
+            tls_roots: self
+                .tls_roots
+                .clone()
+                .or_else(|| self.ca_bundle.clone().map(TlsRoots::File))
+                .unwrap_or(config.tls_roots),
             ..config
         }
     }

@@ -88,7 +88,7 @@ fn for_each<T>(
 
 /// Reports an error that does not end the command. Errors: only errors that end the command: `Interrupted`, and a
 /// failure to write to an output whose reader has exited.
-fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
+pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
     }

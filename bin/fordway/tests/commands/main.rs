@@ -3,6 +3,7 @@
 mod binary;
 mod care;
 mod copying;
+mod davix;
 mod listing;
 mod policy;
 mod proportion;

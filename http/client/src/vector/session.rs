@@ -21,6 +21,9 @@ pub struct SessionOptions {
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
     pub credentials: SessionCredentials,
+    /// Headers that every request for a file by URL carries: pairs of a name and a value, which must be valid in HTTP.
+    /// They replace headers of the same names, and go only to hosts that the caller named, because they may be secrets.
+    pub headers: Arc<[(String, String)]>,
     /// The proxies.
     pub proxies: ProxySettings,
     /// The minimum time that a server has to respond to the second of two requests sent together, if it has never
@@ -46,6 +49,7 @@ impl Default for SessionOptions {
             timeouts: Timeouts::default(),
             tls_roots: TlsRoots::System,
             credentials: SessionCredentials::none(),
+            headers: Arc::default(),
             proxies: ProxySettings::none(),
             patience: Duration::from_millis(250),
             connections_per_origin: 8,
@@ -103,13 +107,14 @@ impl HttpSession {
         }
     }
 
-    /// Returns the counterpart of this session without credentials. It has separate connections, none of which was
+    /// Returns the counterpart of this session without credentials and headers of the caller. It has separate connections, none of which was
     /// opened with credentials, and is used when a server redirects to another origin.
     pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
-        if self.options.credentials.is_none() {
+        if self.options.credentials.is_none() && self.options.headers.is_empty() {
             return self.clone();
         }
-        let options = || SessionOptions { credentials: SessionCredentials::none(), ..self.options.clone() };
+        let (credentials, headers) = (SessionCredentials::none(), Arc::default());
+        let options = || SessionOptions { credentials, headers, ..self.options.clone() };
         self.stranger.get_or_init(|| Arc::new(HttpSession::new(options()))).clone()
     }
 

@@ -1,5 +1,7 @@
 //! A file on a web server, as a target of range requests.
 
+use std::sync::Arc;
+
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::{s3_error, uri};
 
@@ -19,6 +21,8 @@ pub struct WebFile {
     shown: String,
     /// The value of the `Authorization` header.
     authorization: Option<String>,
+    /// The headers that the caller adds to every request.
+    headers: Arc<[(String, String)]>,
     /// Whether there may be credentials that are not sent because the server does not use TLS.
     is_withheld: bool,
 }
@@ -42,16 +46,23 @@ impl WebFile {
         uri::push_typed(&mut path, rest);
         let shown = format!("{origin}{}", path.split('?').next().unwrap_or_default());
         let authority = origin.authority();
-        Ok(WebFile { authority, origin, path, shown, authorization: None, is_withheld: false })
+        let (authorization, headers) = (None, Arc::default());
+        Ok(WebFile { authority, origin, path, shown, authorization, headers, is_withheld: false })
     }
 
-    /// Returns the file with the credentials for its host. Errors: unusable credentials.
+    /// Returns the file with the credentials for its host, and with the headers of the session. Errors: unusable credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
         self.authorization = said.map_err(|error| self.named("open", error))?;
         self.is_withheld = credentials.is_withheld_from(&self.origin, proxies);
+        self.headers = options.headers.clone();
         Ok(self)
+    }
+
+    /// Returns whether the caller's headers replace the header `name`.
+    fn is_replaced(&self, name: &str) -> bool {
+        self.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name))
     }
 
     /// Returns the URL, including any secrets in its query.
@@ -126,11 +137,17 @@ impl RangeTarget for WebFile {
         let mut push = |piece: &str| head.extend_from_slice(piece.as_bytes());
         [method, " ", &self.path, " HTTP/1.1\r\nHost: ", &self.authority].into_iter().for_each(&mut push);
         // Ranges of a compressed representation would not be ranges of the file.
-        ["\r\nUser-Agent: ", USER_AGENT, "\r\nAccept-Encoding: identity\r\n"].into_iter().for_each(&mut push);
+        push("\r\nAccept-Encoding: identity\r\n");
+        if !self.is_replaced("user-agent") {
+            ["User-Agent: ", USER_AGENT, "\r\n"].into_iter().for_each(&mut push);
+        }
         if let Some(authorization) = &self.authorization {
             ["Authorization: ", authorization, "\r\n"].into_iter().for_each(&mut push);
         }
-        for (name, value) in headers {
+        for (name, value) in &*self.headers {
+            [name, ": ", value, "\r\n"].into_iter().for_each(&mut push);
+        }
+        for (name, value) in headers.iter().filter(|(name, _)| !self.is_replaced(name)) {
             push_capitalised(head, name);
             for piece in [": ", *value, "\r\n"] {
                 head.extend_from_slice(piece.as_bytes());
@@ -206,6 +223,23 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn headers_of_the_caller_replace_our_own() {
+        let headers = [("user-agent", "me"), ("If-Range", "y"), ("X-Own", "1")];
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let options = SessionOptions { headers, ..SessionOptions::default() };
+        let file = WebFile::parse("http://h/a").unwrap().authorized(&options).unwrap();
+        let mut head = Vec::new();
+        file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
+        let text = String::from_utf8(head).unwrap();
+        assert!(
+            text.ends_with("user-agent: me\r\nIf-Range: y\r\nX-Own: 1\r\nRange: bytes=0-0\r\n\r\n"),
+            "{text}"
+        );
+        assert!(!text.contains("fordway"), "{text}");
+    }
+
     #[test]
     fn references_are_resolved_as_browsers_do() {
         let base = WebFile::parse("https://h:8443/a/b/c?q=1").unwrap();

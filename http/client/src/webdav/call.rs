@@ -63,10 +63,10 @@ impl DavResponse {
 }
 
 /// A failed request, without a response.
-struct DavFailure {
-    error: Error,
+pub(super) struct DavFailure {
+    pub(super) error: Error,
     retry_after: Option<Duration>,
-    may_have_acted: bool,
+    pub(super) may_have_acted: bool,
 }
 
 /// A final response, or a redirection.
@@ -165,7 +165,7 @@ fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     Ok(ResponseOrRedirect::Answer(answer))
 }
 
-fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<HttpResponse, DavFailure> {
+pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<HttpResponse, DavFailure> {
     let mut headers = call.headers.clone();
     match &call.body {
         DavBody::Bytes("") => {}

@@ -6,9 +6,11 @@
 
 mod call;
 mod list;
+mod request;
 mod third_party;
 
 pub use list::{CollectionListing, CollectionWalk};
+pub use request::PlainRequest;
 pub use third_party::{CopyDirection, CopyProgressCallback, ThirdPartyCopy};
 
 use std::sync::{Arc, OnceLock};

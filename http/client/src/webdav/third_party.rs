@@ -147,7 +147,7 @@ impl WebDav {
         ];
         let said = {
             let options = &self.session.options;
-            options.credentials.authorization(passive.origin(), &options.proxies)?
+            options.credentials.found_authorization(passive.origin(), &options.proxies)?
         };
         if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
             headers.push(("transferheaderauthorization", token));

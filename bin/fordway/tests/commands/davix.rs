@@ -1,0 +1,559 @@
+//! Tests the binary under the names of davix's tools, against other people's servers, and beside Debian's davix where
+//! that is installed.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
+
+use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
+use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use tempfile::TempDir;
+
+const TOOLS: [&str; 8] =
+    ["davix-get", "davix-put", "davix-ls", "davix-rm", "davix-mkdir", "davix-mv", "davix-cp", "davix-http"];
+
+/// How a tool ended.
+#[derive(Debug, PartialEq, Eq)]
+struct Ended {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Ended {
+    #[track_caller]
+    fn with(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Returns what a tool printed that succeeded and had nothing to complain about.
+    #[track_caller]
+    fn ok(self) -> String {
+        let ended = self.with(0);
+        assert_eq!(ended.stderr, "");
+        ended.stdout
+    }
+
+    /// Returns the lines in byte order, because servers list in any order.
+    fn sorted(&self) -> Vec<&str> {
+        let mut lines: Vec<&str> = self.stdout.lines().collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+/// A directory with links to the binary under every name, and with local files.
+struct Rig {
+    dir: TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("bin")).unwrap();
+        for tool in TOOLS {
+            symlink(env!("CARGO_BIN_EXE_fordway"), dir.path().join("bin").join(tool)).unwrap();
+        }
+        let rig = Rig { dir };
+        rig.write("f", "hello");
+        rig
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Runs our tool; the first word is its name. Relative paths refer to the directory.
+    fn run(&self, words: &[&str]) -> Ended {
+        self.run_program(&self.path("bin").join(words[0]), &words[1..])
+    }
+
+    /// Runs a program in the directory, without the machine's settings.
+    fn run_program(&self, program: &Path, words: &[&str]) -> Ended {
+        let ran = Command::new(program)
+            .args(words)
+            .current_dir(self.dir.path())
+            .env_clear()
+            .envs([("HOME", "/nonexistent"), ("PATH", "/nonexistent"), ("TZ", "UTC")])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Ended { code: ran.status.code().unwrap(), stdout: text(ran.stdout), stderr: text(ran.stderr) }
+    }
+}
+
+fn dav(server: &ExternalServerProcess, path: &str) -> String {
+    server.url(path).replacen("http", "dav", 1)
+}
+
+/// Returns the address of a port at which nothing listens.
+fn nobody() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("dav://127.0.0.1:{port}/f")
+}
+
+#[test]
+fn files_and_collections_take_every_way() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let (rig, url) = (Rig::new(), |path: &str| dav(&server, path));
+    assert_eq!(rig.run(&["davix-mkdir", &url("d/")]).ok(), "");
+    assert_eq!(rig.run(&["davix-put", "f", &url("d/f")]).ok(), "");
+    assert_eq!(rig.run(&["davix-get", &url("d/f")]).ok(), "hello");
+    assert_eq!(rig.run(&["davix-get", &url("d/f"), "out"]).ok(), "");
+    assert_eq!(rig.read("out"), "hello");
+    assert_eq!(rig.run(&["davix-get", "-o", "named", &url("d/f")]).ok(), "");
+    assert_eq!(rig.read("named"), "hello");
+    assert_eq!(rig.run(&["davix-get", &url("d/f"), "/dev/null"]).ok(), "");
+    assert_eq!(rig.run(&["davix-get", &server.url("d/f"), "/dev/stdout"]).ok(), "hello");
+    assert_eq!(rig.run(&["davix-ls", &url("d")]).ok(), "f\n");
+    assert_eq!(rig.run(&["davix-ls", &url("d/f")]).ok(), format!("{}\n", url("d/f")));
+    assert_eq!(rig.run(&["davix-mv", &url("d/f"), &url("d/g")]).ok(), "");
+    assert_eq!(rig.run(&["davix-mv", &url("d"), &url("e")]).ok(), "");
+    let copied = rig.run(&["davix-cp", &url("e/g"), &url("e/h")]).with(0);
+    assert!(copied.stdout.starts_with("copy: "), "{}", copied.stdout);
+    assert_eq!(rig.run(&["davix-ls", &url("e")]).ok(), "g\nh\n");
+    assert_eq!(rig.run(&["davix-rm", &url("e/g")]).ok(), "");
+    assert_eq!(rig.run(&["davix-rm", &url("e/")]).ok(), "");
+    assert_eq!(rig.run(&["davix-ls", &url("")]).ok(), "");
+}
+
+#[test]
+fn trees_are_copied_listed_and_removed() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let (rig, url) = (Rig::new(), |path: &str| dav(&server, path));
+    rig.write("tree/a b", "1");
+    rig.write("tree/sub/c", "22");
+    assert_eq!(rig.run(&["davix-put", "-r", "2", "tree", &url("up")]).ok(), "");
+    assert_eq!(rig.run(&["davix-ls", "-r", "2", &url("up")]).ok(), "up/a%20b\nup/sub\nup/sub/c\n");
+    assert_eq!(rig.run(&["davix-get", "-r", "2", &url("up"), "down"]).ok(), "");
+    assert_eq!((rig.read("down/a b"), rig.read("down/sub/c")), ("1".to_owned(), "22".to_owned()));
+    assert_eq!(rig.run(&["davix-get", "-r2", &url("up/")]).ok(), "");
+    assert_eq!(rig.read("up/sub/c"), "22");
+    assert_eq!(rig.run(&["davix-get", "-r2", &url("up/sub/c")]).ok(), "22", "a file is only read");
+    let long = rig.run(&["davix-ls", "-l", &url("up/sub")]).ok();
+    let columns: Vec<&str> = long.split_whitespace().collect();
+    assert_eq!((columns.len(), columns[0], columns[2], columns[5]), (6, "-rwxrwxrwx", "2", "c"), "{long}");
+    assert_eq!(rig.run(&["davix-rm", "-r", "2", &url("up")]).ok(), "");
+    rig.run(&["davix-ls", &url("up")]).with(255);
+}
+
+#[test]
+fn failures_have_the_codes_that_scripts_know() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let rig = Rig::new();
+    let places = [
+        ("HTTP status 404", dav(&server, "none")),
+        ("HTTP status 403", dav(&server, "forbidden")),
+        ("127.0.0.1", nobody()),
+    ];
+    for (said, url) in &places {
+        for (words, code) in [
+            (vec!["davix-get", url], 255),
+            (vec!["davix-get", url, "got"], 255),
+            (vec!["davix-ls", url], 255),
+            (vec!["davix-ls", "-l", "-r", "2", url], 255),
+            (vec!["davix-rm", url], 1),
+            (vec!["davix-mv", url, url], 255),
+            (vec!["davix-cp", url, url], 255),
+        ] {
+            let words = [&words[..], &["--retry", "0"]].concat();
+            let ended = rig.run(&words).with(code);
+            assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{words:?}: {ended:?}");
+            let is_same = words.get(1) == words.get(2);
+            assert!(ended.stderr.contains(said) || is_same, "{words:?}: {}", ended.stderr);
+        }
+    }
+    for url in [&places[1].1, &places[2].1] {
+        rig.run(&["davix-put", "f", url, "--retry", "0"]).with(255);
+        rig.run(&["davix-mkdir", url, "--retry", "0"]).with(255);
+    }
+    assert!(!rig.path("got").exists(), "nothing is left of a failed download");
+    // davix-http succeeds whenever there is an answer.
+    let missing = rig.run(&["davix-http", &places[0].1]).with(0);
+    assert!(
+        missing.stdout.contains("404 Not Found") && missing.stderr.contains("HTTP status 404"),
+        "{missing:?}"
+    );
+    rig.run(&["davix-http", &places[2].1, "--retry", "0"]).with(255);
+    rig.run(&["davix-put", "missing", &dav(&server, "x")]).with(255);
+}
+
+#[test]
+fn requests_of_any_method_are_sent() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let rig = Rig::new();
+    assert_eq!(rig.run(&["davix-http", "-X", "PUT", "--data", "abc", &server.url("f")]).ok(), "");
+    assert_eq!(rig.run(&["davix-http", &server.url("f")]).ok(), "abc");
+    assert_eq!(rig.run(&["davix-http", "-X", "HEAD", &server.url("f")]).ok(), "");
+    assert_eq!(rig.run(&["davix-http", "-H", "Range: bytes=1-", &server.url("f")]).ok(), "bc");
+    assert_eq!(rig.run(&["davix-http", &server.url("moved")]).ok(), "abc");
+    let seen = rig.run(&["davix-http", "--redirection", "no", &server.url("moved")]).ok();
+    assert!(seen.contains("302 Found"), "{seen}");
+    rig.run(&["davix-http", "-o", "kept", &server.url("f")]).ok();
+    assert_eq!(rig.read("kept"), "abc");
+    let found = rig.run(&["davix-http", "--request", "PROPFIND", "-H", "Depth: 0", &dav(&server, "f")]).ok();
+    assert!(found.contains("multistatus"), "{found}");
+    rig.run(&["davix-http", "-X", "DELETE", &server.url("f")]).ok();
+    assert!(!server.files().join("f").exists());
+    let refused = rig.run(&["davix-http", "-X", "FROB", &server.url("f")]).with(255);
+    assert!(refused.stderr.contains("use curl"), "{}", refused.stderr);
+}
+
+#[test]
+fn credentials_of_the_command_line_are_sent() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let rig = Rig::new();
+    for name in ["own", "login"] {
+        std::fs::write(server.files().join(name), name).unwrap();
+        rig.run(&["davix-get", &server.url(name)]).with(255);
+    }
+    let token = "Authorization: Bearer token";
+    assert_eq!(rig.run(&["davix-get", "-H", token, &server.url("own")]).ok(), "own");
+    assert_eq!(rig.run(&["davix-get", &server.url("own"), "o", "--header", token]).ok(), "");
+    assert_eq!(rig.run(&["davix-put", "f", &dav(&server, "own"), "-H", token]).ok(), "");
+    assert_eq!(
+        rig.run(&["davix-ls", "-H", token, &dav(&server, "own")]).ok(),
+        format!("{}\n", dav(&server, "own"))
+    );
+    rig.run(&["davix-get", "-H", "Authorization: Bearer other", &server.url("own")]).with(255);
+    let login = ["--userlogin", "me", "--userpass", "secret"];
+    let words = [&["davix-get"][..], &login, &[&server.url("login")]].concat();
+    assert_eq!(rig.run(&words).ok(), "login");
+    let half = rig.run(&["davix-get", "--userlogin", "me", &server.url("login")]).with(255);
+    assert!(half.stderr.contains("--userpass"), "{}", half.stderr);
+}
+
+#[test]
+fn options_are_accepted_or_refused_by_name() {
+    let server = HostileServer::start("hello", ResponseFaultScript::honest());
+    let (rig, url) = (Rig::new(), server.url());
+    for option in [
+        "--retry 3",
+        "--retry-delay 1",
+        "--conn-timeout 5",
+        "--timeout 60",
+        "--metalink no",
+        "--metalink auto",
+        "--redirection yes",
+        "--redirect yes",
+        "-P grid",
+        "-k",
+        "--insecure",
+        "--verbose",
+        "-v",
+        "--accepted-retry 1",
+        "--accepted-retry-delay 1",
+        "-r 2",
+        "--capath /",
+        "--s3alternate",
+        "--s3region here",
+    ] {
+        let words: Vec<&str> =
+            ["davix-get"].into_iter().chain(option.split(' ')).chain([url.as_str()]).collect();
+        assert_eq!(rig.run(&words).with(0).stdout, "hello", "{option}");
+    }
+    for option in ["--debug", "--trace=header"] {
+        let ended = rig.run(&["davix-get", option, &url]).with(0);
+        assert!(ended.stdout == "hello" && ended.stderr.contains("DEBUG"), "{option}: {ended:?}");
+    }
+    for option in [
+        "--azurekey k",
+        "--gcloud-creds f",
+        "--ostoken t",
+        "--osprojectid p",
+        "--swiftaccount a",
+        "--infile f",
+        "--redirection no",
+        "--module lcgdm",
+        "--header nonsense",
+        "--header Host:x",
+        "--key k",
+        "--proxy nowhere",
+    ] {
+        let words: Vec<&str> =
+            ["davix-get"].into_iter().chain(option.split(' ')).chain([url.as_str()]).collect();
+        let ended = rig.run(&words).with(255);
+        let name = option.split(' ').next().unwrap();
+        assert!(ended.stdout.is_empty() && ended.stderr.contains(name), "{option}: {ended:?}");
+    }
+    for tool in TOOLS {
+        let unknown = rig.run(&[tool, "--nonsense", &url]).with(1);
+        assert!(unknown.stderr.contains("--nonsense"), "{tool}: {}", unknown.stderr);
+        rig.run(&[tool]).with(255);
+        rig.run(&[tool, &url, &url, &url]).with(1);
+        rig.run(&[tool, "--retry", "x", &url]).with(255);
+        let help = rig.run(&[tool, "--help"]).ok();
+        assert!(help.contains(&format!("Example:\n  {tool} ")) && help.contains("--s3accesskey"), "{help}");
+        assert!(rig.run(&[tool, "-V"]).ok().starts_with(&format!("{tool} ")));
+    }
+    let scheme = rig.run(&["davix-get", "swift://h/f"]).with(255);
+    assert!(scheme.stderr.contains("another scheme"), "{}", scheme.stderr);
+}
+
+/// A gateway that is killed when the test ends.
+struct Gateway {
+    child: Child,
+    address: String,
+}
+
+impl Gateway {
+    fn start(root: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fordway"))
+            .args(["serve", root.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+            .env_clear()
+            .envs([("AWS_ACCESS_KEY_ID", "me"), ("AWS_SECRET_ACCESS_KEY", "secret")])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit_once(" at http://").expect(&line).1.to_owned();
+        Gateway { child, address }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const S3_KEYS: [&str; 5] = ["--s3accesskey", "me", "--s3secretkey", "secret", "--s3alternate"];
+
+#[test]
+fn objects_take_every_way() {
+    let (rig, root) = (Rig::new(), tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(root.path());
+    let run = |words: &[&str]| {
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace("S3:", &format!("s3://{}", gateway.address))).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        rig.run(&[&words[..1], &S3_KEYS, &words[1..]].concat())
+    };
+    run(&["davix-mkdir", "S3:/bkt"]).ok();
+    run(&["davix-put", "f", "S3:/bkt/d/f"]).ok();
+    run(&["davix-put", "f", "S3:/bkt/d/a%20b"]).ok();
+    assert!(root.path().join("bkt/d/a b").is_file());
+    assert_eq!(run(&["davix-get", "S3:/bkt/d/f"]).ok(), "hello");
+    run(&["davix-get", "S3:/bkt/d/f", "got"]).ok();
+    assert_eq!(rig.read("got"), "hello");
+    let http = format!("http://{}/bkt/d/f", gateway.address);
+    assert_eq!(run(&["davix-get", &http]).ok(), "hello", "keys make an object of a plain URL");
+    assert_eq!(run(&["davix-ls", "S3:/bkt"]).ok(), "d\n");
+    assert_eq!(run(&["davix-ls", "S3:/bkt/d/"]).ok(), "a b\nf\n");
+    assert_eq!(run(&["davix-ls", "-r", "2", "S3:/bkt/"]).ok(), "d/a b\nd/f\n");
+    let long = run(&["davix-ls", "-l", "S3:/bkt/d/f"]).ok();
+    assert!(long.starts_with("-rwxr-xr-x 0     5          20") && long.ends_with(" f\n"), "{long}");
+    run(&["davix-mv", "S3:/bkt/d/f", "S3:/bkt/e/f"]).ok();
+    run(&["davix-cp", "S3:/bkt/e/f", "S3:/bkt/e/g"]).with(0);
+    run(&["davix-get", "-r", "2", "S3:/bkt/e", "down"]).ok();
+    assert_eq!(rig.read("down/g"), "hello");
+    rig.write("tree/x", "1");
+    run(&["davix-put", "-r", "2", "tree", "S3:/bkt/up"]).ok();
+    run(&["davix-rm", "S3:/bkt/e/f"]).ok();
+    run(&["davix-rm", "-r", "2", "S3:/bkt/up"]).ok();
+    assert_eq!(run(&["davix-ls", "-r", "2", "S3:/bkt"]).ok(), "d/a b\ne/g\n");
+    run(&["davix-get", "S3:/bkt/none"]).with(255);
+    run(&["davix-ls", "S3:/bkt/none"]).with(255);
+    run(&["davix-ls", "S3:/none/"]).with(255);
+    let url = format!("s3://{}/bkt/e/g", gateway.address);
+    let wrong =
+        rig.run(&["davix-get", "--s3accesskey", "me", "--s3secretkey", "x", "--s3alternate", &url]).with(255);
+    assert!(wrong.stderr.contains("--s3accesskey"), "{}", wrong.stderr);
+    let bare = rig.run(&["davix-get", "--s3accesskey", "me", "--s3secretkey", "secret", &url]).with(255);
+    assert!(bare.stderr.contains("--s3alternate"), "{}", bare.stderr);
+    run(&["davix-get", "-H", "X: y", "S3:/bkt/e/g"]).with(255);
+}
+
+#[test]
+fn servers_are_verified_as_the_options_say() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
+    let (rig, url) = (Rig::new(), dav(&server, "f"));
+    let trusted = authority.file().parent().unwrap().to_str().unwrap().to_owned();
+    let unknown = rig.run(&["davix-put", "f", &url, "--retry", "0"]).with(255);
+    assert!(unknown.stderr.contains("no trusted authority"), "{}", unknown.stderr);
+    rig.run(&["davix-put", "--capath", &trusted, "f", &url]).ok();
+    assert_eq!(rig.run(&["davix-get", "-k", &url]).ok(), "hello");
+    assert_eq!(rig.run(&["davix-ls", "--insecure", &dav(&server, "")]).ok(), "f\n");
+}
+
+/// Runs the same lines with our tools and with Debian's, and compares what scripts can see.
+#[test]
+fn outputs_and_codes_are_those_of_davix() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let Some(theirs) = fordway_needs::program_from("davix-get", "it is in Debian's package davix") else {
+        return;
+    };
+    let theirs = theirs.parent().unwrap();
+    let rig = Rig::new();
+    for name in ["list/a", "list/b%c", "list/sub/d e"] {
+        let path = server.files().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, name).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
+    }
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    for tree in ["ours", "theirs"] {
+        std::fs::create_dir(server.files().join(tree)).unwrap();
+        std::fs::set_permissions(server.files().join(tree), std::clone::Clone::clone(&open)).unwrap();
+    }
+    let (base, nobody) = (dav(&server, ""), nobody());
+    // U is the tree that belongs to the tools, B the server, N nobody. A ! ends lines whose output differs in words.
+    for line in [
+        "davix-ls B/list",
+        "davix-ls B/list/",
+        "davix-ls -l B/list/",
+        "davix-ls --long-list B/list/",
+        "davix-ls B/list/a",
+        "davix-ls -l B/list/a",
+        "davix-ls -r 2 B/list",
+        "davix-ls -l -r2 B/list/",
+        "davix-ls B/none",
+        "davix-ls B/forbidden",
+        "davix-ls N",
+        "davix-get B/list/a",
+        "davix-get B/list/sub/d%20e",
+        "davix-get B/list/a out",
+        "davix-get -o out B/list/a",
+        "davix-get B/list/a /dev/null",
+        "davix-get B/none",
+        "davix-get B/forbidden",
+        "davix-get N",
+        "davix-get B/list/a /none/out",
+        "davix-mkdir U/d/",
+        "davix-mkdir U/d/",
+        "davix-mkdir U/none/d/",
+        "davix-put f U/d/f",
+        "davix-put f U/none/f",
+        "davix-put none U/d/f",
+        "davix-put f B/forbidden",
+        "davix-put f N",
+        "davix-ls U/d",
+        "davix-rm U/d/f",
+        "davix-rm U/d/f",
+        "davix-rm B/forbidden",
+        "davix-rm N",
+        "davix-ls U/d",
+        "davix-rm U/d/",
+        "davix-http -X PUT --data abc U/h",
+        "davix-http U/h",
+        "davix-http -X HEAD U/h",
+        "davix-http U/none",
+        "davix-http B/forbidden",
+        "davix-http --redirection no B/moved",
+        "davix-http -X PROPFIND -H Depth:0 B/list/a",
+        "davix-http -o out U/h",
+        "davix-http N",
+        "davix-get !",
+        "davix-get --nonsense B/list/a !",
+        "davix-get --retry x B/list/a !",
+        "davix-get --metalink x B/list/a !",
+        "davix-get -P grid B/list/a",
+        "davix-get --redirect yes B/list/a",
+        "davix-get -k --conn-timeout 5 --timeout 9 --retry-delay 0 B/list/a",
+        "davix-get B/list/a -H X:y",
+        "davix-ls a b !",
+        "davix-rm --nonsense x !",
+    ] {
+        let run = |directory: &Path, tree: &str| {
+            let words = line.trim_end_matches(" !").split(' ').map(|word| match word.split_at(1) {
+                ("B", rest) if rest.starts_with('/') => base.trim_end_matches('/').to_owned() + rest,
+                ("U", rest) if rest.starts_with('/') => format!("{base}{tree}{rest}"),
+                ("N", "") => nobody.clone(),
+                _ => word.to_owned(),
+            });
+            let words: Vec<String> = words.collect();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let _ = std::fs::remove_file(rig.path("out"));
+            let ended = rig.run_program(&directory.join(words[0]), &words[1..]);
+            let out = std::fs::read_to_string(rig.path("out")).unwrap_or_default();
+            (ended, out)
+        };
+        let ((own, own_file), (other, other_file)) = (run(&rig.path("bin"), "ours"), run(theirs, "theirs"));
+        assert_eq!(own.code, other.code, "{line}\n{own:?}\n{other:?}");
+        if !line.ends_with('!') {
+            assert_eq!(own.sorted(), other.sorted(), "{line}");
+            assert_eq!(own_file, other_file, "{line}");
+        }
+    }
+}
+
+/// The calls of XRootD's test of HTTP (`tests/XRootD/http.sh` in its repository), in its order: paths with two slashes,
+/// a file in a collection that does not exist yet, a listing of the root.
+#[test]
+fn the_calls_of_xrootds_own_test_work() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
+    let rig = Rig::new();
+    // That test uses plain HTTP; this server uses TLS.
+    let host = server.url("").trim_end_matches('/').to_owned();
+    let url = |path: &str| format!("{host}//t/{path}");
+    let run = |words: &[&str]| rig.run(&[words, &["-k"]].concat());
+    for number in ["01", "02", "03"] {
+        rig.write(&format!("{number}.ref"), number.repeat(4000));
+        run(&["davix-put", &format!("{number}.ref"), &url(&format!("{number}.ref"))]).ok();
+    }
+    rig.write("large", "blah".repeat(262_144));
+    run(&["davix-put", "large", &url("large")]).ok();
+    run(&["davix-put", "03.ref", &url("listings/01.ref")]).ok();
+    let listed = run(&["davix-ls", &url("")]).ok();
+    assert_eq!(listed, "01.ref\n02.ref\n03.ref\nlarge\nlistings\n");
+    for number in ["01", "02", "03"] {
+        run(&["davix-get", &url(&format!("{number}.ref")), &format!("{number}.dat")]).ok();
+        assert_eq!(rig.read(&format!("{number}.dat")), rig.read(&format!("{number}.ref")));
+    }
+    assert_eq!(run(&["davix-ls", &format!("{host}/")]).ok(), "t\n");
+    for number in ["01", "02", "03"] {
+        run(&["davix-rm", &url(&format!("{number}.ref"))]).ok();
+    }
+    run(&["davix-put", "large", &url("large")]).ok();
+    assert_eq!(run(&["davix-ls", &url("")]).ok(), "large\nlistings\n");
+}
+
+/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in its repository): six columns
+/// in each line, a path that begins with a slash because the URL has two, and exit code 0.
+#[test]
+fn a_catalogue_of_files_can_be_read_from_a_listing() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let rig = Rig::new();
+    for (name, size) in [("root/a b", 1), ("root/x/y", 22), ("root/x/z/w", 333)] {
+        let path = server.files().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "x".repeat(size)).unwrap();
+    }
+    let listed = rig.run(&["davix-ls", "-l", "-r3", &dav(&server, "/root")]).ok();
+    let (mut files, mut directories) = (Vec::new(), Vec::new());
+    for line in listed.lines() {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [kind, _links, size, _date, _time, path] = columns[..] else { panic!("{line}") };
+        assert!(path.starts_with('/'), "{line}");
+        match kind.starts_with('d') {
+            true => directories.push(path.to_owned()),
+            false => files.push((path.to_owned(), size.parse::<u64>().unwrap())),
+        }
+    }
+    directories.sort();
+    files.sort();
+    assert_eq!(directories, ["/root/x", "/root/x/z"]);
+    let expected = [("/root/a%20b", 1), ("/root/x/y", 22), ("/root/x/z/w", 333)];
+    assert_eq!(files, expected.map(|(path, size)| (path.to_owned(), size)));
+}
