@@ -12,9 +12,9 @@ use fordway_command::program;
 static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    if let Some(tool) = words.next().and_then(|program| DavixTool::named(&program)) {
-        return davix::run(tool, words.collect());
+    let mut given = std::env::args_os();
+    if let Some(tool) = given.next().and_then(|program| DavixTool::named(&program)) {
+        return davix::run(tool, given.collect());
     }
     let cli = CommandLine::parse_from(words());
     // By default, gateways log warnings for their operator, and other commands log nothing.

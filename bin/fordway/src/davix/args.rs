@@ -8,96 +8,96 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 /// The options of every tool.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every davix command")]
-pub struct DavixOptions {
+pub(super) struct DavixOptions {
     /// Time limit for a connection, in seconds
     #[arg(long, value_name = "SECONDS")]
-    pub conn_timeout: Option<u64>,
+    pub(super) conn_timeout: Option<u64>,
     /// Time limit for the whole operation, in seconds; 0 for none
     #[arg(long, value_name = "SECONDS")]
-    pub timeout: Option<u64>,
+    pub(super) timeout: Option<u64>,
     /// How many times a failed request is sent again
     #[arg(long, value_name = "N")]
-    pub retry: Option<u32>,
+    pub(super) retry: Option<u32>,
     /// Accepted, without effect: waits between attempts begin at 50 ms and double
     #[arg(long, value_name = "SECONDS")]
-    pub retry_delay: Option<u64>,
+    pub(super) retry_delay: Option<u64>,
     /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
-    pub headers: Vec<String>,
+    pub(super) headers: Vec<String>,
     /// Whether other replicas are used when the server fails: auto and failover do, no and disable do not
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(["auto", "failover", "no", "disable"]))]
-    pub metalink: Option<String>,
+    pub(super) metalink: Option<String>,
     /// Whether redirections are followed; only davix-http accepts no
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(["auto", "yes", "no"]))]
-    pub redirection: Option<String>,
+    pub(super) redirection: Option<String>,
     /// Profile: grid, which trusts the authorities in X509_CERT_DIR or /etc/grid-security/certificates
     #[arg(long, short = 'P', value_name = "NAME", value_delimiter = ',')]
-    pub module: Vec<String>,
+    pub(super) module: Vec<String>,
     /// SOCKS5 or HTTP proxy, such as socks5://HOST:PORT
     #[arg(long, short = 'x', value_name = "URL")]
-    pub proxy: Option<String>,
+    pub(super) proxy: Option<String>,
     /// Log to standard error
     #[arg(long)]
-    pub debug: bool,
+    pub(super) debug: bool,
     /// Log to standard error, whatever the scopes are
     #[arg(long, value_name = "SCOPES")]
-    pub trace: Option<String>,
+    pub(super) trace: Option<String>,
     /// Accepted, without effect
     #[arg(long, short)]
-    pub verbose: bool,
+    pub(super) verbose: bool,
     /// Accepted, without effect: nothing but data is printed
     #[arg(long)]
-    pub quiet: bool,
+    pub(super) quiet: bool,
     /// Credentials, and which servers are trusted
     #[command(flatten)]
-    pub security: SecurityOptions,
+    pub(super) security: SecurityOptions,
     /// Options that are refused.
     #[command(flatten)]
-    pub refused: RefusedOptions,
+    pub(super) refused: RefusedOptions,
 }
 
 /// The options for credentials and trust.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Credentials")]
-pub struct SecurityOptions {
+pub(super) struct SecurityOptions {
     /// Client certificate or X.509 proxy, a PEM file that only its owner can read
     #[arg(long, short = 'E', value_name = "FILE")]
-    pub cert: Option<String>,
+    pub(super) cert: Option<String>,
     /// Private key [default: the file of --cert]
     #[arg(long, value_name = "FILE")]
-    pub key: Option<String>,
+    pub(super) key: Option<String>,
     /// Also trust the certificate authorities in this directory
     #[arg(long, value_name = "DIR", action = ArgAction::Append)]
-    pub capath: Vec<String>,
+    pub(super) capath: Vec<String>,
     /// Do not check that the server is the one that was named
     #[arg(long, short = 'k')]
-    pub insecure: bool,
+    pub(super) insecure: bool,
     /// User for a login with a password
     #[arg(long, value_name = "USER")]
-    pub userlogin: Option<String>,
+    pub(super) userlogin: Option<String>,
     /// Password; other users of this machine may see it
     #[arg(long, value_name = "PASSWORD")]
-    pub userpass: Option<String>,
+    pub(super) userpass: Option<String>,
     /// S3: access key
     #[arg(long, value_name = "KEY")]
-    pub s3accesskey: Option<String>,
+    pub(super) s3accesskey: Option<String>,
     /// S3: secret key; other users of this machine may see it
     #[arg(long, value_name = "KEY")]
-    pub s3secretkey: Option<String>,
+    pub(super) s3secretkey: Option<String>,
     /// S3: region that requests are signed for [default: from the AWS configuration]
     #[arg(long, value_name = "NAME")]
-    pub s3region: Option<String>,
+    pub(super) s3region: Option<String>,
     /// S3: session token of temporary keys
     #[arg(long, value_name = "TOKEN")]
-    pub s3token: Option<String>,
+    pub(super) s3token: Option<String>,
     /// S3: the bucket is the first part of the path, not of the host's name
     #[arg(long)]
-    pub s3alternate: bool,
+    pub(super) s3alternate: bool,
 }
 
 /// Options of davix that have no counterpart. They are parsed so that they can be refused with a reason.
 #[derive(Clone, Debug, Default, Args)]
-pub struct RefusedOptions {
+pub(super) struct RefusedOptions {
     #[arg(long, hide = true)]
     azurekey: Option<String>,
     #[arg(long, hide = true)]
@@ -116,7 +116,7 @@ pub struct RefusedOptions {
 
 impl RefusedOptions {
     /// Returns the first option that was given, and what to use instead.
-    pub fn given(&self) -> Option<(&'static str, &'static str)> {
+    pub(super) fn given(&self) -> Option<(&'static str, &'static str)> {
         const SWIFT: &str = "Swift is not supported; use the S3 interface of the service, with --s3accesskey";
         const GOOGLE: &str =
             "credentials of Google are not supported; use HMAC keys of the service with --s3accesskey";
@@ -141,28 +141,28 @@ impl RefusedOptions {
     after_help = "Example:
   davix-get -E /tmp/x509up_u1000 davs://host.example/data/run.root run.root"
 )]
-pub struct GetLine {
+pub(super) struct GetLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// Read everything below the URL, over this many connections
     #[arg(short = 'r', value_name = "N")]
-    pub recursive: Option<u16>,
+    pub(super) recursive: Option<u16>,
     /// File to write, as the second argument
     #[arg(short = 'o', value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     /// Accepted, without effect
     #[arg(long, value_name = "N")]
-    pub accepted_retry: Option<u32>,
+    pub(super) accepted_retry: Option<u32>,
     /// Accepted, without effect
     #[arg(long, value_name = "SECONDS")]
-    pub accepted_retry_delay: Option<u32>,
+    pub(super) accepted_retry_delay: Option<u32>,
     /// Accepted, without effect
     #[arg(short = 'O', hide = true)]
-    pub own_name: bool,
+    pub(super) own_name: bool,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub url: String,
+    pub(super) url: String,
     /// File to write [default: standard output]
-    pub file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
 }
 
 /// The command line of `davix-put`.
@@ -172,27 +172,27 @@ pub struct GetLine {
     after_help = "Example:
   davix-put -E /tmp/x509up_u1000 run.root davs://host.example/data/run.root"
 )]
-pub struct PutLine {
+pub(super) struct PutLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// Write everything below the directory, over this many connections
     #[arg(short = 'r', value_name = "N")]
-    pub recursive: Option<u16>,
+    pub(super) recursive: Option<u16>,
     /// Accepted, without effect
     #[arg(short = 'o', hide = true)]
-    pub output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     /// Accepted, without effect: a server that does not support 100-continue is noticed
     #[arg(long)]
-    pub no_100_continue: bool,
+    pub(super) no_100_continue: bool,
     /// File to send
-    pub file: String,
+    pub(super) file: String,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub url: String,
+    pub(super) url: String,
 }
 
 /// How keys are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum S3Listing {
+pub(super) enum S3Listing {
     /// One level
     #[default]
     Hierarchical,
@@ -209,43 +209,43 @@ pub enum S3Listing {
     after_help = "Example:
   davix-ls -l davs://host.example/data/"
 )]
-pub struct LsLine {
+pub(super) struct LsLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// Also print the type, the size and the time of each entry
     #[arg(long = "long-list", short = 'l')]
-    pub long: bool,
+    pub(super) long: bool,
     /// List everything below the URL; the number is accepted without effect
     #[arg(short = 'r', value_name = "N")]
-    pub recursive: Option<u16>,
+    pub(super) recursive: Option<u16>,
     /// Which keys of a bucket are listed
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub s3_listing: S3Listing,
+    pub(super) s3_listing: S3Listing,
     /// Maximum number of keys to list
     #[arg(long, value_name = "N")]
-    pub s3_maxkeys: Option<usize>,
+    pub(super) s3_maxkeys: Option<usize>,
     /// Accepted, without effect
     #[arg(long)]
-    pub no_cap: bool,
+    pub(super) no_cap: bool,
     /// Accepted, without effect
     #[arg(short = 'f', hide = true)]
-    pub full: bool,
+    pub(super) full: bool,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub url: String,
+    pub(super) url: String,
 }
 
 /// The options for the request of `davix-http`.
 #[derive(Debug, Default, Args)]
-pub struct RequestOptions {
+pub(super) struct RequestOptions {
     /// Method of the request
     #[arg(long, short = 'X', value_name = "METHOD")]
-    pub request: Option<String>,
+    pub(super) request: Option<String>,
     /// Content of the request
     #[arg(long, value_name = "TEXT")]
-    pub data: Option<String>,
+    pub(super) data: Option<String>,
     /// File to write [default: standard output]
     #[arg(short = 'o', value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
 }
 
 /// The command line of `davix-rm`.
@@ -255,17 +255,17 @@ pub struct RequestOptions {
     after_help = "Example:
   davix-rm davs://host.example/data/run.root"
 )]
-pub struct RmLine {
+pub(super) struct RmLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// Remove everything below the URL, with this many requests at a time
     #[arg(short = 'r', value_name = "N")]
-    pub recursive: Option<u16>,
+    pub(super) recursive: Option<u16>,
     /// Accepted, without effect
     #[arg(short = 'n', value_name = "N")]
-    pub per_request: Option<u32>,
+    pub(super) per_request: Option<u32>,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub url: String,
+    pub(super) url: String,
 }
 
 /// The command line of `davix-mkdir`.
@@ -275,11 +275,11 @@ pub struct RmLine {
     after_help = "Example:
   davix-mkdir davs://host.example/data/2024/"
 )]
-pub struct MkdirLine {
+pub(super) struct MkdirLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub url: String,
+    pub(super) url: String,
 }
 
 /// The command line of `davix-mv`.
@@ -289,18 +289,18 @@ pub struct MkdirLine {
     after_help = "Example:
   davix-mv davs://host.example/new/run.root davs://host.example/done/run.root"
 )]
-pub struct MvLine {
+pub(super) struct MvLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub source: String,
+    pub(super) source: String,
     /// URL of the same kind
-    pub destination: String,
+    pub(super) destination: String,
 }
 
 /// The server that makes a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CopyMode {
+pub(super) enum CopyMode {
     /// The source, which writes to the destination
     #[default]
     Push,
@@ -315,16 +315,16 @@ pub enum CopyMode {
     after_help = "Example:
   davix-cp --copy-mode pull davs://one.example/run.root davs://two.example/run.root"
 )]
-pub struct CpLine {
+pub(super) struct CpLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     /// Which server makes the copy
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub copy_mode: CopyMode,
+    pub(super) copy_mode: CopyMode,
     /// http(s)://, dav(s):// or s3(s):// URL
-    pub source: String,
+    pub(super) source: String,
     /// URL of the same kind
-    pub destination: String,
+    pub(super) destination: String,
 }
 
 /// The command line of `davix-http`.
@@ -336,13 +336,13 @@ pub struct CpLine {
 
 The exit code is 0 whenever the server answered, even with an error, whose status is printed to standard error."
 )]
-pub struct HttpLine {
+pub(super) struct HttpLine {
     #[command(flatten)]
-    pub options: DavixOptions,
+    pub(super) options: DavixOptions,
     #[command(flatten)]
-    pub request: RequestOptions,
+    pub(super) request: RequestOptions,
     /// http(s):// or dav(s):// URL
-    pub url: String,
+    pub(super) url: String,
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fordway_client::s3::S3Credentials;
+use fordway_command::web;
 use fordway_http::vector::SessionOptions;
 use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 use fordway_lanes::LaneOptions;
@@ -11,7 +12,6 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::address::ServiceAddress;
 use super::args::{DavixOptions, SecurityOptions};
-use crate::web;
 
 /// Where grids keep the certificates of their authorities.
 const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";

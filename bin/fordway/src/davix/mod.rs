@@ -15,8 +15,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser;
 use clap::error::ErrorKind as LineErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser};
 use fordway_command::program::{self, finish};
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::webdav::PlainRequest;

@@ -1,9 +1,10 @@
 //! Tests the binary under the names of davix's tools, against other people's servers, and beside Debian's davix where
 //! that is installed.
 
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -232,7 +233,8 @@ fn credentials_of_the_command_line_are_sent() {
     );
     rig.run(&["davix-get", "-H", "Authorization: Bearer other", &server.url("own")]).with(255);
     let login = ["--userlogin", "me", "--userpass", "secret"];
-    let words = [&["davix-get"][..], &login, &[&server.url("login")]].concat();
+    let url = server.url("login");
+    let words = [&["davix-get"][..], &login, &[&url]].concat();
     assert_eq!(rig.run(&words).ok(), "login");
     let half = rig.run(&["davix-get", "--userlogin", "me", &server.url("login")]).with(255);
     assert!(half.stderr.contains("--userpass"), "{}", half.stderr);
@@ -408,13 +410,12 @@ fn outputs_and_codes_are_those_of_davix() {
         let path = server.files().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, name).unwrap();
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
     }
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     for tree in ["ours", "theirs"] {
         std::fs::create_dir(server.files().join(tree)).unwrap();
-        std::fs::set_permissions(server.files().join(tree), std::clone::Clone::clone(&open)).unwrap();
+        std::fs::set_permissions(server.files().join(tree), Permissions::from_mode(0o777)).unwrap();
     }
     let (base, nobody) = (dav(&server, ""), nobody());
     // U is the tree that belongs to the tools, B the server, N nobody. A ! ends lines whose output differs in words.
