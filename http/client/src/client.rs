@@ -168,6 +168,7 @@ impl HttpClient {
         connection: BufferedConnection,
         exchange: &HttpExchange,
     ) -> Result<HttpResponse, Error> {
+        tracing::debug!(method = exchange.method, origin = %exchange.origin, status = head.status, "answered");
         match connection.refused_by_proxy(head.status) {
             Some(refused) => Err(refused),
             None => HttpResponse::new(head, connection, exchange.method, (exchange.origin, &self.pool)),

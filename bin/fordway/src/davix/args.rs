@@ -334,7 +334,8 @@ pub(super) struct CpLine {
     after_help = "Example:
   davix-http -X PROPFIND -H 'Depth: 0' https://host.example/data/
 
-The exit code is 0 whenever the server answered, even with an error, whose status is printed to standard error."
+The exit code is 0 if the server answered, even with an error, whose status is printed to standard error; it is 255 for \
+the statuses 401 and 403."
 )]
 pub(super) struct HttpLine {
     #[command(flatten)]

@@ -19,7 +19,7 @@ use clap::Parser;
 use clap::error::ErrorKind as LineErrorKind;
 use fordway_command::program::{self, finish};
 use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_http::webdav::PlainRequest;
+use fordway_http::webdav::{PlainRequest, without_query};
 use fordway_lanes::LaneOptions;
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -313,7 +313,7 @@ fn is_collection(address: &DavixAddress, context: &CommandContext) -> Result<boo
 
 /// Returns the directory that a collection is copied to if none is named: its own name.
 fn usual_directory(url: &str) -> PathBuf {
-    let path = fordway_http::webdav::without_query(url).trim_end_matches('/');
+    let path = without_query(url).trim_end_matches('/');
     let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     match fordway_wire::uri::decode_segment(name).filter(|name| !name.contains('/')) {
         Some(name) if !matches!(name.as_str(), "" | "." | "..") => PathBuf::from(name),
@@ -506,17 +506,25 @@ impl ToolLine for HttpLine {
             print_into(file, context)?;
         }
         let request = PlainRequest { method, body, follows };
-        let status = dav::client(context).request(&http_url(url), &request, &mut |bytes| {
+        let status = dav::client(context).request(&http_url(url), &request, &mut |status, bytes| {
             context.interrupt.check()?;
-            context.output.data(bytes)
+            if is_denied(status) { Ok(()) } else { context.output.data(bytes) }
         })?;
         context.output.flush()?;
-        if status >= 400 {
-            let why = format!("{url}: the server answered with HTTP status {status}");
-            context.output.error(&Error::new(ErrorKind::BadResponse, why));
+        if status < 400 {
+            return Ok(CommandExit::Ok);
         }
-        Ok(CommandExit::Ok)
+        let shown = without_query(url);
+        let why = format!("{shown}: the server answered with HTTP status {status}");
+        let kind = if is_denied(status) { ErrorKind::AccessDenied } else { ErrorKind::BadResponse };
+        context.output.error(&Error::new(kind, why));
+        Ok(if is_denied(status) { CommandExit::Denied } else { CommandExit::Ok })
     }
+}
+
+/// Returns whether a status is one of the two that davix-http treats as failures, of which it prints no content.
+fn is_denied(status: u16) -> bool {
+    matches!(status, 401 | 403)
 }
 
 #[cfg(test)]

@@ -184,12 +184,13 @@ fn failures_have_the_codes_that_scripts_know() {
         rig.run(&["davix-mkdir", url, "--retry", "0"]).with(255);
     }
     assert!(!rig.path("got").exists(), "nothing is left of a failed download");
-    // davix-http succeeds whenever there is an answer.
+    // davix-http succeeds whenever there is an answer that is not about permission.
     let missing = rig.run(&["davix-http", &places[0].1]).with(0);
     assert!(
         missing.stdout.contains("404 Not Found") && missing.stderr.contains("HTTP status 404"),
         "{missing:?}"
     );
+    rig.run(&["davix-http", &places[1].1]).with(255);
     rig.run(&["davix-http", &places[2].1, "--retry", "0"]).with(255);
     rig.run(&["davix-put", "missing", &dav(&server, "x")]).with(255);
 }

@@ -28,14 +28,14 @@ pub struct PlainRequest<'r> {
 }
 
 impl WebDav {
-    /// Sends a request, and passes the content of the final response to `sink` in order; returns the status of that
-    /// response, which may be a failure. Errors: connection errors, with the URL; `BadResponse` for redirections that
+    /// Sends a request, and passes the status of the final response, which may be a failure, and its content to `sink`,
+    /// in order; returns the status. Errors: connection errors, with the URL; `BadResponse` for redirections that
     /// are not followed. Cost: one request, which is sent again only if the server cannot have acted on it.
     pub fn request(
         &self,
         url: &str,
         wanted: &PlainRequest<'_>,
-        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+        sink: &mut dyn FnMut(u16, &[u8]) -> Result<()>,
     ) -> Result<u16> {
         let mut route = RedirectRoute::start(self.patient(), WebFile::parse(url)?)?;
         loop {
@@ -53,7 +53,7 @@ impl WebDav {
                 if got == 0 {
                     return Ok(response.status());
                 }
-                sink(&chunk[..got])?;
+                sink(response.status(), &chunk[..got])?;
             }
         }
     }
