@@ -298,7 +298,7 @@ fn options_are_accepted_or_refused_by_name() {
         let unknown = rig.run(&[tool, "--nonsense", &url]).with(1);
         assert!(unknown.stderr.contains("--nonsense"), "{tool}: {}", unknown.stderr);
         rig.run(&[tool]).with(255);
-        rig.run(&[tool, &url, &url, &url]).with(1);
+        rig.run(&[tool, &url, &url, &url]).with(255);
         rig.run(&[tool, "--retry", "x", &url]).with(255);
         let help = rig.run(&[tool, "--help"]).ok();
         assert!(help.contains(&format!("Example:\n  {tool} ")) && help.contains("--s3accesskey"), "{help}");
@@ -398,29 +398,65 @@ fn servers_are_verified_as_the_options_say() {
     assert_eq!(rig.run(&["davix-ls", "--insecure", &dav(&server, "")]).ok(), "f\n");
 }
 
-/// Runs the same lines with our tools and with Debian's, and compares what scripts can see.
-#[test]
-fn outputs_and_codes_are_those_of_davix() {
-    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
-    let Some(theirs) = fordway_needs::program_from("davix-get", "it is in Debian's package davix") else {
-        return;
-    };
-    let theirs = theirs.parent().unwrap();
-    let rig = Rig::new();
-    for name in ["list/a", "list/b%c", "list/sub/d e"] {
-        let path = server.files().join(name);
+/// Our tools and Debian's, which run the same lines.
+struct Pair {
+    rig: Rig,
+    theirs: PathBuf,
+}
+
+impl Pair {
+    /// Returns `None` if Debian's tools are not installed.
+    fn new() -> Option<Self> {
+        let tool = fordway_needs::program_from("davix-get", "it is in Debian's package davix")?;
+        Some(Pair { rig: Rig::new(), theirs: tool.parent().unwrap().to_owned() })
+    }
+
+    /// Runs lines with both, and compares the exit codes, standard output and the file `out`; of lines that end in `!`,
+    /// only the codes, because the words differ. `word` replaces the words that stand for others; its second argument
+    /// is the name of a tree or bucket that only these tools change.
+    fn compare(&self, lines: &[&str], word: &dyn Fn(&str, &str) -> String) {
+        for line in lines {
+            let run = |directory: &Path, tree: &str| {
+                let words: Vec<String> =
+                    line.trim_end_matches(" !").split(' ').map(|w| word(w, tree)).collect();
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let _ = std::fs::remove_file(self.rig.path("out"));
+                let ended = self.rig.run_program(&directory.join(words[0]), &words[1..]);
+                (ended, std::fs::read_to_string(self.rig.path("out")).unwrap_or_default())
+            };
+            let (own, own_file) = run(&self.rig.path("bin"), "ours");
+            let (other, other_file) = run(&self.theirs, "theirs");
+            assert_eq!(own.code, other.code, "{line}\n{own:?}\n{other:?}");
+            if !line.ends_with('!') {
+                assert_eq!((own.sorted(), own_file), (other.sorted(), other_file), "{line}");
+            }
+        }
+    }
+}
+
+/// Writes files whose times do not depend on when the test runs.
+fn write_dated(root: &Path, names: &[&str]) {
+    for name in names {
+        let path = root.join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, name).unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(UNIX_EPOCH + Duration::from_secs(1_700_000_000)).unwrap();
     }
+}
+
+#[test]
+fn outputs_and_codes_are_those_of_davix() {
+    let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
+    let Some(pair) = Pair::new() else { return };
+    write_dated(&server.files(), &["list/a", "list/b%c", "list/sub/d e"]);
     for tree in ["ours", "theirs"] {
         std::fs::create_dir(server.files().join(tree)).unwrap();
         std::fs::set_permissions(server.files().join(tree), Permissions::from_mode(0o777)).unwrap();
     }
     let (base, nobody) = (dav(&server, ""), nobody());
-    // U is the tree that belongs to the tools, B the server, N nobody. A ! ends lines whose output differs in words.
-    for line in [
+    // U is the tree that belongs to the tools, B the server, N nobody.
+    let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
         "davix-ls -l B/list/",
@@ -475,28 +511,85 @@ fn outputs_and_codes_are_those_of_davix() {
         "davix-get B/list/a -H X:y",
         "davix-ls a b !",
         "davix-rm --nonsense x !",
-    ] {
-        let run = |directory: &Path, tree: &str| {
-            let words = line.trim_end_matches(" !").split(' ').map(|word| match word.split_at(1) {
-                ("B", rest) if rest.starts_with('/') => base.trim_end_matches('/').to_owned() + rest,
-                ("U", rest) if rest.starts_with('/') => format!("{base}{tree}{rest}"),
-                ("N", "") => nobody.clone(),
-                _ => word.to_owned(),
-            });
-            let words: Vec<String> = words.collect();
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let _ = std::fs::remove_file(rig.path("out"));
-            let ended = rig.run_program(&directory.join(words[0]), &words[1..]);
-            let out = std::fs::read_to_string(rig.path("out")).unwrap_or_default();
-            (ended, out)
-        };
-        let ((own, own_file), (other, other_file)) = (run(&rig.path("bin"), "ours"), run(theirs, "theirs"));
-        assert_eq!(own.code, other.code, "{line}\n{own:?}\n{other:?}");
-        if !line.ends_with('!') {
-            assert_eq!(own.sorted(), other.sorted(), "{line}");
-            assert_eq!(own_file, other_file, "{line}");
-        }
+    ];
+    pair.compare(&lines, &|word, tree| match word.split_at(1) {
+        ("B", rest) if rest.starts_with('/') => base.trim_end_matches('/').to_owned() + rest,
+        ("U", rest) if rest.starts_with('/') => format!("{base}{tree}{rest}"),
+        ("N", "") => nobody.clone(),
+        _ => word.to_owned(),
+    });
+}
+
+#[test]
+fn objects_look_as_in_davix() {
+    let Some(pair) = Pair::new() else { return };
+    let root = tempfile::tempdir().unwrap();
+    write_dated(root.path(), &["list/d/a b", "list/d/f", "list/top"]);
+    let gateway = Gateway::start(root.path());
+    let host = format!("s3://{}", gateway.address);
+    // B is the service with keys, U a bucket that belongs to the tools.
+    let lines = [
+        "davix-ls B/list",
+        "davix-ls B/list/",
+        "davix-ls B/list/d",
+        "davix-ls -l B/list/",
+        "davix-ls -l B/list/d/f",
+        "davix-ls B/list/d/f",
+        "davix-ls -r 2 B/list/",
+        "davix-ls --s3-listing semi B/list/d",
+        "davix-ls B/list/none",
+        "davix-ls B/none/",
+        "davix-get B/list/d/f",
+        "davix-get B/list/d/a%20b out",
+        "davix-get B/list/none",
+        "davix-mkdir U",
+        "davix-mkdir U",
+        "davix-mkdir U/new",
+        "davix-put f U/x/f",
+        "davix-put f U/g",
+        "davix-put f B/none/f",
+        "davix-ls -r 2 U/x",
+        "davix-ls U/",
+        "davix-rm U/g",
+        "davix-rm U/g",
+        "davix-ls U/",
+    ];
+    let region = ["--s3region", "us-east-1"];
+    for line in lines {
+        let (tool, rest) = line.split_once(' ').unwrap();
+        let keyed = format!("{tool} {} {} {rest}", S3_KEYS.join(" "), region.join(" "));
+        pair.compare(&[&keyed], &|word, tree| match word.split_at(1) {
+            ("B", rest) if rest.starts_with('/') => format!("{host}{rest}"),
+            ("U", rest) if rest.is_empty() || rest.starts_with('/') => format!("{host}/{tree}{rest}"),
+            _ => word.to_owned(),
+        });
     }
+}
+
+#[test]
+fn encrypted_connections_are_treated_as_by_davix() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
+    let Some(pair) = Pair::new() else { return };
+    write_dated(&server.files(), &["list/a", "list/sub/b"]);
+    let (base, trusted) = (dav(&server, ""), authority.file().parent().unwrap().to_owned());
+    // B is the server, C the directory of certificates.
+    let lines = [
+        "davix-get --retry 0 B/list/a",
+        "davix-get -k B/list/a",
+        "davix-get --capath C B/list/a",
+        "davix-ls --insecure B/list",
+        "davix-ls -l -k B/list/a",
+        "davix-ls -r 2 -k B/list",
+        "davix-http -k B/list/a",
+        "davix-get -k B/none",
+        "davix-rm -k B/list/none",
+    ];
+    pair.compare(&lines, &|word, _| match word.split_at(1) {
+        ("B", rest) if rest.starts_with('/') => base.trim_end_matches('/').to_owned() + rest,
+        ("C", "") => trusted.to_str().unwrap().to_owned(),
+        _ => word.to_owned(),
+    });
 }
 
 /// The calls of XRootD's test of HTTP (`tests/XRootD/http.sh` in its repository), in its order: paths with two slashes,

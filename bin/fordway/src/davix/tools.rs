@@ -1,0 +1,337 @@
+//! What each tool does: as far as possible, one of Fordway's own commands.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_http::webdav::{PlainRequest, without_query};
+use fordway_store::{Error, ErrorKind, Result};
+
+use super::address::DavixAddress;
+use super::args::{
+    CopyMode, CpLine, DavixOptions, GetLine, HttpLine, LsLine, MkdirLine, MvLine, PutLine, RmLine,
+};
+use super::{ToolLine, connection, listing};
+use crate::args::CommandLine;
+use crate::web::http_url;
+use crate::{commands, dav};
+
+/// Runs one of Fordway's own commands, which reports its errors.
+fn own_command(words: &[&OsStr], context: &CommandContext) -> Result<CommandExit> {
+    let words = std::iter::once(OsStr::new("fordway")).chain(words.iter().copied());
+    let line = CommandLine::try_parse_from(words)
+        .map_err(|error| Error::new(ErrorKind::Internal, "translating the options").caused_by(error))?;
+    Ok(commands::run(line, context))
+}
+
+/// Returns words of a command line that begin with those that are given.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { vec![$(OsStr::new($word)),*] };
+}
+
+/// Returns the number of jobs for a number of threads.
+fn jobs(threads: u16) -> String {
+    format!("--jobs={}", threads.clamp(1, 1024))
+}
+
+/// Returns a local path that cannot be mistaken for standard input or a URL.
+fn local_word(path: &Path) -> PathBuf {
+    if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
+}
+
+/// Returns the option that decides whether replicas are asked for.
+fn metalink_word(options: &DavixOptions) -> Option<&'static str> {
+    let is_wanted = match options.metalink.as_deref() {
+        Some(mode) => matches!(mode, "auto" | "failover"),
+        None => !connection::has_secrets(options),
+    };
+    (!is_wanted).then_some("--metalink=none")
+}
+
+impl ToolLine for GetLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let (address, word) = (&addresses[0], addresses[0].word());
+        let file = self.file.as_ref().or(self.output.as_ref());
+        if let Some(threads) = self.recursive
+            && is_collection(address, context)?
+        {
+            let jobs = jobs(threads);
+            let directory = file.cloned().unwrap_or_else(|| usual_directory(&word));
+            let directory = local_word(&directory);
+            return own_command(
+                &words!["cp", "--recursive", "--raw", &jobs, "--", &word, &directory],
+                context,
+            );
+        }
+        let mut words = match file {
+            Some(file) if !is_device(file) => words!["cp", "--raw"],
+            Some(file) => {
+                print_into(file, context)?;
+                words!["cat", "--raw"]
+            }
+            None => words!["cat", "--raw"],
+        };
+        if matches!(address, DavixAddress::Web(_)) {
+            words.extend(metalink_word(&self.options).map(OsStr::new));
+        }
+        words.extend(words!["--", &word]);
+        let file = file.filter(|file| !is_device(file)).map(|file| local_word(file));
+        words.extend(file.as_ref().map(|file| file.as_os_str()));
+        own_command(&words, context)
+    }
+}
+
+/// Returns whether an address can be read recursively. A plain web server lists nothing.
+fn is_collection(address: &DavixAddress, context: &CommandContext) -> Result<bool> {
+    match address {
+        DavixAddress::Web(url) if address.can_be_listed() => {
+            Ok(dav::client(context).stat(&http_url(url))?.is_collection)
+        }
+        DavixAddress::Web(_) => Ok(false),
+        DavixAddress::S3(_) => Ok(true),
+    }
+}
+
+/// Returns the directory that a collection is copied to if none is named: its own name.
+fn usual_directory(url: &str) -> PathBuf {
+    let path = without_query(url).trim_end_matches('/');
+    let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    match fordway_wire::uri::decode_segment(name).filter(|name| !name.contains('/')) {
+        Some(name) if !matches!(name.as_str(), "" | "." | "..") => PathBuf::from(name),
+        _ => PathBuf::from("temp"),
+    }
+}
+
+/// Returns whether a path is a device or pipe, such as /dev/null, to which content is written as it arrives.
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
+}
+
+/// Makes data go to a file instead of standard output.
+fn print_into(path: &Path, context: &CommandContext) -> Result<()> {
+    let opened = File::options().write(true).create(true).truncate(true).open(path);
+    let file = opened.map_err(|error| file_error("writing to", path.display(), error))?;
+    context.output.redirect(file);
+    Ok(())
+}
+
+impl ToolLine for PutLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let (file, word) = (local_word(Path::new(&self.file)), addresses[0].word());
+        match self.recursive.filter(|_| file.is_dir()) {
+            Some(threads) => {
+                let jobs = jobs(threads);
+                own_command(&words!["cp", "--recursive", "--raw", &jobs, "--", &file, &word], context)
+            }
+            None => own_command(&words!["cp", "--raw", "--", &file, &word], context),
+        }
+    }
+}
+
+impl ToolLine for LsLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        match &addresses[0] {
+            DavixAddress::Web(_) => listing::web(self, context),
+            DavixAddress::S3(service) => listing::bucket(service, self, context),
+        }
+    }
+}
+
+impl ToolLine for RmLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let word = addresses[0].word();
+        match (&addresses[0], self.recursive) {
+            (_, Some(threads)) => {
+                let jobs = jobs(threads);
+                own_command(&words!["rm", "--recursive", "--raw", &jobs, "--", &word], context)
+            }
+            // One request, with which most servers remove a whole collection.
+            (DavixAddress::Web(url), None) => {
+                dav::client(context).remove(&http_url(url)).map(|()| CommandExit::Ok)
+            }
+            (DavixAddress::S3(_), None) => own_command(&words!["rm", "--raw", "--", &word], context),
+        }
+    }
+}
+
+impl ToolLine for MkdirLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        match &addresses[0] {
+            DavixAddress::S3(service) if service.key.is_empty() => {
+                let bucket = format!("s3://{}", service.bucket);
+                own_command(&words!["mb", "--", &bucket], context)
+            }
+            other => own_command(&words!["mkdir", "--", &other.word()], context),
+        }
+    }
+}
+
+impl ToolLine for MvLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.source, &self.destination]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let (from, to) = (addresses[0].word(), addresses[1].word());
+        let mut words = words!["mv", "--raw"];
+        // `fordway mv` moves a collection only if that is asked for.
+        if let DavixAddress::Web(url) = &addresses[0]
+            && dav::client(context).stat(&http_url(url))?.is_collection
+        {
+            words.push(OsStr::new("--recursive"));
+        }
+        words.extend(words!["--", &from, &to]);
+        own_command(&words, context)
+    }
+}
+
+impl ToolLine for CpLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.source, &self.destination]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let (from, to) = (addresses[0].word(), addresses[1].word());
+        let server = match self.copy_mode {
+            CopyMode::Push => "--third-party=push",
+            CopyMode::Pull => "--third-party=pull",
+        };
+        own_command(&words!["cp", "--raw", server, "--", &from, &to], context)
+    }
+}
+
+/// The methods that `davix-http` sends; names of headers and methods are constants in the client.
+const METHODS: [&str; 18] = [
+    "GET",
+    "HEAD",
+    "PUT",
+    "POST",
+    "DELETE",
+    "OPTIONS",
+    "PATCH",
+    "TRACE",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "SEARCH",
+    "REPORT",
+    "ACL",
+];
+
+impl ToolLine for HttpLine {
+    fn options(&self) -> &DavixOptions {
+        &self.options
+    }
+
+    fn urls(&self) -> Vec<&str> {
+        vec![&self.url]
+    }
+
+    fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
+        let DavixAddress::Web(url) = &addresses[0] else {
+            let why = "davix-http does not sign requests to S3; send them to a URL from `fordway presign`";
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        };
+        let wanted = self.request.request.as_deref().unwrap_or("GET").trim();
+        let method = METHODS.into_iter().find(|method| *method == wanted).ok_or_else(|| {
+            let why = format!("the method {wanted:?} is none of {}; use curl", METHODS.join(", "));
+            Error::new(ErrorKind::InvalidArgument, why)
+        })?;
+        let body = self.request.data.as_deref().map(str::as_bytes);
+        let follows = self.options.redirection.as_deref() != Some("no");
+        if let Some(file) = &self.request.output {
+            print_into(file, context)?;
+        }
+        let request = PlainRequest { method, body, follows };
+        let status = dav::client(context).request(&http_url(url), &request, &mut |status, bytes| {
+            context.interrupt.check()?;
+            if is_denied(status) { Ok(()) } else { context.output.data(bytes) }
+        })?;
+        context.output.flush()?;
+        if status < 400 {
+            return Ok(CommandExit::Ok);
+        }
+        let shown = without_query(url);
+        let why = format!("{shown}: the server answered with HTTP status {status}");
+        let kind = if is_denied(status) { ErrorKind::AccessDenied } else { ErrorKind::BadResponse };
+        context.output.error(&Error::new(kind, why));
+        Ok(if is_denied(status) { CommandExit::Denied } else { CommandExit::Ok })
+    }
+}
+
+/// Returns whether a status is one of the two that davix-http treats as failures, of which it prints no content.
+fn is_denied(status: u16) -> bool {
+    matches!(status, 401 | 403)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_named_after_collections() {
+        for (url, name) in [
+            ("davs://h/a/b%20c/", "b c"),
+            ("s3://bkt/p/q", "q"),
+            ("davs://h/", "temp"),
+            ("davs://h/a/..", "temp"),
+            ("davs://h/a%2Fb", "temp"),
+        ] {
+            assert_eq!(usual_directory(url), Path::new(name), "{url}");
+        }
+    }
+}
