@@ -45,7 +45,7 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Accepted, without effect: nothing but data is printed
+    /// Do not print which machine made a copy; the other commands print only data anyway
     #[arg(long)]
     pub(super) quiet: bool,
     /// Credentials, and which servers are trusted
@@ -142,8 +142,6 @@ impl RefusedOptions {
   davix-get -E /tmp/x509up_u1000 davs://host.example/data/run.root run.root"
 )]
 pub(super) struct GetLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// Read everything below the URL, over this many connections
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -163,6 +161,8 @@ pub(super) struct GetLine {
     pub(super) url: String,
     /// File to write [default: standard output]
     pub(super) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The command line of `davix-put`.
@@ -173,8 +173,6 @@ pub(super) struct GetLine {
   davix-put -E /tmp/x509up_u1000 run.root davs://host.example/data/run.root"
 )]
 pub(super) struct PutLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// Write everything below the directory, over this many connections
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -188,6 +186,8 @@ pub(super) struct PutLine {
     pub(super) file: String,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// How keys are listed.
@@ -210,8 +210,6 @@ pub(super) enum S3Listing {
   davix-ls -l davs://host.example/data/"
 )]
 pub(super) struct LsLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// Also print the type, the size and the time of each entry
     #[arg(long = "long-list", short = 'l')]
     pub(super) long: bool,
@@ -232,6 +230,8 @@ pub(super) struct LsLine {
     pub(super) full: bool,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The options for the request of `davix-http`.
@@ -256,8 +256,6 @@ pub(super) struct RequestOptions {
   davix-rm davs://host.example/data/run.root"
 )]
 pub(super) struct RmLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// Remove everything below the URL, with this many requests at a time
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -266,6 +264,8 @@ pub(super) struct RmLine {
     pub(super) per_request: Option<u32>,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The command line of `davix-mkdir`.
@@ -276,10 +276,10 @@ pub(super) struct RmLine {
   davix-mkdir davs://host.example/data/2024/"
 )]
 pub(super) struct MkdirLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The command line of `davix-mv`.
@@ -290,12 +290,12 @@ pub(super) struct MkdirLine {
   davix-mv davs://host.example/new/run.root davs://host.example/done/run.root"
 )]
 pub(super) struct MvLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
     /// URL of the same kind
     pub(super) destination: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The server that makes a copy.
@@ -316,8 +316,6 @@ pub(super) enum CopyMode {
   davix-cp --copy-mode pull davs://one.example/run.root davs://two.example/run.root"
 )]
 pub(super) struct CpLine {
-    #[command(flatten)]
-    pub(super) options: DavixOptions,
     /// Which server makes the copy
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub(super) copy_mode: CopyMode,
@@ -325,6 +323,8 @@ pub(super) struct CpLine {
     pub(super) source: String,
     /// URL of the same kind
     pub(super) destination: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 /// The command line of `davix-http`.
@@ -339,11 +339,11 @@ the statuses 401 and 403."
 )]
 pub(super) struct HttpLine {
     #[command(flatten)]
-    pub(super) options: DavixOptions,
-    #[command(flatten)]
     pub(super) request: RequestOptions,
     /// http(s):// or dav(s):// URL
     pub(super) url: String,
+    #[command(flatten)]
+    pub(super) options: DavixOptions,
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use fordway_command::{CommandContext, CommandExit, file_error};
+use fordway_http::replicas::is_metalink_name;
 use fordway_http::webdav::{PlainRequest, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -41,13 +42,15 @@ fn local_word(path: &Path) -> PathBuf {
     if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
 }
 
-/// Returns the option that decides whether replicas are asked for.
-fn metalink_word(options: &DavixOptions) -> Option<&'static str> {
+/// Returns the option that keeps Fordway's commands from asking for replicas, where davix's tools do not ask, or where
+/// a secret of the command line would reach other hosts.
+fn metalink_word(url: &str, options: &DavixOptions) -> Option<&'static str> {
     let is_wanted = match options.metalink.as_deref() {
         Some(mode) => matches!(mode, "auto" | "failover"),
         None => !connection::has_secrets(options),
     };
-    (!is_wanted).then_some("--metalink=none")
+    // Fordway's commands read the file that a Metalink describes, and davix's the Metalink.
+    (!is_wanted || is_metalink_name(url)).then_some("--metalink=none")
 }
 
 impl ToolLine for GetLine {
@@ -81,8 +84,8 @@ impl ToolLine for GetLine {
             }
             None => words!["cat", "--raw"],
         };
-        if matches!(address, DavixAddress::Web(_)) {
-            words.extend(metalink_word(&self.options).map(OsStr::new));
+        if let DavixAddress::Web(url) = address {
+            words.extend(metalink_word(url, &self.options).map(OsStr::new));
         }
         words.extend(words!["--", &word]);
         let file = file.filter(|file| !is_device(file)).map(|file| local_word(file));

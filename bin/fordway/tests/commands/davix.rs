@@ -11,6 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use fordway_testkit::socks::{SocksBehaviour, SocksServer};
 use tempfile::TempDir;
 
 const TOOLS: [&str; 8] =
@@ -306,6 +307,42 @@ fn options_are_accepted_or_refused_by_name() {
     }
     let scheme = rig.run(&["davix-get", "swift://h/f"]).with(255);
     assert!(scheme.stderr.contains("another scheme"), "{}", scheme.stderr);
+}
+
+/// The servers copy from one to the other, as the option says.
+#[test]
+fn servers_copy_to_one_another() {
+    let authority = SelfSignedCertificate::new();
+    let start = || ExternalServerProcess::xrootd(&authority);
+    let (Some(one), Some(two)) = (start(), start()) else { return };
+    let rig = Rig::new();
+    let trusted = authority.file().parent().unwrap().to_str().unwrap().to_owned();
+    let run = |words: &[&str]| rig.run(&[words, &["--capath", &trusted]].concat());
+    let from = dav(&one, "f");
+    run(&["davix-put", "f", &from]).ok();
+    for (mode, said) in
+        [("push", "third-party copy, pushed"), ("pull", "third-party copy, pulled"), ("", "pushed")]
+    {
+        let to = dav(&two, &format!("of-{mode}"));
+        let words =
+            [&["davix-cp"][..], &["--copy-mode", mode][..if mode.is_empty() { 0 } else { 2 }]].concat();
+        let told = run(&[&words[..], &[&from, &to]].concat()).ok();
+        assert!(told.contains(said), "{told}");
+        assert_eq!(run(&["davix-get", &to]).ok(), "hello");
+    }
+    let quiet = run(&["davix-cp", "--quiet", &from, &dav(&two, "quiet")]).ok();
+    assert_eq!(quiet, "");
+    run(&["davix-cp", &dav(&one, "none"), &dav(&two, "x")]).with(255);
+}
+
+#[test]
+fn proxies_of_the_command_line_are_used() {
+    let server = HostileServer::start("hello", ResponseFaultScript::honest());
+    let (rig, proxy) = (Rig::new(), SocksServer::start(SocksBehaviour::default()));
+    let option = format!("socks5://{}", proxy.address());
+    assert_eq!(rig.run(&["davix-get", "-x", &option, &server.url()]).ok(), "hello");
+    assert_eq!(proxy.asked().len(), 1, "{:?}", proxy.asked());
+    rig.run(&["davix-get", "--retry", "0", "--proxy", "socks5://127.0.0.1:1", &server.url()]).with(255);
 }
 
 /// A gateway that is killed when the test ends.
