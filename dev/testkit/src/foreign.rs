@@ -51,7 +51,7 @@ impl ExternalServerProcess {
 
     /// Starts nginx with its own `dav` module, which has no PROPFIND; returns `None` if it is not installed.
     pub fn nginx() -> Option<Self> {
-        Self::nginx_with("", "")
+        nginx("http", "", "")
     }
 
     /// Starts nginx with the module that adds PROPFIND; returns `None` if either is not installed. `/forbidden` is
@@ -68,23 +68,20 @@ impl ExternalServerProcess {
                          location /moved { return 302 /f; } \
                          location /own { if ($http_authorization != 'Bearer token') { return 401; } } \
                          location /login { if ($http_authorization != 'Basic bWU6c2VjcmV0') { return 401; } }";
-        Self::nginx_with(&format!("load_module {NGINX_LISTINGS};"), locations)
+        nginx("http", &format!("load_module {NGINX_LISTINGS};"), locations)
     }
 
-    fn nginx_with(modules: &str, locations: &str) -> Option<Self> {
-        let program = fordway_needs::program("nginx")?;
-        Some(start("http", |dir, port| {
-            let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
-                .concat();
-            let config = format!(
-                "{modules}daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
-                 http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}; root {dir}/files;\n\
-                 dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; {locations} }} }}"
-            );
-            std::fs::write(format!("{dir}/config"), config).expect("a configuration");
-            command(&program, &["-c", &format!("{dir}/config"), "-e", "stderr"])
-        }))
+    /// Starts nginx with HTTPS; returns `None` if it is not installed. `/cert` needs a client certificate, which any
+    /// authority may have signed.
+    pub fn nginx_with_tls(authority: &SelfSignedCertificate) -> Option<Self> {
+        let (cert, key) = (authority.file(), authority.dir.path().join("key.pem"));
+        let settings = format!(
+            "ssl_certificate {}; ssl_certificate_key {}; ssl_verify_client optional_no_ca; \
+             location /cert {{ if ($ssl_client_verify = NONE) {{ return 403; }} }}",
+            cert.display(),
+            key.display(),
+        );
+        nginx("https", "", &settings)
     }
 
     /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
@@ -177,6 +174,24 @@ impl Default for SelfSignedCertificate {
     fn default() -> Self {
         SelfSignedCertificate::new()
     }
+}
+
+/// Starts nginx with these modules, and with these settings of its one server.
+fn nginx(scheme: &'static str, modules: &str, settings: &str) -> Option<ExternalServerProcess> {
+    let program = fordway_needs::program("nginx")?;
+    let tls = if scheme == "https" { " ssl" } else { "" };
+    Some(start(scheme, |dir, port| {
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
+            .concat();
+        let config = format!(
+            "{modules}daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
+             http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}{tls}; root {dir}/files;\n\
+             dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; {settings} }} }}"
+        );
+        std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+        command(&program, &["-c", &format!("{dir}/config"), "-e", "stderr"])
+    }))
 }
 
 fn command(program: &Path, arguments: &[&str]) -> Command {

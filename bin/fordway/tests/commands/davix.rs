@@ -309,6 +309,36 @@ fn options_are_accepted_or_refused_by_name() {
     assert!(scheme.stderr.contains("another scheme"), "{}", scheme.stderr);
 }
 
+#[test]
+fn client_certificates_are_shown() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::nginx_with_tls(&authority) else { return };
+    let rig = Rig::new();
+    std::fs::write(server.files().join("cert"), "seen").unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["me".to_owned()]).unwrap();
+    rig.write("cert.pem", made.cert.pem());
+    rig.write("key.pem", made.signing_key.serialize_pem());
+    rig.write("proxy.pem", made.cert.pem() + &made.signing_key.serialize_pem());
+    let url = server.url("cert");
+    let nothing = rig.run(&["davix-get", "-k", &url]).with(255);
+    assert!(nothing.stderr.contains("HTTP status 403"), "{}", nothing.stderr);
+    let open = rig.run(&["davix-get", "-k", "-E", "proxy.pem", &url]).with(255);
+    assert!(open.stderr.contains("chmod 600"), "{}", open.stderr);
+    for name in ["key.pem", "proxy.pem"] {
+        std::fs::set_permissions(rig.path(name), Permissions::from_mode(0o600)).unwrap();
+    }
+    let trusted = authority.file().parent().unwrap().to_str().unwrap().to_owned();
+    for words in [
+        &["-k", "-E", "proxy.pem"][..],
+        &["--capath", &trusted, "--cert", "proxy.pem"],
+        &["-k", "--cert=cert.pem", "--key", "key.pem"],
+        &["-P", "grid", "-k", "-E", "proxy.pem"],
+    ] {
+        assert_eq!(rig.run(&[&["davix-get", &url], words].concat()).ok(), "seen", "{words:?}");
+    }
+    rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
+}
+
 /// The servers copy from one to the other, as the option says.
 #[test]
 fn servers_copy_to_one_another() {
