@@ -62,8 +62,11 @@ pub(super) fn web_options(options: &DavixOptions, may_set_range: bool) -> Result
     })
 }
 
+/// Names and values of headers.
+type HeaderPairs = Vec<(String, String)>;
+
 /// Splits `NAME: VALUE` into pairs, and returns the value of `Authorization` separately.
-fn headers(given: &[String], may_set_range: bool) -> Result<(Vec<(String, String)>, Option<String>)> {
+fn headers(given: &[String], may_set_range: bool) -> Result<(HeaderPairs, Option<String>)> {
     let (mut headers, mut authorization) = (Vec::new(), None);
     for text in given {
         let (name, value) = text.split_once(':').ok_or_else(|| refused("--header needs NAME: VALUE"))?;

@@ -112,7 +112,7 @@ pub(super) fn bucket(
     let bucket = Bucket::new(&service.bucket)?;
     let (query, root) = match mode {
         S3Listing::Flat => (ListQuery::prefix(""), String::new()),
-        S3Listing::Semi => (ListQuery::prefix(&directory(&service.key)), String::new()),
+        S3Listing::Semi => (ListQuery::prefix(directory(&service.key)), String::new()),
         S3Listing::Hierarchical => {
             let root = directory(&service.key);
             (ListQuery { delimiter: Some("/".to_owned()), ..ListQuery::prefix(&root) }, root)

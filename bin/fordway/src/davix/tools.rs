@@ -27,9 +27,9 @@ fn own_command(words: &[&OsStr], context: &CommandContext) -> Result<CommandExit
     Ok(commands::run(line, context))
 }
 
-/// Returns words of a command line that begin with those that are given.
+/// Returns an array of words of a command line.
 macro_rules! words {
-    ($($word:expr),* $(,)?) => { vec![$(OsStr::new($word)),*] };
+    ($($word:expr),* $(,)?) => { [$(OsStr::new($word)),*] };
 }
 
 /// Returns the number of jobs for a number of threads.
@@ -76,7 +76,7 @@ impl ToolLine for GetLine {
                 context,
             );
         }
-        let mut words = match file {
+        let first = match file {
             Some(file) if !is_device(file) => words!["cp", "--raw"],
             Some(file) => {
                 print_into(file, context)?;
@@ -84,6 +84,7 @@ impl ToolLine for GetLine {
             }
             None => words!["cat", "--raw"],
         };
+        let mut words = first.to_vec();
         if let DavixAddress::Web(url) = address {
             words.extend(metalink_word(url, &self.options).map(OsStr::new));
         }
@@ -222,7 +223,7 @@ impl ToolLine for MvLine {
 
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
         let (from, to) = (addresses[0].word(), addresses[1].word());
-        let mut words = words!["mv", "--raw"];
+        let mut words = words!["mv", "--raw"].to_vec();
         // `fordway mv` moves a collection only if that is asked for.
         if let DavixAddress::Web(url) = &addresses[0]
             && dav::client(context).stat(&http_url(url))?.is_collection
