@@ -1,6 +1,7 @@
 //! Servers that respond incorrectly or late, or that redirect.
 
 use fordway_http::SessionCredentials;
+use fordway_http::webdav::PlainRequest;
 use fordway_store::ErrorKind;
 
 use crate::dialogue::{Dialogue, answer, collection, failed, file, multistatus};
@@ -139,6 +140,55 @@ fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
     assert_eq!((took.body_bytes, took.header("authorization")), (1_000_000, None));
     let circle = Dialogue::start(|_, _| answer(307, "Location: /x\r\n", ""));
     assert_eq!(kind(client(|_| {}).remove(&circle.url("x"))), ErrorKind::BadResponse);
+}
+
+/// Headers of the caller, and a value of `Authorization` that it chose, stay with the host that it named.
+#[test]
+fn headers_of_the_caller_are_sent_and_not_redirected() {
+    let pool = Dialogue::start(|_, _| answer(201, "", ""));
+    let place = pool.url("pool/f");
+    let door = Dialogue::start(move |_, _| answer(307, &format!("Location: {place}\r\n"), ""));
+    for credentials in [SessionCredentials::none(), SessionCredentials::none().with_login("me", "secret")] {
+        let dav = client(|options| {
+            options.headers = [("X-Own".to_owned(), "1".to_owned())].into();
+            options.credentials = credentials.clone();
+        });
+        put(&dav, &door.url("f"), b"x", true).unwrap();
+        let (asked, took) = (door.requests().pop().unwrap(), pool.requests().pop().unwrap());
+        assert_eq!((asked.header("x-own"), took.header("x-own")), (Some("1"), None));
+        let login = (!credentials.is_none()).then_some("Basic bWU6c2VjcmV0");
+        assert_eq!((asked.header("authorization"), took.header("authorization")), (login, None));
+    }
+}
+
+#[test]
+fn a_plain_request_is_answered_whatever_the_status_is() {
+    let there = Dialogue::start(|request, _| match request.target.as_str() {
+        "/moved" => answer(302, "Location: /f\r\n", "moved"),
+        _ => answer(404, "", "none"),
+    });
+    let dav = client(|_| {});
+    let ask = |path: &str, follows: bool, body: Option<&[u8]>| {
+        let (wanted, mut content) = (PlainRequest { method: "POST", body, follows }, Vec::new());
+        let status = dav.request(&there.url(path), &wanted, &mut |status, bytes| {
+            content.push((status, String::from_utf8(bytes.to_vec()).unwrap()));
+            Ok(())
+        });
+        assert!(content.iter().all(|(seen, _)| *seen == *status.as_ref().unwrap()));
+        (status.unwrap(), content.into_iter().map(|(_, text)| text).collect::<String>())
+    };
+    assert_eq!(ask("moved", true, Some(b"abc")), (404, "none".to_owned()));
+    let seen: Vec<_> =
+        there.requests().iter().map(|request| (request.target.clone(), request.body_bytes)).collect();
+    assert_eq!(seen, [("/moved".to_owned(), 3), ("/f".to_owned(), 3)]);
+    assert_eq!(ask("moved", false, None), (302, "moved".to_owned()));
+    assert_eq!(there.requests().pop().unwrap().header("content-length"), Some("0"));
+    let nowhere = dav.request(
+        "http://127.0.0.1:1/",
+        &PlainRequest { method: "GET", body: None, follows: true },
+        &mut |_, _| Ok(()),
+    );
+    assert_eq!(kind(nowhere.map(drop)), ErrorKind::Unavailable);
 }
 
 #[test]

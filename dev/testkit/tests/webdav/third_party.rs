@@ -47,6 +47,26 @@ fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
     Ok(seen)
 }
 
+/// A value of `Authorization` that the caller chose is for the server that is asked, not for the other one; the caller
+/// says which token goes there.
+#[test]
+fn a_chosen_token_is_not_passed_on() {
+    for passed in [None, Some("Bearer theirs")] {
+        let to = server(202, "success: Created".to_owned(), 9);
+        let dav = client(|options| {
+            options.credentials = SessionCredentials::none().with_authorization("Bearer ours");
+            options.headers = passed
+                .map(|token| ("TransferHeaderAuthorization".to_owned(), token.to_owned()))
+                .into_iter()
+                .collect();
+        });
+        copy(&dav, &to).unwrap();
+        let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+        assert_eq!(asked.header("authorization"), Some("Bearer ours"));
+        assert_eq!(asked.header("transferheaderauthorization"), passed);
+    }
+}
+
 #[test]
 fn a_pull_is_ordered_and_watched() {
     let to = server(202, marker(4) + &marker(9) + "success: Created", 9);
