@@ -127,6 +127,9 @@ fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
         Err(error) => return report_usage(&error),
     };
     let options = line.options();
+    if !options.quiet && has_settings_file() {
+        report(tool, "~/.davixrc is not read; give its settings as options, or logins in ~/.netrc");
+    }
     let is_logged = options.debug || options.trace.is_some();
     let global = globals(tool != DavixTool::Cp || options.quiet);
     match Prepared::of(tool, &line) {
@@ -137,11 +140,21 @@ fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
             })
         }
         Err(error) => {
-            // If standard error is closed, the failure cannot be reported anywhere.
-            let _ = writeln!(std::io::stderr(), "{}: {error}", tool.name());
+            report(tool, &error.to_string());
             tool.code(CommandExit::of(&error)).into()
         }
     }
+}
+
+/// Prints a sentence before there is a command's context.
+fn report(tool: DavixTool, sentence: &str) {
+    // If standard error is closed, the sentence cannot be printed anywhere.
+    let _ = writeln!(std::io::stderr(), "{}: {sentence}", tool.name());
+}
+
+/// Returns whether the user has a settings file of davix, whose credentials a script may rely on.
+fn has_settings_file() -> bool {
+    std::env::var_os("HOME").is_some_and(|home| Path::new(&home).join(".davixrc").is_file())
 }
 
 /// Parses a command line as `getopt_long` does: options may be abbreviated, repeated, and follow arguments.

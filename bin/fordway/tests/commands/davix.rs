@@ -375,6 +375,22 @@ fn proxies_of_the_command_line_are_used() {
     rig.run(&["davix-get", "--retry", "0", "--proxy", "socks5://127.0.0.1:1", &server.url()]).with(255);
 }
 
+#[test]
+fn settings_that_are_not_read_are_named() {
+    let server = HostileServer::start("hello", ResponseFaultScript::honest());
+    let rig = Rig::new();
+    rig.write(".davixrc", "machine 127.0.0.1 login me");
+    let ran = Command::new(rig.path("bin/davix-get"))
+        .arg(server.url())
+        .env_clear()
+        .env("HOME", rig.dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(ran.stdout, b"hello");
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(said.starts_with("davix-get: ~/.davixrc is not read"), "{said}");
+}
+
 /// A gateway that is killed when the test ends.
 struct Gateway {
     child: Child,
