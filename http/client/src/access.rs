@@ -77,8 +77,8 @@ impl SessionCredentials {
         self
     }
 
-    /// Sends this value of `Authorization` instead of any password or token. It is never passed on to another server, as
-    /// a token is in a third-party copy.
+    /// Sends this value of `Authorization` instead of any password or token. It is never passed on to another server,
+    /// as a token is in a third-party copy.
     pub fn with_authorization(mut self, value: impl Into<String>) -> Self {
         self.authorization = Some(value.into());
         self
@@ -112,9 +112,9 @@ impl SessionCredentials {
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, or else the password for
-    /// its host in netrc, or else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named credentials that cannot be used, and for
-    /// secrets that other users can read.
+    /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, else the password for its
+    /// host in netrc, else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named
+    /// credentials that cannot be used, and for secrets that other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         match &self.authorization {
             Some(_) if self.is_withheld_from(origin, proxies) => Ok(None),

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Parser, ValueEnum};
 
+/// The values of `--metalink`.
+const METALINK_MODES: [&str; 4] = ["auto", "failover", "no", "disable"];
+
 /// The options of every tool.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every davix command")]
@@ -25,7 +28,7 @@ pub(super) struct DavixOptions {
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
     /// Whether other replicas are used when the server fails: auto and failover do, no and disable do not
-    #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(["auto", "failover", "no", "disable"]))]
+    #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(METALINK_MODES))]
     pub(super) metalink: Option<String>,
     /// Whether redirections are followed; only davix-http accepts no
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(["auto", "yes", "no"]))]
@@ -334,8 +337,8 @@ pub(super) struct CpLine {
     after_help = "Example:
   davix-http -X PROPFIND -H 'Depth: 0' https://host.example/data/
 
-The exit code is 0 if the server answered, even with an error, whose status is printed to standard error; it is 255 for \
-the statuses 401 and 403."
+The exit code is 0 if the server answered, even with an error, whose status is printed to standard error; it is 255 \
+for the statuses 401 and 403."
 )]
 pub(super) struct HttpLine {
     #[command(flatten)]

@@ -2,8 +2,8 @@
 //! link, it accepts the options of davix-get, and runs `fordway cp` or `fordway cat`.
 //!
 //! `args` defines the command lines, `address` and `connection` turn URLs and options into Fordway's own, `tools` runs
-//! the tools, and `listing` prints what `davix-ls` prints. This file recognizes the names, parses the command lines, and
-//! chooses the exit codes.
+//! the tools, and `listing` prints what `davix-ls` prints. This file recognizes the names, parses the command lines,
+//! and chooses the exit codes.
 
 mod address;
 mod args;
@@ -210,7 +210,8 @@ impl Prepared {
         let options = line.options();
         connection::check(options)?;
         if options.redirection.as_deref() == Some("no") && tool != DavixTool::Http {
-            let why = "--redirection no: files are read from where the server says; use davix-http to see a redirection";
+            let why =
+                "--redirection no: files are read where the server says; use davix-http to see a redirection";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let parse = |url| DavixAddress::parse(url, &options.security);

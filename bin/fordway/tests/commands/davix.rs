@@ -707,8 +707,8 @@ fn the_calls_of_xrootds_own_test_work() {
     assert_eq!(run(&["davix-ls", &url("")]).ok(), "large\nlistings\n");
 }
 
-/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in its repository): six columns
-/// in each line, a path that begins with a slash because the URL has two, and exit code 0.
+/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in its repository): six
+/// columns in each line, a path that begins with a slash because the URL has two, and exit code 0.
 #[test]
 fn a_catalogue_of_files_can_be_read_from_a_listing() {
     let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };
