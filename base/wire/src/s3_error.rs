@@ -1,10 +1,10 @@
-//! S3's error codes and statuses for every [`ErrorKind`], in both directions.
+//! S3's error codes and statuses for every [`ErrorKind`], in both directions, and the texts of error documents.
 //!
 //! If S3 has a code for a kind, that code is used. If S3 has none (for a full disk or a quota, for example), the kind
 //! has a code of our own: a Fordway client recovers the kind from this code, and other clients can still tell the class
 //! of the failure from the HTTP status.
 
-use fordway_store::ErrorKind;
+use fordway_store::{Error, ErrorKind};
 
 /// Returns the HTTP status and the `Code` of S3's error document for `kind`.
 pub const fn to_s3(kind: ErrorKind) -> (u16, &'static str) {
@@ -86,6 +86,117 @@ pub fn from_s3(status: u16, code: &str) -> ErrorKind {
     }
 }
 
+/// AWS's message for a `Content-MD5` that is not a digest.
+pub const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
+
+/// AWS's usual message for `AccessDenied`. It is not in the table, because AWS has other messages for this code.
+pub const ACCESS_DENIED: &str = "Access Denied.";
+
+/// AWS's messages for codes that always have the same message.
+const AWS_MESSAGES: [(&str, &str); 38] = [
+    (
+        "BucketAlreadyExists",
+        "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",
+    ),
+    (
+        "BucketAlreadyOwnedByYou",
+        "Your previous request to create the named bucket succeeded and you already own it.",
+    ),
+    ("BucketNotEmpty", "The bucket you tried to delete is not empty."),
+    (
+        "ConditionalRequestConflict",
+        "The conditional request cannot succeed due to a conflicting operation against this resource.",
+    ),
+    ("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size."),
+    ("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"),
+    ("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header"),
+    ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+    ("InvalidBucketName", "The specified bucket is not valid."),
+    ("InvalidDigest", INVALID_MD5),
+    ("InvalidLocationConstraint", "The specified location-constraint is not valid"),
+    (
+        "InvalidPart",
+        "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.",
+    ),
+    (
+        "InvalidPartOrder",
+        "The list of parts was not in ascending order. Parts must be ordered by part number.",
+    ),
+    ("InvalidRange", "The requested range is not satisfiable"),
+    ("KeyTooLongError", "Your key is too long."),
+    (
+        "MalformedXML",
+        "The XML you provided was not well-formed or did not validate against our published schema.",
+    ),
+    ("MaxMessageLengthExceeded", "Your request was too big."),
+    ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
+    ("MethodNotAllowed", "The specified method is not allowed against this resource."),
+    ("MissingContentLength", "You must provide the Content-Length HTTP header."),
+    ("NoSuchBucket", "The specified bucket does not exist."),
+    ("NoSuchBucketPolicy", "The bucket policy does not exist."),
+    ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
+    ("NoSuchKey", "The specified key does not exist."),
+    ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
+    ("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found"),
+    ("NoSuchTagSet", "The TagSet does not exist."),
+    (
+        "NoSuchUpload",
+        "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
+    ),
+    ("NoSuchVersion", "The specified version does not exist."),
+    ("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"),
+    ("ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket."),
+    ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found."),
+    ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold."),
+    ("ReplicationConfigurationNotFoundError", "The replication configuration was not found"),
+    ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
+    (
+        "ServerSideEncryptionConfigurationNotFoundError",
+        "The server side encryption configuration was not found",
+    ),
+    (
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
+    ),
+    (
+        "XAmzContentSHA256Mismatch",
+        "The provided 'x-amz-content-sha256' header does not match what was computed.",
+    ),
+];
+
+/// Returns AWS's message for errors with this code; `None` if AWS's messages differ, or AWS has no such code.
+pub fn aws_message(code: &str) -> Option<&'static str> {
+    let position = AWS_MESSAGES.binary_search_by_key(&code, |(known, _)| known).ok()?;
+    Some(AWS_MESSAGES[position].1)
+}
+
+/// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are left
+/// out, because they may contain paths on this machine; the log has them.
+pub fn detail(error: &Error) -> String {
+    let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
+    let mut text = match error.target() {
+        "" => why.to_owned(),
+        target => format!("{target}: {why}"),
+    };
+    if !error.kind().advice().is_empty() {
+        text.push_str("; ");
+        text.push_str(error.kind().advice());
+    }
+    printable(text)
+}
+
+/// Escapes control characters: keys may contain characters that XML cannot.
+fn printable(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let shown = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +212,24 @@ mod tests {
             assert_eq!(from_s3(status, code), expected);
             assert!((300..600).contains(&status), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn messages_are_found_by_their_codes() {
+        assert!(AWS_MESSAGES.is_sorted_by_key(|(code, _)| code));
+        assert_eq!(aws_message("NoSuchKey"), Some("The specified key does not exist."));
+        assert_eq!(aws_message("InvalidArgument"), None);
+    }
+
+    #[test]
+    fn a_detail_names_the_object_but_no_place_on_this_machine() {
+        let hidden = std::io::Error::other("/secret/place");
+        let error =
+            Error::new(ErrorKind::NoSpace, "writing").caused_by(hidden).during("put", "embedded", "b", "k");
+        assert_eq!(
+            detail(&error),
+            "s3://b/k: writing; free space on the file system, or choose another root"
+        );
     }
 
     #[test]

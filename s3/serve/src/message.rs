@@ -3,85 +3,11 @@
 //!
 //! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds AWS's
 //! message, the second our own text, and each further line a value, which becomes an element. A single line is our own
-//! text; the table below then provides AWS's message for the code.
+//! text; `fordway_wire::s3_error` then provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
+use fordway_wire::s3_error::aws_message;
 use fordway_wire::s3_xml::escaped;
-
-/// AWS's message for a `Content-MD5` that is not a digest.
-pub(crate) const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
-
-/// AWS's messages for codes that always have the same message.
-const WORDS: [(&str, &str); 38] = [
-    (
-        "BucketAlreadyExists",
-        "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please select a different name and try again.",
-    ),
-    (
-        "BucketAlreadyOwnedByYou",
-        "Your previous request to create the named bucket succeeded and you already own it.",
-    ),
-    ("BucketNotEmpty", "The bucket you tried to delete is not empty."),
-    (
-        "ConditionalRequestConflict",
-        "The conditional request cannot succeed due to a conflicting operation against this resource.",
-    ),
-    ("EntityTooLarge", "Your proposed upload exceeds the maximum allowed object size."),
-    ("EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"),
-    ("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header"),
-    ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
-    ("InvalidBucketName", "The specified bucket is not valid."),
-    ("InvalidDigest", INVALID_MD5),
-    ("InvalidLocationConstraint", "The specified location-constraint is not valid"),
-    (
-        "InvalidPart",
-        "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified entity tag may not match the part's entity tag.",
-    ),
-    (
-        "InvalidPartOrder",
-        "The list of parts was not in ascending order. Parts must be ordered by part number.",
-    ),
-    ("InvalidRange", "The requested range is not satisfiable"),
-    ("KeyTooLongError", "Your key is too long."),
-    (
-        "MalformedXML",
-        "The XML you provided was not well-formed or did not validate against our published schema.",
-    ),
-    ("MaxMessageLengthExceeded", "Your request was too big."),
-    ("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size"),
-    ("MethodNotAllowed", "The specified method is not allowed against this resource."),
-    ("MissingContentLength", "You must provide the Content-Length HTTP header."),
-    ("NoSuchBucket", "The specified bucket does not exist."),
-    ("NoSuchBucketPolicy", "The bucket policy does not exist."),
-    ("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
-    ("NoSuchKey", "The specified key does not exist."),
-    ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
-    ("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found"),
-    ("NoSuchTagSet", "The TagSet does not exist."),
-    (
-        "NoSuchUpload",
-        "The specified multipart upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
-    ),
-    ("NoSuchVersion", "The specified version does not exist."),
-    ("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"),
-    ("ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket."),
-    ("OwnershipControlsNotFoundError", "The bucket ownership controls were not found."),
-    ("PreconditionFailed", "At least one of the pre-conditions you specified did not hold."),
-    ("ReplicationConfigurationNotFoundError", "The replication configuration was not found"),
-    ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
-    (
-        "ServerSideEncryptionConfigurationNotFoundError",
-        "The server side encryption configuration was not found",
-    ),
-    (
-        "SignatureDoesNotMatch",
-        "The request signature we calculated does not match the signature you provided. Check your key and signing method.",
-    ),
-    (
-        "XAmzContentSHA256Mismatch",
-        "The provided 'x-amz-content-sha256' header does not match what was computed.",
-    ),
-];
 
 /// Composes the text of an error from AWS's message, our own text (which may be empty), and `facts`, which are element
 /// names with their values.
@@ -132,8 +58,8 @@ fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);
     }
-    match WORDS.iter().find(|(known, _)| *known == code) {
-        Some((_, words)) => (escaped(words), ours),
+    match aws_message(code) {
+        Some(words) => (escaped(words), ours),
         None => (ours.to_owned(), ""),
     }
 }
@@ -185,10 +111,5 @@ mod tests {
             "<Error><Code>InvalidArgument</Code><Message>Words.</Message><Detail>ours</Detail>\
              <ArgumentName>a</ArgumentName><ArgumentValue>x\\nHostId y</ArgumentValue><X/></Error>"
         );
-    }
-
-    #[test]
-    fn the_table_is_sorted() {
-        assert!(WORDS.windows(2).all(|pair| pair[0].0 < pair[1].0));
     }
 }

@@ -7,6 +7,7 @@ use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
+use fordway_wire::s3_error::{detail, to_s3};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::StatusCode;
 use s3s::dto::{
@@ -18,7 +19,7 @@ use time::OffsetDateTime;
 
 use crate::access::{PolicyRequestContext, authorise, is_open};
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
-use crate::s3::error::{OperationResult, S3Failure, message};
+use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
 
 /// The maximum number of keys that one DeleteObjects may name (S3's limit).
@@ -230,8 +231,8 @@ fn write_deleted(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifi
 }
 
 fn write_failure(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifier, error: &Error) {
-    let (_, code) = fordway_wire::s3_error::to_s3(error.kind());
+    let (_, code) = to_s3(error.kind());
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
-    document.element("Code", code).element("Message", &message(error)).close();
+    document.element("Code", code).element("Message", &detail(error)).close();
 }

@@ -4,7 +4,7 @@
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store};
 use fordway_sys::is_to_be_done_again;
-use fordway_wire::s3_error::to_s3;
+use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3s::{S3Error, S3ErrorCode};
@@ -82,10 +82,10 @@ impl From<Error> for S3Failure {
         }
         let mut failure = match error.kind() {
             ErrorKind::AccessDenied if is_by_object_lock(&error) => {
-                S3Failure::aws(code, status, OBJECT_LOCK, &message(&error))
+                S3Failure::aws(code, status, OBJECT_LOCK, &detail(&error))
             }
-            ErrorKind::AccessDenied => S3Failure::aws(code, status, "Access Denied.", &message(&error)),
-            _ => S3Failure::new(code, status, message(&error)),
+            ErrorKind::AccessDenied => S3Failure::aws(code, status, ACCESS_DENIED, &detail(&error)),
+            _ => S3Failure::new(code, status, detail(&error)),
         };
         if is_locked {
             failure.add_header(RETRY_AFTER, HeaderValue::from_static("1"));
@@ -127,33 +127,6 @@ pub(crate) fn beyond_limit(refusal: LimitRefusal) -> S3Error {
     let mut failure = S3Failure::aws("SlowDown", StatusCode::SERVICE_UNAVAILABLE, words, &detail);
     failure.add_header(RETRY_AFTER, HeaderValue::from(refusal.retry_after_s));
     failure.0
-}
-
-/// Returns the text that the client reads: what failed, why, and what to do next. Errors from the operating system are
-/// left out, because they may contain paths on this machine; the log has them.
-pub(super) fn message(error: &Error) -> String {
-    let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
-    let mut text = match error.target() {
-        "" => why.to_owned(),
-        target => format!("{target}: {why}"),
-    };
-    if !error.kind().advice().is_empty() {
-        text.push_str("; ");
-        text.push_str(error.kind().advice());
-    }
-    printable(text)
-}
-
-/// Escapes control characters: keys may contain characters that XML cannot.
-fn printable(text: String) -> String {
-    if !text.contains(char::is_control) {
-        return text;
-    }
-    let shown = |character: char| match character.is_control() {
-        true => character.escape_default().to_string(),
-        false => character.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 /// Converts a code to the S3 layer's type.
@@ -281,17 +254,6 @@ mod tests {
             assert!(error.message().unwrap().starts_with(OBJECT_LOCK));
         }
         assert!(!is_by_object_lock(&Error::new(ErrorKind::AccessDenied, "permission denied")));
-    }
-
-    #[test]
-    fn a_message_names_the_object_but_no_place_on_this_machine() {
-        let hidden = std::io::Error::other("/secret/place");
-        let error =
-            Error::new(ErrorKind::NoSpace, "writing").caused_by(hidden).during("put", "embedded", "b", "k");
-        assert_eq!(
-            message(&error),
-            "s3://b/k: writing; free space on the file system, or choose another root"
-        );
     }
 
     #[test]

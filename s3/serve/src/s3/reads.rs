@@ -214,7 +214,7 @@ impl ReadRequest {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
             let (words, detail) =
-                ("The requested partnumber is not satisfiable.", crate::s3::error::message(&error));
+                ("The requested partnumber is not satisfiable.", fordway_wire::s3_error::detail(&error));
             return S3Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
         }
         let mut failure = S3Failure::from(error);

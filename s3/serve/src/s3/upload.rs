@@ -8,13 +8,14 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, ErrorKind, ExpectedContent, Key,
     PartOptions, PutOptions, PutResult, Store, Writer,
 };
+use fordway_wire::s3_error::INVALID_MD5;
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use http_body::Body as _;
 use s3s::{Body, S3Request, S3Response, TrailingHeaders};
 
 use crate::file_server::NetworkFileServer;
 use crate::gate::decoded_md5;
-use crate::message::{INVALID_MD5, composed};
+use crate::message::composed;
 use crate::s3::apart::{PublishLatency, here_unless_remote};
 use crate::s3::convert::{
     CONDITIONS, TAGGING, add_text, add_version, algorithm, checksum_headers, conditions_in, invalid_request,
