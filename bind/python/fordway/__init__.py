@@ -6,6 +6,7 @@
 b'content'
 """
 
+import importlib
 import io
 
 from fordway import errors
@@ -15,7 +16,9 @@ from fordway._fordway import (
     DeleteInfo,
     Entries,
     ListPage,
+    Mapped,
     ObjectInfo,
+    ObjectStream,
     ObjectSummary,
     ObjectWriter,
     PartSummary,
@@ -32,6 +35,13 @@ from fordway._fordway import (
 )
 from fordway.errors import FordwayError
 
+# `typing` takes longer to import than all of fordway, so only type checkers import it.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from fordway import aio as aio
+
 __all__ = [
     "BucketInfo",
     "CommonPrefix",
@@ -39,7 +49,9 @@ __all__ = [
     "Entries",
     "FordwayError",
     "ListPage",
+    "Mapped",
     "ObjectInfo",
+    "ObjectStream",
     "ObjectSummary",
     "ObjectWriter",
     "PartSummary",
@@ -56,5 +68,15 @@ __all__ = [
     "open_url",
 ]
 
-# Register the writer as a raw file of `io`, because some libraries check for this.
+# Register these as raw files of `io`, because some libraries check for this.
+io.RawIOBase.register(ObjectStream)
 io.RawIOBase.register(ObjectWriter)
+
+LAZY = ("aio", "boto", "fsspec")
+"""Modules that are imported on first use, because they are slow to import or need other packages."""
+
+
+def __getattr__(name: str) -> "ModuleType":
+    if name in LAZY:
+        return importlib.import_module(f"fordway.{name}")
+    raise AttributeError(f"module 'fordway' has no attribute {name!r}")

@@ -39,6 +39,8 @@ ObjectData: TypeAlias = ReadableBuffer | ReadsBytes | Iterable[ReadableBuffer]
 __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
+S3_ERRORS: dict[str, tuple[int, str, str | None]]
+"""The status, the code and AWS's message of each kind in S3; `None` if there is no usual message."""
 
 def open(  # noqa: A001
     endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
@@ -288,6 +290,26 @@ class Store:
         Raises what `get` raises.
         """
 
+    def stream(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        start: int | None = None,
+        length: int | None = None,
+        version: str | None = None,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+    ) -> tuple[ObjectStream, ObjectInfo]:
+        """Opens the object once, for reading from front to back, and returns the stream and the description.
+
+        The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
+        meanwhile. Up to 1 MiB is read at once; the stream of a longer content holds a file, or a connection
+        on the lane `http`, until it is read to its end or closed.
+
+        Raises what `get` raises.
+        """
+
     def get_into(
         self,
         bucket: str,
@@ -476,6 +498,60 @@ class Store:
         Entries are in byte order of their keys; the versions of one key are ordered from newest to oldest.
         Raises `NotFoundError` (no bucket) when the first page is fetched.
         """
+
+@final
+class ObjectStream(io.RawIOBase):
+    """The content of an object, read from front to back. It stays what it was when the object was opened.
+
+    `Store.stream` opens it. It is a raw binary file of `io`: wrap it in `io.BufferedReader` for small reads.
+    As a context manager, it is closed at the end of its block.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """True if the stream is closed, or a read failed."""
+
+    def read(self, size: int | None = None) -> bytes:
+        """Returns the next `size` bytes, or all that are left; fewer only at the end.
+
+        Raises `DataError` if the content ends early, `ValueError` if the stream is closed.
+        """
+
+    def readall(self) -> bytes:
+        """Returns all bytes that are left."""
+
+    def readinto(self, buffer: ReadableBuffer) -> int:
+        """Reads into `buffer` until it is full, and returns the number of bytes; fewer only at the end.
+
+        Raises what `read` raises.
+        """
+
+    def tell(self) -> int:
+        """Returns the number of bytes read so far."""
+
+    def flush(self) -> None:
+        """Does nothing, because nothing is written."""
+
+    def close(self) -> None:
+        """Releases the file or the connection. Closing again does nothing."""
+
+    def readable(self) -> bool:
+        """Returns true."""
+
+    def writable(self) -> bool:
+        """Returns false."""
+
+    def seekable(self) -> bool:
+        """Returns false."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 @final
 class ObjectWriter(io.RawIOBase):

@@ -3,6 +3,11 @@
 >>> async with fordway.aio.open("file:///data/objects") as store:
 ...     await store.put("bucket", "key", b"content")
 
+`upload` and `resume_upload` return an `AsyncUpload`, whose calls are awaited too:
+
+>>> async with await store.upload("bucket", "key") as upload:
+...     await upload.put_part(1, b"content")
+
 Cancelling a call ends the wait for it. Its thread still finishes the call, so a cancelled `put` may happen.
 """
 
@@ -18,6 +23,7 @@ import fordway
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from os import PathLike
+    from types import TracebackType
 
     from fordway import CommonPrefix, ObjectSummary
 
@@ -41,6 +47,30 @@ def _twin(
     """Returns the coroutine function that runs `method` on a thread."""
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.run(method, *args, **kwargs)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _begins(
+    method: Callable[Concatenate[fordway.Store, P], fordway.Upload],
+) -> Callable[Concatenate[AsyncStore, P], Awaitable[AsyncUpload]]:
+    """Returns the coroutine function that begins an upload on a thread."""
+
+    async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> AsyncUpload:
+        return AsyncUpload(self, await self.run(method, *args, **kwargs))
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _part_twin(
+    method: Callable[Concatenate[fordway.Upload, P], T],
+) -> Callable[Concatenate[AsyncUpload, P], Awaitable[T]]:
+    """Returns the coroutine function that runs a method of an upload on a thread."""
+
+    async def call(self: AsyncUpload, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(method, *args, **kwargs)
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
@@ -83,9 +113,14 @@ class AsyncStore:
     copy = _twin(fordway.Store.copy)
     tags = _twin(fordway.Store.tags)
     set_tags = _twin(fordway.Store.set_tags)
-    upload = _twin(fordway.Store.upload)
     list_uploads = _twin(fordway.Store.list_uploads)
     list_page = _twin(fordway.Store.list_page)
+
+    upload = _begins(fordway.Store.upload)
+
+    def resume_upload(self, bucket: str, key: str, id: str) -> AsyncUpload:  # noqa: A002
+        """Returns the upload with this ID, as `fordway.Store.resume_upload` does. Makes no request."""
+        return AsyncUpload(self, self.store.resume_upload(bucket, key, id))
 
     async def list(
         self, bucket: str, prefix: str = "", delimiter: str | None = None, *, start_after: str | None = None
@@ -109,3 +144,49 @@ class AsyncStore:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class AsyncUpload:
+    """An upload whose calls are awaited. Arguments, results and errors are as for `fordway.Upload`.
+
+    As an asynchronous context manager, it is completed at the end of its block, or aborted if the block
+    raises.
+    """
+
+    def __init__(self, store: AsyncStore, upload: fordway.Upload) -> None:
+        self._store, self.upload = store, upload
+
+    @property
+    def id(self) -> str:
+        """The ID, which `resume_upload` accepts."""
+        return self.upload.id
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+        return self.upload.bucket
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self.upload.key
+
+    async def run(
+        self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Runs any function of an upload on a thread of its store."""
+        return await self._store.run(lambda _: method(self.upload, *args, **kwargs))
+
+    put_part = _part_twin(fordway.Upload.put_part)
+    copy_part = _part_twin(fordway.Upload.copy_part)
+    parts = _part_twin(fordway.Upload.parts)
+    complete = _part_twin(fordway.Upload.complete)
+    abort = _part_twin(fordway.Upload.abort)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.run(fordway.Upload.__exit__, kind, error, trace)

@@ -12,7 +12,7 @@ import errno
 # `typing` takes longer to import than all of fordway, so only type checkers import it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
+    from typing import ClassVar, Self
 
 
 class FordwayError(Exception):
@@ -25,14 +25,22 @@ class FordwayError(Exception):
     """The kind of failure, one of `fordway._fordway.ERROR_KINDS`."""
     target: str
     """The address of the operation (`s3://bucket/key`), or empty."""
+    detail: str
+    """The message as a gateway sends it: without the lane, and without errors of the operating system."""
 
-    def __init__(self, message: str, kind: str = "Internal", target: str = "") -> None:
+    def __init__(self, message: str, kind: str = "Internal", target: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.target = target
+        self.detail = detail or message
         if isinstance(self, OSError):
             self.errno = self._errno
             self.strerror = message
+            self.filename = target or None
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str, str]]:
+        # OSError keeps its attributes outside of `__dict__`, so pickle would lose them.
+        return type(self), (str(self), self.kind, self.target, self.detail)
 
     def __str__(self) -> str:
         # KeyError would show the repr of the message, and OSError would put the errno before it.
@@ -187,6 +195,6 @@ BY_KIND: dict[str, type[FordwayError]] = {
 """The class for every kind. A test compares the keys with the list in Rust."""
 
 
-def exception_for(kind: str, message: str, target: str) -> FordwayError:
+def exception_for(kind: str, message: str, target: str, detail: str = "") -> FordwayError:
     """Returns the exception for an error of `kind`. Called from Rust."""
-    return BY_KIND[kind](message, kind, target)
+    return BY_KIND[kind](message, kind, target, detail)

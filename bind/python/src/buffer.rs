@@ -18,21 +18,34 @@ pub(crate) fn read_into(
     content: ObjectContent,
     target: &Bound<'_, PyAny>,
 ) -> PyResult<usize> {
+    let (len, room) = (usize::try_from(content.len())?, u8_buffer(py, target)?.len_bytes());
+    if len > room {
+        return Err(PyValueError::new_err(format!("{len} bytes do not fit into a buffer of {room}")));
+    }
+    fill_buffer(py, target, len as u64, |bytes| read_all(content, bytes))
+}
+
+/// Lets `fill` write the front of the caller's buffer, at most `max_bytes`, while other Python threads may run. Returns
+/// the number of bytes.
+pub(crate) fn fill_buffer(
+    py: Python<'_>,
+    target: &Bound<'_, PyAny>,
+    max_bytes: u64,
+    fill: impl FnOnce(&mut [u8]) -> Result<()> + Send,
+) -> PyResult<usize> {
     let buffer = u8_buffer(py, target)?;
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("the buffer must be writable and contiguous"));
     }
-    let (len, room) = (usize::try_from(content.len())?, buffer.len_bytes());
-    if len > room {
-        return Err(PyValueError::new_err(format!("{len} bytes do not fit into a buffer of {room}")));
-    }
+    let room = buffer.len_bytes();
+    let len = usize::try_from(max_bytes).map_or(room, |max_bytes| max_bytes.min(room));
     if len == 0 {
         return Ok(0);
     }
     // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped. Another Python
     // thread that accesses these bytes in the meantime sees them change, as with any `readinto`.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
-    without_interpreter(py, || read_all(content, bytes))?;
+    without_interpreter(py, || fill(bytes))?;
     Ok(len)
 }
 

@@ -10,6 +10,7 @@ mod listing;
 mod remote;
 mod signal;
 mod store;
+mod stream;
 mod upload;
 mod writer;
 
@@ -20,8 +21,9 @@ static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocato
 #[pyo3::pymodule]
 mod _fordway {
     use fordway_store::ErrorKind;
+    use fordway_wire::s3_error::{ACCESS_DENIED, aws_message, to_s3};
     use pyo3::prelude::*;
-    use pyo3::types::PyTuple;
+    use pyo3::types::{PyDict, PyTuple};
 
     #[pymodule_export]
     use crate::buffer::MappedContent;
@@ -37,6 +39,8 @@ mod _fordway {
     #[pymodule_export]
     use crate::store::{PyStore, open};
     #[pymodule_export]
+    use crate::stream::PyObjectStream;
+    #[pymodule_export]
     use crate::upload::{PyPartSummary, PyUpload, PyUploadSummary};
     #[pymodule_export]
     use crate::writer::PyObjectWriter;
@@ -45,6 +49,21 @@ mod _fordway {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let kinds = PyTuple::new(module.py(), ErrorKind::ALL.iter().map(|kind| kind.name()))?;
         module.add("ERROR_KINDS", kinds)?;
+        module.add("S3_ERRORS", s3_errors(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Returns each kind's status, code and AWS's message in S3's error responses.
+    fn s3_errors(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+        let errors = PyDict::new(py);
+        for kind in ErrorKind::ALL {
+            let (status, code) = to_s3(*kind);
+            let message = match kind {
+                ErrorKind::AccessDenied => Some(ACCESS_DENIED),
+                _ => aws_message(code),
+            };
+            errors.set_item(kind.name(), (status, code, message))?;
+        }
+        Ok(errors)
     }
 }

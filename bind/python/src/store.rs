@@ -10,6 +10,7 @@ use fordway_store::{
     ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, VersionId,
     VersioningState, VersionsQuery,
 };
+use fordway_wire::s3_error::detail;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -21,6 +22,7 @@ use crate::buffer::{MappedContent, read_into};
 use crate::content::{FetchedContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::signal;
+use crate::stream::{PyObjectStream, UnreadContent};
 use crate::upload::{self, PyUpload, PyUploadSummary};
 use crate::writer::PyObjectWriter;
 
@@ -383,6 +385,35 @@ impl PyStore {
             Ok((FetchedContent::new(found.content)?, found.info))
         })?;
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
+    }
+
+    /// Opens the object once, for reading from front to back, and returns the stream and the description.
+    ///
+    /// The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
+    /// meanwhile. Up to 1 MiB is read at once; the stream of a longer content holds a file, or a connection
+    /// on the lane `http`, until it is read to its end or closed.
+    ///
+    /// Raises what `get` raises.
+    #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
+    fn stream(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        key: String,
+        start: Option<StartOffset>,
+        length: Option<ByteCount>,
+        version: Option<String>,
+        if_match: Option<&str>,
+        if_none_match: Option<&str>,
+    ) -> PyResult<(PyObjectStream, PyObjectInfo)> {
+        let store = self.store(py)?;
+        let (content, info) = without_interpreter(py, || {
+            let asked = ReadArguments { start, length, version, if_match, if_none_match };
+            let found = asked.open(&*store, bucket, key)?;
+            Ok((UnreadContent::new(found.content)?, found.info))
+        })?;
+        Ok((PyObjectStream::new(py, content)?, PyObjectInfo::from(info)))
     }
 
     /// Reads the object into `buffer`, without another copy, and returns the number of bytes read.
@@ -844,8 +875,8 @@ static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Returns the Python exception for `error`, with its text as the message.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    let made = EXCEPTION_FOR
-        .import(py, FACTORY.0, FACTORY.1)
-        .and_then(|factory| factory.call1((error.kind().name(), error.to_string(), error.target())));
+    let made = EXCEPTION_FOR.import(py, FACTORY.0, FACTORY.1).and_then(|factory| {
+        factory.call1((error.kind().name(), error.to_string(), error.target(), detail(error)))
+    });
     made.map_or_else(|failure| failure, PyErr::from_value)
 }

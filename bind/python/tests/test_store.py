@@ -5,6 +5,8 @@ import inspect
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 from array import array
 from datetime import UTC, datetime
@@ -429,14 +431,16 @@ def test_every_kind_has_a_class_on_purpose() -> None:
 
 @pytest.mark.parametrize("kind", _fordway.ERROR_KINDS)
 def test_an_exception_of_every_kind_tells_all_it_knows(kind: str) -> None:
-    error = errors.exception_for(kind, "what went wrong", "s3://b/k")
+    error = errors.exception_for(kind, "what went wrong", "s3://b/k", "why")
     assert isinstance(error, errors.FordwayError)
     assert type(error) is not errors.FordwayError
     assert (str(error), error.kind, error.target) == ("what went wrong", kind, "s3://b/k")
-    if isinstance(error, OSError):
-        assert error.errno is not None
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.kind, again.target) == (type(error), str(error), kind, "s3://b/k")
+    assert (error.detail, again.detail) == ("why", "why")
+    if isinstance(error, OSError):
+        for each in (error, again):
+            assert each.errno is not None and each.filename == "s3://b/k"
 
 
 def test_errors_are_what_python_programs_catch_already(store: fordway.Store) -> None:
@@ -444,12 +448,23 @@ def test_errors_are_what_python_programs_catch_already(store: fordway.Store) -> 
         with pytest.raises(builtin) as caught:
             store.get(BUCKET, "missing")
     assert caught.value.kind == "NoSuchKey"
-    assert caught.value.target == f"s3://{BUCKET}/missing"
+    assert caught.value.target == caught.value.filename == f"s3://{BUCKET}/missing"
+    assert caught.value.detail.startswith(f"s3://{BUCKET}/missing: ")
     assert "embedded" in str(caught.value)
     with pytest.raises(ValueError, match="NUL"):
         store.get(BUCKET, "a\0b")
     with pytest.raises(errors.NotFoundError):
         next(store.list("nowhere"))
+
+
+def test_modules_are_imported_on_first_use(store: fordway.Store) -> None:
+    program = "import sys, fordway; assert 'fordway.aio' not in sys.modules; print(fordway.aio.AsyncStore)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stdout == "<class 'fordway.aio.AsyncStore'>\n", ran.stderr
+    with pytest.raises(AttributeError, match="nothing"):
+        fordway.nothing  # noqa: B018
+    store.put(BUCKET, "key", b"abc")
+    assert isinstance(store.map(BUCKET, "key"), fordway.Mapped)
 
 
 def test_versions_are_kept_named_and_listed(store: fordway.Store) -> None:

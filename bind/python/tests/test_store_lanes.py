@@ -305,12 +305,83 @@ def test_calls_are_awaited(place: str, store: fordway.Store) -> None:
     assert len(keys(store)) == 40
 
 
+def test_an_upload_is_awaited(place: str, store: fordway.Store) -> None:
+    parts = [os.urandom(PART_BYTES), b"end"]
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            async with await twin.upload(BUCKET, "key", content_type="text/plain") as upload:
+                assert (upload.bucket, upload.key) == (BUCKET, "key")
+                await asyncio.gather(*(upload.put_part(number, it) for number, it in enumerate(parts, 1)))
+                assert [part.size for part in await upload.parts()] == [PART_BYTES, 3]
+            begun = await twin.upload(BUCKET, "copy")
+            again = twin.resume_upload(BUCKET, "copy", begun.id)
+            await again.copy_part(1, BUCKET, "key", start=2, length=10)
+            await again.complete()
+            with pytest.raises(ZeroDivisionError):
+                async with await twin.upload(BUCKET, "aborted") as upload:
+                    await upload.put_part(1, b"a")
+                    raise ZeroDivisionError
+            with pytest.raises(FileNotFoundError):
+                await upload.abort()
+
+    asyncio.run(work())
+    assert (keys(store), store.list_uploads(BUCKET)) == (["copy", "key"], [])
+    assert store.get(BUCKET, "key") == b"".join(parts)
+    assert store.head(BUCKET, "key").content_type == "text/plain"
+    assert store.get(BUCKET, "copy") == parts[0][2:12]
+
+
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
     # Files and iterators have their own calls, which `run` runs.
     assert calls - set(dir(fordway.aio.AsyncStore)) == {
-        *("closed", "lane", "list_versions", "reader", "resume_upload", "writer"),
+        *("closed", "lane", "list_versions", "reader", "stream", "writer"),
     }
+    calls = {name for name in dir(fordway.Upload) if not name.startswith("_")}
+    assert calls <= set(dir(fordway.aio.AsyncUpload))
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 20, 3_000_001])
+def test_a_stream_keeps_the_object_that_it_opened(store: fordway.Store, size: int) -> None:
+    data = os.urandom(size)
+    etag = store.put(BUCKET, "key", data)
+    opened = [store.stream(BUCKET, "key") for _ in range(3)]
+    assert all((info.etag, info.size) == (etag, size) for _, info in opened)
+    (whole, pieces, buffered) = (stream for stream, _ in opened)
+    start = pieces.read(100)
+    if store.lane != "http":
+        # A server may have sent no more than the first bytes.
+        store.put(BUCKET, "key", b"other")
+    assert whole.read() == data and whole.read() == b"" and whole.tell() == size
+    read = [start]
+    while piece := pieces.read(99_999):
+        read.append(piece)
+    assert b"".join(read) == data and pieces.tell() == size
+    assert isinstance(buffered, io.RawIOBase) and buffered.readable() and not buffered.seekable()
+    with io.BufferedReader(buffered) as reader:
+        assert b"".join(iter(lambda: reader.read(65_537), b"")) == data
+    assert buffered.closed
+    with pytest.raises(ValueError, match="closed"):
+        buffered.read()
+    room = bytearray(size + 10)
+    with store.stream(BUCKET, "key")[0] as stream:
+        read = stream.readinto(room)
+        assert stream.readinto(room) == 0
+    assert bytes(room[:read]) == store.get(BUCKET, "key")
+
+
+def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:
+    data = os.urandom(3_000_001)
+    store.put(BUCKET, "key", data)
+    for start, length in ((5, None), (5, 2_000_000), (None, 7), (-7, None), (-2_000_000, 1_500_000)):
+        stream, info = store.stream(BUCKET, "key", start=start, length=length)
+        assert stream.readall() == store.get(BUCKET, "key", start=start, length=length)
+        assert info.size == len(data)
+    with pytest.raises(errors.InvalidArgumentError):
+        store.stream(BUCKET, "key", start=len(data))
+    with pytest.raises(errors.PreconditionFailedError):
+        store.stream(BUCKET, "key", if_match="other")
 
 
 def test_limits_are_for_servers(place: str) -> None:

@@ -54,6 +54,9 @@ def use(store: fordway.Store, mapped: mmap.mmap) -> None:
     with store.upload("bucket", "key") as upload:
         upload.put_part(1, numbers)
         number: int = upload.parts()[0].number
+    with store.stream("bucket", "key")[0] as stream:
+        piece: bytes = stream.read(10)
+    mapping: fordway.Mapped = store.map("bucket", "key")
     table: pa.Table = store.list("bucket").to_arrow()
     after: str | None = store.list_page("bucket", limit=10).next
     fordway.open(Path("data"))
@@ -64,6 +67,9 @@ async def use_async(store: fordway.aio.AsyncStore) -> bytes:
     etag: str = await store.put("bucket", "key", b"data", if_none_match="*")
     async for entry in store.list("bucket"):
         print(entry)
+    async with await store.upload("bucket", "key", content_type="text/plain") as upload:
+        sent: fordway.PutInfo = await upload.put_part(1, b"data")
+        sizes: list[int] = [part.size for part in await upload.parts()]
     return await store.get("bucket", "key", if_match=etag)
 """
 
@@ -83,6 +89,8 @@ def use(store: fordway.Store) -> None:
 
 async def use_async(store: fordway.aio.AsyncStore) -> None:
     await store.get("bucket", "key", start="0")
+    await (await store.upload("bucket", "key")).put_part("1", b"data")
+    await store.upload("bucket")
 """
 
 
@@ -101,4 +109,4 @@ def test_programs_with_arrays_are_right(tmp_path: Path) -> None:
 
 def test_wrong_programs_are_told(tmp_path: Path) -> None:
     errors = checked(WRONG, tmp_path)
-    assert [line.split(":")[1] for line in errors] == ["6", "7", "8", "9", "10", "11", "12", "16"]
+    assert [line.split(":")[1] for line in errors] == ["6", "7", "8", "9", "10", "11", "12", "16", "17", "18"]

@@ -1,0 +1,253 @@
+//! Objects that are read from front to back, from a single open.
+
+use std::io::Read;
+use std::mem;
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fordway_store::{Error, ErrorKind, ObjectContent, Result};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::buffer::fill_buffer;
+use crate::content::FetchedContent;
+use crate::store::without_interpreter;
+
+/// Content up to this size is read at once, so that a program may hold many small objects without holding as many open
+/// files.
+const READ_AT_ONCE_BYTES: u64 = 1 << 20;
+
+/// The content of an object, before the interpreter is re-attached.
+pub(crate) enum UnreadContent {
+    Short(FetchedContent),
+    Long(ObjectContent),
+}
+
+impl UnreadContent {
+    /// Reads small content, in the thread that will use it.
+    pub(crate) fn new(content: ObjectContent) -> Result<Self> {
+        match content.len() {
+            ..=READ_AT_ONCE_BYTES => FetchedContent::new(content).map(UnreadContent::Short),
+            _ => Ok(UnreadContent::Long(content)),
+        }
+    }
+}
+
+/// The content of an object, read from front to back. It stays what it was when the object was opened.
+///
+/// `Store.stream` opens it. It is a raw binary file of `io`: wrap it in `io.BufferedReader` for small reads.
+/// As a context manager, it is closed at the end of its block.
+#[pyclass(frozen, name = "ObjectStream", module = "fordway")]
+pub(crate) struct PyObjectStream {
+    /// The lock is taken only while the interpreter is held, so that a fork never copies a locked lock.
+    inner: Mutex<StreamState>,
+}
+
+struct StreamState {
+    content: StreamContent,
+    position: u64,
+}
+
+enum StreamContent {
+    /// All bytes, of which those before the position have been read.
+    Held(Py<PyBytes>),
+    /// The bytes from the position on.
+    Open(ObjectContent),
+    /// A call in another thread is reading.
+    Busy,
+    /// Closed, or a read failed.
+    Closed,
+}
+
+impl PyObjectStream {
+    pub(crate) fn new(py: Python<'_>, content: UnreadContent) -> PyResult<Self> {
+        let content = match content {
+            UnreadContent::Short(fetched) => StreamContent::Held(fetched.into_bytes(py)?.unbind()),
+            UnreadContent::Long(content) => StreamContent::Open(content),
+        };
+        Ok(PyObjectStream { inner: Mutex::new(StreamState { content, position: 0 }) })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, StreamState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the content for one read. Errors: `ValueError` if the stream is closed.
+    fn begin(&self) -> PyResult<(StreamContent, u64)> {
+        let mut state = self.locked();
+        match mem::replace(&mut state.content, StreamContent::Busy) {
+            StreamContent::Busy => Err(PyRuntimeError::new_err(
+                "another thread is reading this stream; give each thread its own",
+            )),
+            StreamContent::Closed => {
+                state.content = StreamContent::Closed;
+                Err(PyValueError::new_err("I/O operation on closed file."))
+            }
+            content => Ok((content, state.position)),
+        }
+    }
+
+    /// Puts the content back after a read of `read_bytes`. After an error, the position is unknown, so the stream is
+    /// closed.
+    fn end<T>(&self, content: StreamContent, done: PyResult<(T, u64)>) -> PyResult<T> {
+        let mut state = self.locked();
+        let (result, read_bytes) = done.inspect_err(|_| state.content = StreamContent::Closed)?;
+        // A close during the read takes effect now.
+        if matches!(state.content, StreamContent::Busy) {
+            state.content = match content {
+                // Releases the file or the connection.
+                StreamContent::Open(rest) if rest.is_empty() => StreamContent::Open(nothing()),
+                content => content,
+            };
+        }
+        state.position += read_bytes;
+        Ok(result)
+    }
+}
+
+#[pymethods]
+impl PyObjectStream {
+    /// True if the stream is closed, or a read failed.
+    #[getter]
+    fn closed(&self) -> bool {
+        matches!(self.locked().content, StreamContent::Closed)
+    }
+
+    /// Returns the next `size` bytes, or all that are left; fewer only at the end.
+    ///
+    /// Raises `DataError` if the content ends early, `ValueError` if the stream is closed.
+    #[pyo3(signature = (size=None))]
+    fn read<'py>(&self, py: Python<'py>, size: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
+        let limit = size.and_then(|size| u64::try_from(size).ok()).unwrap_or(u64::MAX);
+        let (content, position) = self.begin()?;
+        match content {
+            StreamContent::Held(bytes) => {
+                let read = slice(bytes.bind(py), position, limit);
+                let read_bytes = read.as_bytes().len() as u64;
+                self.end(StreamContent::Held(bytes), Ok((read, read_bytes)))
+            }
+            StreamContent::Open(content) if limit >= content.len() => {
+                let len = content.len();
+                let read = FetchedContent::Open(content).into_bytes(py);
+                self.end(StreamContent::Open(nothing()), read.map(|read| (read, len)))
+            }
+            StreamContent::Open(mut content) => {
+                let len = usize::try_from(limit)?;
+                let fill = |bytes: &mut [u8]| without_interpreter(py, || read_front(&mut content, bytes));
+                let read = PyBytes::new_with(py, len, fill);
+                self.end(StreamContent::Open(content), read.map(|read| (read, limit)))
+            }
+            // `begin` returns neither.
+            StreamContent::Busy | StreamContent::Closed => Ok(PyBytes::new(py, b"")),
+        }
+    }
+
+    /// Returns all bytes that are left.
+    fn readall<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.read(py, None)
+    }
+
+    /// Reads into `buffer` until it is full, and returns the number of bytes; fewer only at the end.
+    ///
+    /// Raises what `read` raises.
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let (content, position) = self.begin()?;
+        match content {
+            StreamContent::Held(bytes) => {
+                let left = slice(bytes.bind(py), position, u64::MAX);
+                let left = left.as_bytes();
+                let copy = |room: &mut [u8]| {
+                    room.copy_from_slice(&left[..room.len()]);
+                    Ok(())
+                };
+                let read = fill_buffer(py, buffer, left.len() as u64, copy);
+                self.end(StreamContent::Held(bytes), read.map(|len| (len, len as u64)))
+            }
+            StreamContent::Open(mut content) => {
+                let left = content.len();
+                let read = fill_buffer(py, buffer, left, |room| read_front(&mut content, room));
+                self.end(StreamContent::Open(content), read.map(|len| (len, len as u64)))
+            }
+            // `begin` returns neither.
+            StreamContent::Busy | StreamContent::Closed => Ok(0),
+        }
+    }
+
+    /// Returns the number of bytes read so far.
+    fn tell(&self) -> u64 {
+        self.locked().position
+    }
+
+    /// Does nothing, because nothing is written.
+    fn flush(&self) {}
+
+    /// Releases the file or the connection. Closing again does nothing.
+    fn close(&self) {
+        let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
+        drop(closed);
+    }
+
+    /// Returns true.
+    fn readable(&self) -> bool {
+        true
+    }
+
+    /// Returns false.
+    fn writable(&self) -> bool {
+        false
+    }
+
+    /// Returns false.
+    fn seekable(&self) -> bool {
+        false
+    }
+
+    fn __enter__(stream: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        stream
+    }
+
+    fn __exit__(&self, _kind: &Bound<'_, PyAny>, _error: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) {
+        self.close();
+    }
+}
+
+fn nothing() -> ObjectContent {
+    ObjectContent::Bytes(Default::default())
+}
+
+/// Returns at most `limit` bytes from `position` on: `bytes` itself if that is all of it.
+fn slice<'py>(bytes: &Bound<'py, PyBytes>, position: u64, limit: u64) -> Bound<'py, PyBytes> {
+    let all = bytes.as_bytes();
+    let start = usize::try_from(position).map_or(all.len(), |start| start.min(all.len()));
+    let end = usize::try_from(limit).map_or(all.len(), |limit| start.saturating_add(limit).min(all.len()));
+    match (start, end) {
+        (0, end) if end == all.len() => bytes.clone(),
+        _ => PyBytes::new(bytes.py(), &all[start..end]),
+    }
+}
+
+/// Fills `bytes` with the front of the content, which is at least as long, and removes it there.
+fn read_front(content: &mut ObjectContent, bytes: &mut [u8]) -> Result<()> {
+    let len = bytes.len() as u64;
+    let read = match content {
+        ObjectContent::Bytes(held) => {
+            bytes.copy_from_slice(&held.split_to(bytes.len()));
+            Ok(())
+        }
+        ObjectContent::File(region) => {
+            let read = region.file.read_exact_at(bytes, region.offset);
+            region.offset += len;
+            region.len -= len;
+            read
+        }
+        ObjectContent::Stream(reader, left) => {
+            *left -= len;
+            reader.read_exact(bytes)
+        }
+    };
+    read.map_err(|error| {
+        let why = format!("the content could not be read completely at {len} bytes");
+        Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
+    })
+}
