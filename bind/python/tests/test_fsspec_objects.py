@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import io
@@ -20,7 +21,6 @@ from gateways import KEYS, LANES, endpoint
 from fordway.errors import (
     FordwayError,
     InvalidArgumentError,
-    InvalidNameError,
     PreconditionFailedError,
     UnavailableError,
 )
@@ -111,8 +111,12 @@ def test_what_a_path_names(fs: ObjectFileSystem, tree: str) -> None:
     with pytest.raises(IsADirectoryError):
         fs.open(f"{tree}/dir")
     for call in (fs.cat_file, lambda path: fs.pipe_file(path, b""), lambda path: fs.open(path, "wb")):
-        with pytest.raises(InvalidNameError, match="BUCKET/KEY"):
+        with pytest.raises(IsADirectoryError, match="BUCKET/KEY") as caught:
             call(tree)
+        assert caught.value.filename == tree
+    with pytest.raises(IsADirectoryError) as caught:
+        fs.open(tree)
+    assert caught.value.filename == tree
 
 
 def test_keys_tell_contents_apart(fs: ObjectFileSystem, bucket: str) -> None:
@@ -282,6 +286,26 @@ def test_exclusive_creation_has_one_winner(fs: ObjectFileSystem, bucket: str) ->
     assert fs.size(path) == 0
 
 
+def test_conditions_of_a_write_are_told_apart(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/state"
+    fs.pipe_file(path, b"1")
+    etag = fs.info(path)["ETag"]
+    fs.pipe_file(path, b"2", if_match=etag)
+    for write in (
+        lambda: fs.pipe_file(path, b"3", if_match=etag),
+        lambda: fs.pipe_file(path, b"3", if_none_match="*"),
+    ):
+        with pytest.raises(PreconditionFailedError) as caught:
+            write()
+        assert not isinstance(caught.value, FileExistsError)
+    with pytest.raises(PreconditionFailedError), fs.open(path, "wb", if_match=etag) as file:
+        file.write(b"3")
+    with pytest.raises(FileExistsError) as existing:
+        fs.pipe_file(path, b"3", mode="create", if_none_match="*")
+    assert existing.value.filename == f"fordway://{path}"
+    assert fs.cat(path) == b"2"
+
+
 def test_appending_keeps_what_was_there_and_loses_nothing(fs: ObjectFileSystem, bucket: str) -> None:
     path = f"{bucket}/log"
     with fs.open(path, "ab", content_type="text/plain", headers={"cache-control": "no-cache"}) as file:
@@ -437,3 +461,53 @@ def test_a_server_that_is_not_there_is_not_an_answer(tmp_path: Path) -> None:
     files = ObjectFileSystem(endpoint=f"unix://{tmp_path}/no-socket")
     with pytest.raises(UnavailableError):
         files.exists("bucket/key")
+
+
+@pytest.mark.parametrize("kind", [ObjectFileSystem, S3ObjectFileSystem])
+def test_another_endpoint_in_the_environment_is_another_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ObjectFileSystem]
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    for name in ("one", "two"):
+        (tmp_path / name / "bucket").mkdir(parents=True)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"file://{tmp_path}/{name}")
+        files = kind()
+        assert kind() is files
+        files.pipe("bucket/key", name.encode())
+    assert files.cat("bucket/key") == b"two"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"file://{tmp_path}/one")
+    assert kind().cat("bucket/key") == b"one"
+
+
+def test_coroutines_are_there_if_they_are_asked_for(place: str, bucket: str) -> None:
+    async def work() -> None:
+        files = fsspec.filesystem("fordway", endpoint=place, asynchronous=True)
+        assert files.asynchronous and files.async_impl
+        await files._pipe_file(f"{bucket}/dir/a", b"abc")
+        await asyncio.gather(*(files._pipe_file(f"{bucket}/{number}", b"") for number in range(5)))
+        assert await files._cat_file(f"{bucket}/dir/a", start=1) == b"bc"
+        assert await files._cat_ranges([f"{bucket}/dir/a"] * 2, [0, 1], [1, 2]) == [b"a", b"b"]
+        assert (await files._info(f"{bucket}/dir/a"))["size"] == 3
+        assert len(await files._find(bucket)) == 6
+        assert await files._exists(f"{bucket}/0")
+        await files._rm(f"{bucket}/dir", recursive=True)
+        assert not await files._exists(f"{bucket}/dir/a")
+        with pytest.raises(FileNotFoundError):
+            await files._cat_file(f"{bucket}/dir/a")
+        assert files.cat(f"{bucket}/0") == b""
+        for missing in ("_nothing", "_walk", "nothing"):
+            assert not hasattr(files, missing)
+
+    asyncio.run(work())
+    assert not hasattr(fsspec.filesystem("fordway", endpoint=place), "_cat_file")
+
+
+def test_zarr_stores_arrays(place: str, bucket: str) -> None:
+    zarr = pytest.importorskip("zarr")
+    options = {"endpoint": place}
+    made = zarr.create_array(
+        f"fordway://{bucket}/array", shape=(100,), chunks=(10,), dtype="i4", storage_options=options
+    )
+    made[:] = range(100)
+    again = zarr.open_array(f"fordway://{bucket}/array", mode="r", storage_options=options)
+    assert again[:].tolist() == list(range(100))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,11 @@ COPY_BYTES = 8 << 20
 """Size of the blocks in which the content of an object passes through this process."""
 
 
+def is_a_directory(path: str, why: str = "") -> IsADirectoryError:
+    """Returns the exception for a path that is not the path of an object."""
+    return IsADirectoryError(errno.EISDIR, why or os.strerror(errno.EISDIR), path)
+
+
 class ObjectReader(AbstractBufferedFile):
     """A readable, seekable object that uses fsspec's caches. It keeps the version that existed at `open`.
 
@@ -29,7 +36,7 @@ class ObjectReader(AbstractBufferedFile):
         self._address = fs.address_of(path)
         super().__init__(fs, path, "rb", **options)
         if self.details["type"] == "directory":
-            raise IsADirectoryError(path)
+            raise is_a_directory(path)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         end = min(end, self.size)

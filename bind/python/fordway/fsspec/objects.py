@@ -24,7 +24,8 @@ from fordway.errors import (
     PreconditionFailedError,
     UnsupportedError,
 )
-from fordway.fsspec.files import COPY_BYTES, NewObject, ObjectReader
+from fordway.fsspec.coroutines import Coroutines
+from fordway.fsspec.files import COPY_BYTES, NewObject, ObjectReader, is_a_directory
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -52,7 +53,16 @@ DELETE_KEYS = 1000
 OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
 
 
-class ObjectFileSystem(AbstractFileSystem):
+class _AwsVariables:
+    """The environment variables that `fordway.open` reads. As an attribute of a class, it has their present
+    values.
+    """
+
+    def __get__(self, _: object, __: type) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+
+
+class ObjectFileSystem(Coroutines, AbstractFileSystem):
     """Buckets as directories, and their objects as files: `fordway://BUCKET/KEY`.
 
     `endpoint` is passed to `fordway.open`; without one, the environment determines it. Listings are never
@@ -63,12 +73,17 @@ class ObjectFileSystem(AbstractFileSystem):
     protocol: str | tuple[str, ...] = ("fordway",)
     root_marker = ""
 
+    _aws_variables = _AwsVariables()
+    # fsspec returns an existing instance only if these are the same too.
+    _extra_tokenize_attributes = ("_aws_variables",)
+
     def __init__(self, endpoint: str | None = None, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
         unknown = sorted(options.keys() - OPTIONS_OF_FSSPEC)
         if unknown:
             why = f"{type(self).__name__} has no option {unknown[0]!r}; keys and region are taken from AWS_*"
             raise InvalidArgumentError(why, "InvalidArgument")
         super().__init__(endpoint=endpoint, **options)
+        self._offer_coroutines(options.get("asynchronous", False))
         self.store = fordway.open(endpoint)
 
     # Addresses
@@ -88,10 +103,10 @@ class ObjectFileSystem(AbstractFileSystem):
         return bucket, key
 
     def address_of(self, path: str) -> tuple[str, str]:
-        """Returns the bucket and key of an object. Raises `InvalidNameError` for a path without a key."""
+        """Returns the bucket and key of an object. Raises `IsADirectoryError` for a path without a key."""
         bucket, key = self._split(path)
         if not key:
-            raise InvalidNameError(f"{path!r} is not the path of an object; write BUCKET/KEY", "InvalidKey")
+            raise is_a_directory(path, "a bucket; write BUCKET/KEY")
         return bucket, key
 
     # Metadata and listings
@@ -190,7 +205,7 @@ class ObjectFileSystem(AbstractFileSystem):
             return self.store.head_bucket(bucket).created
         about = self.info(path)
         if about["type"] == "directory":
-            raise IsADirectoryError(path)
+            raise is_a_directory(path)
         return about["LastModified"]
 
     def created(self, path: str) -> datetime:
@@ -309,15 +324,21 @@ class ObjectFileSystem(AbstractFileSystem):
         mode: str = "overwrite",
         **described: Any,  # noqa: ANN401
     ) -> None:
-        """Stores `value`. Raises `FileExistsError` if `mode` is `"create"` and the object exists."""
+        """Stores `value`. Raises `FileExistsError` if `mode` is `"create"` and the object exists, and
+        `PreconditionFailedError` if a condition in `described` does not hold.
+        """
         if self._intrans:
             with self.open(path, _open_mode(mode), **described) as file:
                 file.write(value)
             return
-        condition = "*" if _open_mode(mode) == "xb" else None
+        is_new = _open_mode(mode) == "xb"
+        if is_new:
+            described["if_none_match"] = "*"
         try:
-            self.store.put(*self.address_of(path), value, if_none_match=condition, **described)
+            self.store.put(*self.address_of(path), value, **described)
         except PreconditionFailedError as error:
+            if not is_new or "if_match" in described:
+                raise
             where = self.unstrip_protocol(path)
             raise AlreadyExistsError(f"{where} already exists", error.kind, where) from error
 
@@ -428,7 +449,7 @@ class ObjectFileSystem(AbstractFileSystem):
         if has_magic(path):
             return
         if self.info(path)["type"] == "directory" and not recursive:
-            raise IsADirectoryError(errno.EISDIR, "a directory; use recursive=True to remove it", path)
+            raise is_a_directory(path, "a directory; use recursive=True to remove it")
 
     def _keys(self, bucket: str, key: str) -> Iterator[str]:
         """Yields the key itself and all keys below it."""

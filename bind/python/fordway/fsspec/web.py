@@ -10,6 +10,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 import fordway
 from fordway.errors import UnsupportedError
+from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 PREFIX = "fordway+"
 
 
-class FordwayFileSystem(AbstractFileSystem):
+class FordwayFileSystem(Coroutines, AbstractFileSystem):
     """Reads `http(s)://` addresses, also with the prefix `fordway+`. It neither lists nor writes.
 
     A file keeps the version of its first access, until `invalidate_cache` drops it. Options are passed to
@@ -37,6 +38,7 @@ class FordwayFileSystem(AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._offer_coroutines(kwargs.get("asynchronous", False))
         self._options = {"connections": connections, "ca_bundle": ca_bundle, "deadline": deadline}
         self._files: dict[str, fordway.RemoteFile] = {}
 
