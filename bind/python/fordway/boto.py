@@ -15,14 +15,19 @@ local store must not reach buckets of the same name at AWS.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from botocore import configprovider
 from botocore.handlers import BUILTIN_HANDLERS
+from botocore.regions import EndpointResolverBuiltins
+from botocore.validate import ParamValidator
 
 import fordway
-from fordway.boto_operations import OPERATIONS, client_error
+from fordway.boto_operations import OPERATIONS, unsent
+from fordway.boto_responses import add_headers, client_error
 from fordway.errors import FordwayError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -38,6 +43,9 @@ does not have.
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
 
+OWN_SCHEMES = ("file", "unix", "tcp")
+"""Schemes of Fordway's endpoints that are not HTTP servers."""
+
 AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 
 CREATING = "creating-client-class.s3"
@@ -45,7 +53,32 @@ CREATING = "creating-client-class.s3"
 answered: Counter[tuple[str, str]] = Counter()
 """Number of calls of each operation that were carried out `in process`, or sent by `botocore`."""
 
+_VALIDATOR = ParamValidator()
+
+USUAL = {"string": str, "blob": bytes}
+"""Types that botocore accepts without looking at the values. (Bucket and key must not be empty, which is
+checked before.)
+"""
+
+_usual_types: dict[str, dict[str, type | None]] = {}
+"""The usual types of each operation's parameters."""
+
+_counting = threading.Lock()
+
 _store: Store | None = None
+
+# Older versions of botocore do not read endpoints from the environment.
+_provider = getattr(configprovider, "ConfiguredEndpointProvider", None)
+_provide: Callable[[Any], str | None] | None = getattr(_provider, "provide", None)
+
+
+def _after_fork() -> None:
+    """Replaces the lock, because a thread that does not exist in this process may have held it."""
+    global _counting
+    _counting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
@@ -58,6 +91,8 @@ def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
     _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
     if (CREATING, _on_creating_class) not in BUILTIN_HANDLERS:
         BUILTIN_HANDLERS.append((CREATING, _on_creating_class))
+    if _provide is not None:
+        _provider.provide = _provide_server
     return _store
 
 
@@ -72,7 +107,23 @@ def uninstall() -> None:
     global _store
     if (CREATING, _on_creating_class) in BUILTIN_HANDLERS:
         BUILTIN_HANDLERS.remove((CREATING, _on_creating_class))
+    if _provide is not None:
+        _provider.provide = _provide
     _store = None
+
+
+def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
+    """Returns the endpoint that the environment names for a client. Leaves out an S3 endpoint such as
+    `file:///data`, which Fordway's programs accept, and for which botocore refuses to create a client.
+    """
+    endpoint = _provide(provider)
+    is_s3 = getattr(provider, "_client_name", None) == "s3"
+    return None if is_s3 and endpoint and urlsplit(endpoint).scheme in OWN_SCHEMES else endpoint
+
+
+def _count(operation: str, way: str) -> None:
+    with _counting:
+        answered[operation, way] += 1
 
 
 def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type], **_: object) -> None:
@@ -90,9 +141,9 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
         if store is not None and not self._fordway_is_watched:
             answer = _answer(self, store, operation_name, api_params)
             if answer is not None:
-                answered[operation_name, "in process"] += 1
+                _count(operation_name, "in process")
                 return answer
-        answered[operation_name, "botocore"] += 1
+        _count(operation_name, "botocore")
         return own_call(self, operation_name, api_params)
 
     def __init__(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401, N807
@@ -112,30 +163,61 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
     `ClientError`.
     """
     known = OPERATIONS.get(operation)
-    if known is None or not known.takes(parameters):
+    if known is None or not known.takes(parameters) or not _is_valid(client, operation, parameters):
         return None
     try:
-        return known.answer(store, parameters)
+        answer = known.answer(store, parameters)
     except FordwayError as error:
-        raise client_error(client, operation, error) from error
+        described = unsent(store, operation, parameters, error)
+        raise client_error(client, operation, error, described) from error
+    if answer is not None:
+        add_headers(client, operation, answer)
+    return answer
+
+
+def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool:  # noqa: ANN401
+    """Returns whether botocore accepts the types of all parameters. If not, its own path raises the error."""
+    shape = client.meta.service_model.operation_model(operation).input_shape
+    if shape is None:
+        return True
+    usual = _usual_types.get(operation)
+    if usual is None:
+        usual = {name: USUAL.get(member.type_name) for name, member in shape.members.items()}
+        _usual_types[operation] = usual
+    # Most calls need no validation, which may take longer than the call itself.
+    if all(type(value) is usual.get(name) for name, value in parameters.items()):
+        return True
+    if "CopySource" in parameters:
+        # botocore converts a dictionary to a string before it validates.
+        parameters = {**parameters, "CopySource": ""}
+    return not _VALIDATOR.validate(parameters, shape).has_errors()
 
 
 def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the program itself selected a server other than AWS or the one that the
+    """Returns whether the program itself selected a server, even AWS, other than the one that the
     environment names.
     """
-    return not _is_named(client) and not _is_aws(client)
+    return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
 
 
 def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the client's endpoint is AWS, and the environment does not name it."""
-    return not _is_named(client) and _is_aws(client)
+    """Returns whether the client's endpoint is AWS only because nothing names another one."""
+    return not _is_named(client) and not _is_selected(client) and _is_aws(client)
 
 
 def _is_named(client: Any) -> bool:  # noqa: ANN401
     """Returns whether the environment names the client's endpoint."""
     named = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     return client.meta.endpoint_url in named
+
+
+def _is_selected(client: Any) -> bool:  # noqa: ANN401
+    """Returns whether the client was created with an endpoint, from whatever source.
+
+    botocore has no public way to ask. If its private attribute is not found, returns false.
+    """
+    builtins = getattr(getattr(client, "_ruleset_resolver", None), "_builtins", None) or {}
+    return builtins.get(EndpointResolverBuiltins.SDK_ENDPOINT) is not None
 
 
 def _is_aws(client: Any) -> bool:  # noqa: ANN401
@@ -147,8 +229,8 @@ def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
     if _store is not None:
         raise UnsupportedError(
             f"fordway.boto cannot carry out this {model.name} in the process, and would have to send it to "
-            "AWS, because no endpoint is set; run the program with `fordway run`, which has a gateway for "
-            "such calls, or set AWS_ENDPOINT_URL to the service to use"
+            "AWS, because no server is set as the endpoint; run the program with `fordway run`, which has a "
+            "gateway for such calls, or set AWS_ENDPOINT_URL to the service to use"
         )
 
 

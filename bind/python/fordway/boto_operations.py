@@ -18,12 +18,11 @@ from botocore.response import StreamingBody
 from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix
+from fordway.boto_responses import encoded, entry, response
 from fordway.errors import FordwayError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from _typeshed import WriteableBuffer
 
     from fordway import ObjectInfo, PutInfo, Store
 
@@ -31,47 +30,8 @@ if TYPE_CHECKING:
     Response = dict[str, Any]
     Answer = Callable[[Store, Parameters], Response | None]
 
-FIRST_BYTES = 1 << 20
-"""Number of bytes that a get reads at once. The rest is read as the program reads the body."""
-
-NOT_FOUND = 404
-STATUSES = {
-    "NoSuchBucket": NOT_FOUND,
-    "NoSuchKey": NOT_FOUND,
-    "NoSuchUpload": NOT_FOUND,
-    "NoSuchVersion": NOT_FOUND,
-    "BucketAlreadyExists": 409,
-    "BucketAlreadyOwnedByYou": 409,
-    "BucketNotEmpty": 409,
-    "ConditionalConflict": 409,
-    "NotModified": 304,
-    "PreconditionFailed": 412,
-    "InvalidRange": 416,
-    "AccessDenied": 403,
-    "MethodNotAllowed": 405,
-    "NotImplemented": 501,
-    "Unavailable": 503,
-    "LockTimeout": 503,
-    "NoSpace": 507,
-    "QuotaExceeded": 507,
-    "Io": 500,
-    "Internal": 500,
-}
-"""The HTTP status of an error's kind; 400 for all others."""
-
-CODES = {
-    "InvalidKey": "InvalidRequest",
-    "KeyTooLong": "KeyTooLongError",
-    "LockTimeout": "SlowDown",
-    "Unavailable": "ServiceUnavailable",
-    "NoSpace": "InsufficientStorage",
-    "Io": "InternalError",
-    "Internal": "InternalError",
-}
-"""S3's code for an error's kind, if the two differ."""
-
-WITHOUT_BODY = {"HeadObject", "HeadBucket"}
-"""Operations whose HTTP response has no body: the status is all that a client learns of an error."""
+BUFFER_BYTES = 1 << 20
+"""A body up to this size is read at once; a longer one in pieces of this size, as the program reads it."""
 
 HEADER_NAMES = {
     "cache-control": "CacheControl",
@@ -88,7 +48,12 @@ REGION = "us-east-1"
 """The region of all buckets, as a gateway has it by default."""
 
 RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
-BUCKET = re.compile(r"[a-z0-9.-]+")
+BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
+"""Names that botocore sends unchanged; the store decides which of them are valid. Others are ARNs, or
+refused.
+"""
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+PRINTABLE = re.compile(r"[ -~]*")
 MOST_TAGS = 10
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 
@@ -128,32 +93,6 @@ def _operation(needed: str = "", known: str = "") -> Callable[[Answer], Answer]:
     return register
 
 
-def client_error(client: Any, operation: str, error: FordwayError) -> Exception:  # noqa: ANN401
-    """Returns the exception that botocore raises for this error over HTTP."""
-    status = STATUSES.get(error.kind, 400)
-    code = CODES.get(error.kind, error.kind)
-    if operation in WITHOUT_BODY or status == STATUSES["NotModified"]:
-        code = str(status)
-    response = {"Error": {"Code": code, "Message": str(error)}, **_response(status)}
-    raised: Exception = client.exceptions.from_code(code)(response, operation)
-    return raised
-
-
-def _response(status: int = 200, **fields: object) -> Response:
-    """Returns a response without the fields that are `None`."""
-    described = {
-        "RequestId": "",
-        "HostId": "",
-        "HTTPStatusCode": status,
-        "HTTPHeaders": {},
-        "RetryAttempts": 0,
-    }
-    return {
-        "ResponseMetadata": described,
-        **{name: value for name, value in fields.items() if value is not None},
-    }
-
-
 def _seconds(time: datetime) -> datetime:
     # The precision of times in HTTP's headers.
     return time.replace(microsecond=0)
@@ -188,7 +127,7 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
         "ContentType": info.content_type or "binary/octet-stream",
         "ETag": f'"{info.etag}"',
         "LastModified": _seconds(info.modified),
-        "Metadata": info.metadata,
+        "Metadata": {name: encoded(text) for name, text in info.metadata.items()},
         **{HEADER_NAMES[name]: value for name, value in info.headers.items() if name in HEADER_NAMES},
         **_expiry(info.headers.get("expires")),
     }
@@ -213,7 +152,7 @@ def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
     """Returns the content for a put; `None` for content that botocore must handle."""
     if isinstance(body, str):
         return body.encode()
-    if isinstance(body, bytes | bytearray | memoryview):
+    if isinstance(body, bytes | bytearray):
         return body
     if not hasattr(body, "read"):
         return None
@@ -224,7 +163,12 @@ def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
 
 
 def _description(parameters: Parameters) -> dict[str, Any] | None:
-    """Returns the arguments that describe an object; `None` for a time that botocore must convert."""
+    """Returns the arguments that describe an object; `None` for metadata that a header cannot carry, and for
+    a time that botocore must convert.
+    """
+    metadata = {name: text.strip(" ") for name, text in parameters.get("Metadata", {}).items()}
+    if not all(HEADER_NAME.fullmatch(name) and PRINTABLE.fullmatch(text) for name, text in metadata.items()):
+        return None
     headers = {name: parameters[field] for name, field in HEADER_NAMES.items() if field in parameters}
     expires = parameters.get("Expires")
     if expires is not None:
@@ -235,7 +179,7 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
         headers["expires"] = format_datetime(time.astimezone(UTC), usegmt=True)
     return {
         "content_type": parameters.get("ContentType"),
-        "metadata": parameters.get("Metadata"),
+        "metadata": metadata or None,
         "headers": headers or None,
     }
 
@@ -275,51 +219,7 @@ def put_object(store: Store, parameters: Parameters) -> Response | None:
 
 def _put_response(made: PutInfo, parameters: Parameters) -> Response:
     algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    response = _response(ETag=f'"{made.etag}"', VersionId=made.version)
-    return response | _checksum(algorithm, made.checksum)
-
-
-class _RestOfObject(io.RawIOBase):
-    """The range of an object from `position` to `end`, in the version that the first bytes came from."""
-
-    def __init__(self, store: Store, address: tuple[str, str], version: str | None, etag: str) -> None:
-        super().__init__()
-        self._store, self._address, self._version, self._etag = store, address, version, etag
-        self.first = b""
-        self.position = self.end = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        with memoryview(buffer).cast("B") as room:
-            if self.first:
-                read = min(len(self.first), room.nbytes)
-                room[:read], self.first = self.first[:read], self.first[read:]
-                return read
-            wanted = min(room.nbytes, self.end - self.position)
-            if wanted <= 0:
-                return 0
-            read = self._store.get_into(
-                *self._address,
-                room[:wanted],
-                start=self.position,
-                version=self._version,
-                if_match=self._etag,
-            )
-        self.position += read
-        return read
-
-    def readall(self) -> bytes:
-        first, self.first = self.first, b""
-        wanted = self.end - self.position
-        if wanted <= 0:
-            return first
-        rest = self._store.get(
-            *self._address, start=self.position, length=wanted, version=self._version, if_match=self._etag
-        )
-        self.position += len(rest)
-        return first + rest
+    return response(ETag=f'"{made.etag}"', VersionId=made.version) | _checksum(algorithm, made.checksum)
 
 
 def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -341,32 +241,24 @@ def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 @_operation("Bucket Key", "Range VersionId ChecksumMode IfMatch IfNoneMatch")
 def get_object(store: Store, parameters: Parameters) -> Response | None:
-    """Reads an object; one call describes it and reads its first bytes."""
+    """Opens an object. Its body stays what it was, even if the object is replaced while the program reads."""
     asked = _wanted_range(parameters.get("Range"))
     if asked is None:
         return None
     start, length = asked
-    address = (parameters["Bucket"], parameters["Key"])
-    options = {
-        "version": parameters.get("VersionId"),
-        "if_match": _etag(parameters.get("IfMatch")),
-        "if_none_match": _etag(parameters.get("IfNoneMatch")),
-    }
-    at_once = FIRST_BYTES if length is None else min(length, FIRST_BYTES)
-    try:
-        first, info = store.get_with_info(*address, start=start, length=at_once, **options)
-    except FordwayError as error:
-        if error.kind != "InvalidRange" or start is not None:
-            raise
-        # An empty object has no first byte.
-        first, info = store.get_with_info(*address, **options)
+    content, info = store.stream(
+        parameters["Bucket"],
+        parameters["Key"],
+        start=start,
+        length=length,
+        version=parameters.get("VersionId"),
+        if_match=_etag(parameters.get("IfMatch")),
+        if_none_match=_etag(parameters.get("IfNoneMatch")),
+    )
     begin = max(info.size + start, 0) if start is not None and start < 0 else start or 0
     end = info.size if length is None else min(info.size, begin + length)
-    body = io.BytesIO(first)
-    if begin + len(first) < end:
-        rest = _RestOfObject(store, address, options["version"], info.etag)
-        rest.first, rest.position, rest.end = first, begin + len(first), end
-        body = io.BufferedReader(rest, FIRST_BYTES)
+    is_short = end - begin <= BUFFER_BYTES
+    body = io.BytesIO(content.read()) if is_short else io.BufferedReader(content, BUFFER_BYTES)
     # botocore requests the checksum of each get, to verify it.
     described = _described(info, "ENABLED")
     if "Range" not in parameters:
@@ -375,7 +267,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
         # Checksums cover the whole object, so a range has none.
         described = {name: value for name, value in described.items() if not name.startswith("Checksum")}
         status, part = 206, f"bytes {begin}-{end - 1}/{info.size}"
-    return _response(
+    return response(
         status,
         Body=StreamingBody(body, end - begin),
         ContentLength=end - begin,
@@ -385,12 +277,22 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     )
 
 
+def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayError) -> ObjectInfo | None:
+    """Returns the object that a get did not send because of its range or condition."""
+    if operation != "GetObject" or error.kind not in ("InvalidRange", "NotModified"):
+        return None
+    try:
+        return store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
+    except FordwayError:
+        return None
+
+
 @_operation("Bucket Key", "VersionId ChecksumMode")
 def head_object(store: Store, parameters: Parameters) -> Response:
     """Describes an object."""
     info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
     described = _described(info, parameters.get("ChecksumMode"))
-    return _response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
+    return response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
 
 
 @_operation("Bucket Key", "VersionId IfMatch")
@@ -403,8 +305,8 @@ def delete_object(store: Store, parameters: Parameters) -> Response:
         if_match=_etag(parameters.get("IfMatch")),
     )
     if done is None:
-        return _response(204)
-    return _response(204, VersionId=done.version, DeleteMarker=done.is_delete_marker or None)
+        return response(204)
+    return response(204, VersionId=done.version, DeleteMarker=done.is_delete_marker or None)
 
 
 @_operation("Bucket Delete", "ChecksumAlgorithm")
@@ -421,12 +323,10 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
         return None
     results = store.delete_many(parameters["Bucket"], names)
     failed = [
-        {"Key": name, "Code": CODES.get(error.kind, error.kind), "Message": str(error)}
-        for name, error in zip(names, results, strict=True)
-        if error is not None
+        {"Key": name, **entry(error)} for name, error in zip(names, results, strict=True) if error is not None
     ]
     done = [{"Key": name} for name, error in zip(names, results, strict=True) if error is None]
-    return _response(
+    return response(
         Deleted=(done or None) if not asked.get("Quiet") else None,
         Errors=failed or None,
     )
@@ -490,7 +390,7 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
         return None
     # In the gateway's form, because the gateway may return the next page.
     following = _token(page.pop("next"))
-    return _response(
+    return response(
         KeyCount=len(page["Contents"] or ()) + len(page["CommonPrefixes"] or ()),
         ContinuationToken=token,
         NextContinuationToken=following,
@@ -508,7 +408,7 @@ def list_objects(store: Store, parameters: Parameters) -> Response | None:
         return None
     encode = quote if parameters.get("EncodingType") == "url" else str
     following = page.pop("next")
-    return _response(
+    return response(
         Marker=encode(parameters.get("Marker", "")),
         NextMarker=None if following is None else encode(following),
         **page,
@@ -575,7 +475,7 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
     if info.etag == etag:
         made["LastModified"] = _milliseconds(info.modified)
         made |= _checksum(*(info.checksum or (None, None)))
-    return _response(CopyObjectResult=made)
+    return response(CopyObjectResult=made)
 
 
 @_operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
@@ -586,7 +486,7 @@ def create_multipart_upload(store: Store, parameters: Parameters) -> Response | 
         return None
     upload = store.upload(parameters["Bucket"], parameters["Key"], **arguments)
     names = {"Bucket": upload.bucket, "Key": upload.key, "UploadId": upload.id}
-    return _response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
+    return response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
 
 
 @_operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
@@ -623,7 +523,7 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
         if_match=_etag(parameters.get("CopySourceIfMatch")),
     )
     part = {"ETag": f'"{made.etag}"', "LastModified": _milliseconds(made.modified)}
-    return _response(CopyPartResult=part)
+    return response(CopyPartResult=part)
 
 
 @_operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
@@ -640,42 +540,42 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         if_match=_etag(parameters.get("IfMatch")),
     )
     names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
-    return _response(ETag=f'"{made.etag}"', VersionId=made.version, **names)
+    return response(ETag=f'"{made.etag}"', VersionId=made.version, **names)
 
 
 @_operation("Bucket Key UploadId")
 def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
     """Removes an upload."""
     store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"]).abort()
-    return _response(204)
+    return response(204)
 
 
 @_operation("Bucket")
 def head_bucket(store: Store, parameters: Parameters) -> Response:
     """Checks that the bucket exists."""
     store.head_bucket(parameters["Bucket"])
-    return _response(BucketArn=f"arn:aws:s3:::{parameters['Bucket']}", BucketRegion=REGION)
+    return response(BucketArn=f"arn:aws:s3:::{parameters['Bucket']}", BucketRegion=REGION)
 
 
 @_operation("Bucket")
 def create_bucket(store: Store, parameters: Parameters) -> Response:
     """Creates a bucket."""
     store.create_bucket(parameters["Bucket"])
-    return _response(Location=f"/{parameters['Bucket']}")
+    return response(Location=f"/{parameters['Bucket']}")
 
 
 @_operation("Bucket")
 def delete_bucket(store: Store, parameters: Parameters) -> Response:
     """Removes an empty bucket."""
     store.delete_bucket(parameters["Bucket"])
-    return _response(204)
+    return response(204)
 
 
 @_operation()
 def list_buckets(store: Store, _: Parameters) -> Response:
     """Returns all buckets."""
     found = store.list_buckets()
-    return _response(
+    return response(
         Buckets=[{"Name": bucket.name, "CreationDate": _milliseconds(bucket.created)} for bucket in found]
     )
 
@@ -684,14 +584,14 @@ def list_buckets(store: Store, _: Parameters) -> Response:
 def get_bucket_location(store: Store, parameters: Parameters) -> Response:
     """Returns the region, which S3 leaves out for the first of its regions."""
     store.head_bucket(parameters["Bucket"])
-    return {**_response(), "LocationConstraint": None}
+    return {**response(), "LocationConstraint": None}
 
 
 @_operation("Bucket")
 def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
     """Returns whether the bucket keeps versions."""
     state = store.versioning(parameters["Bucket"])
-    return _response(Status=state.capitalize() if state else None)
+    return response(Status=state.capitalize() if state else None)
 
 
 @_operation("Bucket Key", "VersionId")
@@ -700,7 +600,7 @@ def get_object_tagging(store: Store, parameters: Parameters) -> Response:
     version = parameters.get("VersionId")
     tags = store.tags(parameters["Bucket"], parameters["Key"], version=version)
     entries = [{"Key": name, "Value": value} for name, value in tags.items()]
-    return _response(VersionId=version, TagSet=entries)
+    return response(VersionId=version, TagSet=entries)
 
 
 @_operation("Bucket Key Tagging", "VersionId ChecksumAlgorithm")
@@ -711,12 +611,13 @@ def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
     if entries is None or any(entry.keys() != {"Key", "Value"} for entry in entries):
         return None
     if len(entries) > MOST_TAGS:
-        raise InvalidArgumentError(f"an object has at most {MOST_TAGS} tags", "BadRequest")
+        why = f"Object tags cannot be greater than {MOST_TAGS}"
+        raise InvalidArgumentError(why, "BadRequest", detail="send fewer tags")
     tags = {entry["Key"]: entry["Value"] for entry in entries}
     if len(tags) < len(entries) or not all(type(text) is str for tag in tags.items() for text in tag):
         return None
     store.set_tags(parameters["Bucket"], parameters["Key"], tags, version=version)
-    return _response(VersionId=version)
+    return response(VersionId=version)
 
 
 @_operation("Bucket Key", "VersionId")
@@ -724,4 +625,4 @@ def delete_object_tagging(store: Store, parameters: Parameters) -> Response:
     """Removes an object's tags."""
     version = parameters.get("VersionId")
     store.set_tags(parameters["Bucket"], parameters["Key"], {}, version=version)
-    return _response(204, VersionId=version)
+    return response(204, VersionId=version)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +49,22 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
             fordway.boto.uninstall()
 
 
+OF_A_REQUEST = {"connection", "date", "server", "x-amz-request-id", "x-amz-id-2"}
+"""Headers of a response that a call in the process does not have, because it sends no request."""
+
+
+def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
+    metadata = response["ResponseMetadata"]
+    headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
+    if headers.get("content-type") == "application/xml":
+        # There is no document.
+        headers.pop("content-length", None)
+    return {"status": metadata["HTTPStatusCode"], "headers": headers}
+
+
 def compared(response: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in response.items() if name not in VARYING}
-    kept["status"] = response["ResponseMetadata"]["HTTPStatusCode"]
+    kept |= metadata_of(response)
     if "Contents" in kept:
         kept["Contents"] = [
             {name: entry[name] for name in ("Key", "Size", "ETag")} for entry in kept["Contents"]
@@ -75,6 +91,8 @@ CALLS = [
     ("put_object", {"Key": "tagged", "Body": "text", "Tagging": "a=1&b=%2F", "IfNoneMatch": "*"}),
     ("put_object", {"Key": "tagged", "Body": b"x", "IfNoneMatch": "*"}),
     ("put_object", {"Key": "empty"}),
+    ("put_object", {"Key": "spaced", "Metadata": {"a": " b ", "C_D": "e  f", "empty": ""}}),
+    ("get_object", {"Key": "spaced"}),
     ("put_object", {"Key": "described", "Body": b"x", "StorageClass": "STANDARD", **DESCRIBED}),
     ("put_object", {"Key": "described", "Body": b"x", "Expires": "2030-01-02"}),
     ("put_object", {"Key": "described", "Body": b"x", **DESCRIBED}),
@@ -87,9 +105,14 @@ CALLS = [
     ("get_object", {"Key": "a b/ü", "Range": "bytes=400-"}),
     ("get_object", {"Key": "empty"}),
     ("get_object", {"Key": "tagged", "IfMatch": '"0123"'}),
+    ("get_object", {"Key": "tagged", "IfNoneMatch": '"1cb251ec0d568de6a929b520c4aed8d1"'}),
     ("get_object", {"Key": "tagged", "ChecksumMode": "ENABLED"}),
     ("get_object", {"Key": "nothing"}),
     ("get_object", {"Key": "nothing", "Bucket": "nowhere"}),
+    ("get_object", {"Key": "nothing", "Bucket": "No_Where"}),
+    ("get_object", {"Key": "n\0"}),
+    ("get_object", {"Key": "empty", "Range": "bytes=0-"}),
+    ("get_object", {"Key": "tagged", "VersionId": "0" * 32}),
     ("head_object", {"Key": "a b/ü"}),
     ("head_object", {"Key": "nothing"}),
     ("list_objects_v2", {}),
@@ -136,6 +159,10 @@ CALLS = [
     ("get_bucket_location", {"Bucket": "nowhere"}),
     ("get_bucket_versioning", {}),
     ("get_bucket_versioning", {"Bucket": "nowhere"}),
+    ("create_bucket", {"Bucket": "Data_2024.X"}),
+    ("create_bucket", {"Bucket": "a"}),
+    ("create_bucket", {"Bucket": "192.168.5.123"}),
+    ("head_bucket", {"Bucket": "Data_2024.X"}),
     ("head_bucket", {}),
     ("head_bucket", {"Bucket": "nowhere"}),
     ("delete_bucket", {}),
@@ -148,8 +175,7 @@ def outcome(client: Any, name: str, parameters: dict[str, Any]) -> dict[str, Any
     try:
         return compared(getattr(client, name)(**{"Bucket": BUCKET, **parameters}))
     except ClientError as error:
-        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-        return {"error": type(error).__name__, "code": error.response["Error"]["Code"], "status": status}
+        return {"error": type(error).__name__, **error.response["Error"], **metadata_of(error.response)}
 
 
 def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
@@ -157,6 +183,8 @@ def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
     differing = []
     for name, parameters in CALLS:
         ours = outcome(within, name, parameters)
+        if name == "create_bucket" and "error" not in ours:
+            within.delete_bucket(Bucket=parameters["Bucket"])
         if name.startswith(("put", "delete")) and "error" not in ours:
             if name.startswith("put") and "IfNoneMatch" in parameters:
                 through.delete_object(Bucket=BUCKET, Key=parameters["Key"])
@@ -283,3 +311,197 @@ def test_a_program_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             [sys.executable, "-m", "fordway.launch", *wrong], capture_output=True, text=True, check=False
         )
         assert ran.returncode != 0 and ran.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("name", ["Data_2024.X", "UPPER", "a_b"])
+def test_buckets_may_have_all_names_that_the_store_accepts(clients: tuple[Any, Any], name: str) -> None:
+    within, through = clients
+    within.create_bucket(Bucket=name)
+    within.put_object(Bucket=name, Key="key", Body=b"abc")
+    assert through.get_object(Bucket=name, Key="key")["Body"].read() == b"abc"
+    within.copy_object(Bucket=name, Key="copy", CopySource={"Bucket": name, "Key": "key"})
+    assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
+
+
+@pytest.mark.parametrize("names", [("-nowhere", "key"), (".nowhere", "key"), (BUCKET, "n" * 1025)])
+def test_names_that_the_store_refuses_get_a_gateways_error(
+    clients: tuple[Any, Any], names: tuple[str, str]
+) -> None:
+    ours, theirs = (
+        outcome(client, "get_object", {"Bucket": names[0], "Key": names[1]}) for client in clients
+    )
+    # The gateway refuses them before it asks the store, without a detail.
+    assert {name: ours[name] for name in theirs if name != "headers"} == {
+        name: it for name, it in theirs.items() if name != "headers"
+    }
+    assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
+
+
+WRONG_TYPES = [
+    ("put_object", {"Key": "key", "Body": b"", "ContentLength": "many"}),
+    ("put_object", {"Key": "key", "Body": b"", "Metadata": ["run"]}),
+    ("put_object", {"Key": "key", "Body": b"", "Tagging": 5}),
+    ("put_object", {"Key": "key", "Body": b"", "ContentType": 5}),
+    ("put_object", {"Key": "key", "Body": b"", "Expires": []}),
+    ("put_object", {"Key": "key", "Body": b"", "IfMatch": 5}),
+    ("put_object", {"Key": "key", "Body": 5}),
+    ("put_object", {"Key": "key", "Body": memoryview(b"abc")}),
+    ("get_object", {"Key": "key", "Range": 5}),
+    ("get_object", {"Key": "key", "VersionId": 5}),
+    ("head_object", {"Key": "key", "VersionId": None}),
+    ("list_objects_v2", {"Prefix": 5}),
+    ("list_objects_v2", {"Delimiter": b"/"}),
+    ("list_objects_v2", {"ContinuationToken": 5}),
+    ("list_objects", {"Marker": 5}),
+    ("delete_objects", {"Delete": {"Objects": [5]}}),
+    ("delete_objects", {"Delete": {"Objects": 5}}),
+    ("upload_part", {"Key": "key", "UploadId": 5, "PartNumber": 1}),
+    ("complete_multipart_upload", {"Key": "key", "UploadId": "u", "MultipartUpload": []}),
+    ("complete_multipart_upload", {"Key": "key", "UploadId": "u", "MultipartUpload": {"Parts": [5]}}),
+    ("put_object_tagging", {"Key": "key", "Tagging": {"TagSet": [5]}}),
+    ("put_object_tagging", {"Key": "key", "Tagging": {"TagSet": [{"Key": "a", "Value": 5}]}}),
+    ("copy_object", {"Key": "key", "CopySource": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), WRONG_TYPES)
+def test_botocore_refuses_wrong_types(
+    clients: tuple[Any, Any], name: str, parameters: dict[str, Any]
+) -> None:
+    within, _ = clients
+    with pytest.raises(ParamValidationError):
+        getattr(within, name)(**{"Bucket": BUCKET, **parameters})
+
+
+def test_metadata_must_be_ascii(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    within.put_object(Bucket=BUCKET, Key="key")
+    source = f"{BUCKET}/key"
+    for metadata in ({"place": "Jülich"}, {"straße": "1"}):
+        for call, more in (
+            (within.put_object, {}),
+            (within.create_multipart_upload, {}),
+            (within.copy_object, {"CopySource": source, "MetadataDirective": "REPLACE"}),
+        ):
+            with pytest.raises(ParamValidationError, match="Non ascii"):
+                call(Bucket=BUCKET, Key="other", Metadata=metadata, **more)
+
+
+def test_metadata_of_other_programs_is_encoded(clients: tuple[Any, Any], tmp_path: Path) -> None:
+    within, through = clients
+    with fordway.open(tmp_path / "root") as store:
+        metadata = {"place": "Jülich", "spaced": " a  b ", "plain": "a b", "marked": "=?x"}
+        store.put(BUCKET, "key", b"abc", metadata=metadata)
+    for call in ("get_object", "head_object"):
+        assert outcome(within, call, {"Key": "key"}) == outcome(through, call, {"Key": "key"})
+
+
+@pytest.mark.parametrize("wanted", [None, "bytes=100-", "bytes=-2500000"])
+def test_a_body_is_read_from_the_object_that_was_opened(clients: tuple[Any, Any], wanted: str | None) -> None:
+    within, _ = clients
+    old = os.urandom(3_000_000)
+    within.put_object(Bucket=BUCKET, Key="key", Body=old)
+    asked = {"Range": wanted} if wanted else {}
+    bodies = [within.get_object(Bucket=BUCKET, Key="key", **asked)["Body"] for _ in range(3)]
+    start = bodies[0].read(1000)
+    within.put_object(Bucket=BUCKET, Key="key", Body=os.urandom(3_000_000))
+    middle = b"".join(bodies[1].iter_chunks(70_001))
+    within.delete_object(Bucket=BUCKET, Key="key")
+    content = {None: old, "bytes=100-": old[100:], "bytes=-2500000": old[-2_500_000:]}[wanted]
+    assert start + bodies[0].read() == content
+    assert middle == bodies[2].read() == content
+
+
+def test_long_bodies_hold_a_file_until_they_are_read_or_closed(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    within.put_object(Bucket=BUCKET, Key="long", Body=bytes(1_100_000))
+    within.put_object(Bucket=BUCKET, Key="short", Body=bytes(1_000_000))
+
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (without a file of its own)
+
+    within.get_object(Bucket=BUCKET, Key="long")["Body"].read()
+    before = files()
+    short = [within.get_object(Bucket=BUCKET, Key="short") for _ in range(10)]
+    assert files() == before
+    long = [within.get_object(Bucket=BUCKET, Key="long")["Body"] for _ in range(10)]
+    assert files() == before + 10
+    for body in long[:5]:
+        body.read()
+    for body in long[5:]:
+        body.close()
+    assert files() == before
+    assert sum(len(response["Body"].read()) for response in short) == 10_000_000
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_the_endpoint_of_the_environment_may_be_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "FORDWAY_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, f"file://{tmp_path}")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    (tmp_path / BUCKET).mkdir()
+    fordway.boto.install()
+    try:
+        for made in (
+            boto3.session.Session().client("s3"),
+            boto3.session.Session().resource("s3").meta.client,
+        ):
+            made.put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+            assert made.get_object(Bucket=BUCKET, Key="key")["Body"].read() == b"abc"
+            with pytest.raises(UnsupportedError, match="PutBucketAcl"):
+                made.put_bucket_acl(Bucket=BUCKET, ACL="private")
+    finally:
+        fordway.boto.uninstall()
+    with pytest.raises(ValueError, match="Invalid endpoint"):
+        boto3.session.Session().client("s3")
+
+
+@pytest.mark.parametrize("endpoint_url", ["https://s3.us-east-1.amazonaws.com", "https://s3.example.org"])
+def test_an_endpoint_that_the_program_selected_is_used(clients: tuple[Any, Any], endpoint_url: str) -> None:
+    class SentError(Exception):
+        pass
+
+    def sent(request: Any, **_: object) -> None:  # noqa: ANN401
+        raise SentError(request.url)
+
+    session = boto3.session.Session()
+    for client in (
+        session.client("s3", endpoint_url=endpoint_url),
+        session.resource("s3", endpoint_url=endpoint_url).meta.client,
+    ):
+        assert client._fordway_is_watched
+        client.meta.events.register("before-send.s3", sent)
+        with pytest.raises(SentError, match=endpoint_url.removeprefix("https://")):
+            client.get_object(Bucket=BUCKET, Key="key")
+    named = session.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    assert not named._fordway_is_watched
+
+
+class SlowCounter(Counter[tuple[str, str]]):
+    """A counter that another thread can always interrupt between reading and writing."""
+
+    def __getitem__(self, name: tuple[str, str]) -> int:
+        found = super().__getitem__(name)
+        time.sleep(0.0001)
+        return found
+
+
+def test_calls_of_several_threads_are_all_counted(
+    clients: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within, _ = clients
+    monkeypatch.setattr(fordway.boto, "answered", SlowCounter())
+
+    def work() -> None:
+        for _ in range(20):
+            within.head_bucket(Bucket=BUCKET)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fordway.boto.answered["HeadBucket", "in process"] == 80

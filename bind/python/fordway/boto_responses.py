@@ -1,0 +1,140 @@
+"""Headers and errors of the responses of `fordway.boto`, as a gateway sends them."""
+
+from __future__ import annotations
+
+import http.client
+from base64 import b64encode
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+from fordway._fordway import S3_ERRORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from botocore.model import Shape
+
+    from fordway import ObjectInfo
+    from fordway.errors import FordwayError
+
+    Response = dict[str, Any]
+
+WITHOUT_BODY = {"HeadObject", "HeadBucket"}
+"""Operations whose HTTP response has no body: the status is all that a client learns of an error."""
+
+OK, NOT_MODIFIED = 200, 304
+
+DOCUMENT = {"content-type": "application/xml"}
+
+_header_names: dict[str, tuple[list[tuple[str, str]], bool]] = {}
+"""For each operation: the fields that come from headers, with the names of these headers; and whether a
+document follows.
+"""
+
+
+def response(status: int = 200, **fields: object) -> Response:
+    """Returns a response without the fields that are `None`."""
+    described = {
+        "RequestId": "",
+        "HostId": "",
+        "HTTPStatusCode": status,
+        "HTTPHeaders": {},
+        "RetryAttempts": 0,
+    }
+    return {
+        "ResponseMetadata": described,
+        **{name: value for name, value in fields.items() if value is not None},
+    }
+
+
+def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa: ANN401
+    """Adds the headers from which botocore would have made the fields of this response."""
+    found = _header_names.get(operation)
+    if found is None:
+        shape = client.meta.service_model.operation_model(operation).output_shape
+        found = _header_names[operation] = (list(_fields(shape)), _has_document(shape))
+    names, has_document = found
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    for field, name in names:
+        value = answer.get(field)
+        if isinstance(value, dict):
+            headers |= {f"{name}{key}": text for key, text in value.items()}
+        elif value is not None:
+            headers[name] = _text(value)
+    if "ExpiresString" in answer:
+        headers["expires"] = answer["ExpiresString"]
+    if has_document:
+        headers |= DOCUMENT
+    elif answer["ResponseMetadata"]["HTTPStatusCode"] == OK:
+        headers.setdefault("content-length", "0")
+
+
+def _fields(shape: Shape | None) -> Iterator[tuple[str, str]]:
+    for field, member in shape.members.items() if shape is not None else ():
+        if member.serialization.get("location") in ("header", "headers"):
+            yield field, member.serialization["name"].lower()
+
+
+def _has_document(shape: Shape | None) -> bool:
+    if shape is None:
+        return False
+    payload = shape.serialization.get("payload")
+    if payload is not None:
+        return shape.members[payload].type_name == "structure"
+    return any("location" not in member.serialization for member in shape.members.values())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return format_datetime(value.astimezone(UTC), usegmt=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def encoded(text: str) -> str:
+    """Returns metadata as it is in a header: text that a header would change is encoded (RFC 2047)."""
+    is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text and "  " not in text
+    if is_plain and not text.startswith("=?"):
+        return text
+    return f"=?UTF-8?B?{b64encode(text.encode()).decode()}?="
+
+
+def client_error(
+    client: Any,  # noqa: ANN401
+    operation: str,
+    error: FordwayError,
+    described: ObjectInfo | None,
+) -> Exception:
+    """Returns the exception that botocore raises for this error over HTTP. `described` is the object that was
+    not sent, if there is one.
+    """
+    status, code, _ = _s3_error(error)
+    answer = response(status)
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    headers |= DOCUMENT | {"x-fordway-error-code": code}
+    if described is not None and status == NOT_MODIFIED:
+        headers["etag"] = f'"{described.etag}"'
+    elif described is not None:
+        headers["content-range"] = f"bytes */{described.size}"
+    if operation in WITHOUT_BODY or status == NOT_MODIFIED:
+        code = str(status)
+        answer["Error"] = {"Code": code, "Message": http.client.responses.get(status, "")}
+    else:
+        answer["Error"] = entry(error)
+    raised: Exception = client.exceptions.from_code(code)(answer, operation)
+    return raised
+
+
+def entry(error: FordwayError) -> dict[str, str]:
+    """Returns the fields of an error document: AWS's message, and our own text as the detail."""
+    _, code, message = _s3_error(error)
+    if message is None:
+        return {"Code": code, "Message": error.detail}
+    return {"Code": code, "Message": message, "Detail": error.detail}
+
+
+def _s3_error(error: FordwayError) -> tuple[int, str, str | None]:
+    # If the kind is not one of the store's, it is a code of S3, and the text is AWS's message.
+    return S3_ERRORS.get(error.kind, (400, error.kind, str(error)))
