@@ -133,6 +133,8 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
     }
     if info.version is not None:
         fields["VersionId"] = info.version
+    if info.part_count is not None:
+        fields["PartsCount"] = info.part_count
     if mode == "ENABLED" and info.checksum is not None:
         fields |= _checksum(*info.checksum)
     return fields
@@ -441,6 +443,17 @@ def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
     return (bucket, key, version) if BUCKET.fullmatch(bucket) else None
 
 
+def _same_object(
+    store: Store, address: tuple[str, str], etag: str, version: str | None = None
+) -> ObjectInfo | None:
+    """Describes an object that was just published, unless another writer replaced or removed it meanwhile."""
+    try:
+        info = store.head(*address, version=version)
+    except FordwayError:
+        return None
+    return info if info.etag == etag else None
+
+
 def _replacements(parameters: Parameters) -> dict[str, Any] | None:
     """Returns the arguments of a copy that replaces metadata or tags; `None` for a call that botocore must
     send.
@@ -471,8 +484,8 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
         return None
     etag = store.copy(from_bucket, from_key, *to, **replacements)
     made: Response = {"ETag": f'"{etag}"', "LastModified": _milliseconds(datetime.now(UTC))}
-    info = store.head(*to)
-    if info.etag == etag:
+    info = _same_object(store, to, etag)
+    if info is not None:
         made["LastModified"] = _milliseconds(info.modified)
         made |= _checksum(*(info.checksum or (None, None)))
     return response(CopyObjectResult=made)
@@ -497,7 +510,10 @@ def upload_part(store: Store, parameters: Parameters) -> Response | None:
         return None
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
     made = upload.put_part(number, content.read() if hasattr(content, "read") else content)
-    return _put_response(made, parameters)
+    answer = _put_response(made, parameters)
+    # In S3, only whole objects have a type.
+    answer.pop("ChecksumType", None)
+    return answer
 
 
 def _is_part_number(number: object) -> bool:
@@ -540,7 +556,11 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
         if_match=_etag(parameters.get("IfMatch")),
     )
     names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
-    return response(ETag=f'"{made.etag}"', VersionId=made.version, **names)
+    fields = {"ETag": f'"{made.etag}"', "VersionId": made.version, **names}
+    # Only the object names the algorithm of its checksum.
+    info = _same_object(store, (bucket, key), made.etag, made.version)
+    checksum = info.checksum if info is not None else None
+    return response(**fields, **_checksum(*(checksum or (None, None))))
 
 
 @_operation("Bucket Key UploadId")

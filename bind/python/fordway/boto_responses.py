@@ -27,7 +27,7 @@ OK, NOT_MODIFIED = 200, 304
 
 DOCUMENT = {"content-type": "application/xml"}
 
-_header_names: dict[str, tuple[list[tuple[str, str]], bool]] = {}
+_header_names: dict[str, tuple[dict[str, str], bool]] = {}
 """For each operation: the fields that come from headers, with the names of these headers; and whether a
 document follows.
 """
@@ -53,15 +53,17 @@ def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa:
     found = _header_names.get(operation)
     if found is None:
         shape = client.meta.service_model.operation_model(operation).output_shape
-        found = _header_names[operation] = (list(_fields(shape)), _has_document(shape))
+        found = _header_names[operation] = (dict(_fields(shape)), _has_document(shape))
     names, has_document = found
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
-    for field, name in names:
-        value = answer.get(field)
-        if isinstance(value, dict):
-            headers |= {f"{name}{key}": text for key, text in value.items()}
-        elif value is not None:
-            headers[name] = _text(value)
+    for field, value in answer.items():
+        name = names.get(field)
+        if name is None:
+            continue
+        if type(value) is dict:
+            headers.update((f"{name}{key}", text) for key, text in value.items())
+        else:
+            headers[name] = value if type(value) is str else _text(value)
     if "ExpiresString" in answer:
         headers["expires"] = answer["ExpiresString"]
     if has_document:
