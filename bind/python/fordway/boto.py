@@ -43,8 +43,8 @@ does not have.
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
 
-OWN_SCHEMES = ("file", "unix", "tcp")
-"""Schemes of Fordway's endpoints that are not HTTP servers."""
+OWN_ENDPOINTS = ("/", "file:", "unix:", "tcp:")
+"""Beginnings of Fordway's endpoints that are not HTTP servers."""
 
 AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 
@@ -118,7 +118,7 @@ def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
     """
     endpoint = _provide(provider)
     is_s3 = getattr(provider, "_client_name", None) == "s3"
-    return None if is_s3 and endpoint and urlsplit(endpoint).scheme in OWN_SCHEMES else endpoint
+    return None if is_s3 and endpoint and endpoint.startswith(OWN_ENDPOINTS) else endpoint
 
 
 def _count(operation: str, way: str) -> None:

@@ -475,12 +475,13 @@ def test_long_bodies_hold_a_file_until_they_are_read_or_closed(clients: tuple[An
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize("scheme", ["file://", ""])
 def test_the_endpoint_of_the_environment_may_be_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, scheme: str
 ) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "FORDWAY_STORE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, f"file://{tmp_path}")
+    monkeypatch.setenv(variable, f"{scheme}{tmp_path}")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     (tmp_path / BUCKET).mkdir()
     fordway.boto.install()
