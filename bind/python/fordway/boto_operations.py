@@ -18,7 +18,7 @@ from botocore.response import StreamingBody
 from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix
-from fordway.boto_responses import encoded, entry, response
+from fordway.boto_responses import code_of, encoded, response
 from fordway.errors import FordwayError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -325,7 +325,9 @@ def delete_objects(store: Store, parameters: Parameters) -> Response | None:
         return None
     results = store.delete_many(parameters["Bucket"], names)
     failed = [
-        {"Key": name, **entry(error)} for name, error in zip(names, results, strict=True) if error is not None
+        {"Key": name, "Code": code_of(error), "Message": error.detail}
+        for name, error in zip(names, results, strict=True)
+        if error is not None
     ]
     done = [{"Key": name} for name, error in zip(names, results, strict=True) if error is None]
     return response(

@@ -124,12 +124,17 @@ def client_error(
         code = str(status)
         answer["Error"] = {"Code": code, "Message": http.client.responses.get(status, "")}
     else:
-        answer["Error"] = entry(error)
+        answer["Error"] = _document(error)
     raised: Exception = client.exceptions.from_code(code)(answer, operation)
     return raised
 
 
-def entry(error: FordwayError) -> dict[str, str]:
+def code_of(error: FordwayError) -> str:
+    """Returns S3's code for an error."""
+    return _s3_error(error)[1]
+
+
+def _document(error: FordwayError) -> dict[str, str]:
     """Returns the fields of an error document: AWS's message, and our own text as the detail."""
     _, code, message = _s3_error(error)
     if message is None:

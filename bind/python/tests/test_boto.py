@@ -19,7 +19,7 @@ from boto3.s3.transfer import TransferConfig  # noqa: E402
 from botocore.exceptions import ClientError, ParamValidationError  # noqa: E402
 
 import fordway.boto  # noqa: E402
-from fordway.errors import UnsupportedError  # noqa: E402
+from fordway.errors import FordwayError, UnsupportedError, exception_for  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,6 +168,8 @@ CALLS = [
     ("delete_bucket", {}),
     ("delete_object", {"Key": "empty"}),
     ("delete_objects", {"Delete": {"Objects": [{"Key": "tagged"}, {"Key": "nothing"}]}}),
+    ("delete_objects", {"Delete": {"Objects": [{"Key": "x"}, {"Key": "n/" * 300}], "Quiet": True}}),
+    ("delete_objects", {"Bucket": "nowhere", "Delete": {"Objects": [{"Key": "tagged"}]}}),
 ]
 
 
@@ -321,6 +323,24 @@ def test_buckets_may_have_all_names_that_the_store_accepts(clients: tuple[Any, A
     assert through.get_object(Bucket=name, Key="key")["Body"].read() == b"abc"
     within.copy_object(Bucket=name, Key="copy", CopySource={"Bucket": name, "Key": "key"})
     assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
+
+
+def test_a_deletion_that_fails_is_told_by_its_key(
+    clients: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullStore:
+        def versioning(self, _: str) -> None:
+            pass
+
+        def delete_many(self, bucket: str, keys: list[str]) -> list[FordwayError | None]:
+            target = f"s3://{bucket}/{keys[0]}"
+            return [exception_for("NoSpace", "delete: no space", target, "no space"), None]
+
+    within, _ = clients
+    monkeypatch.setattr(fordway.boto, "_store", FullStore())
+    done = within.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "a"}, {"Key": "b"}]})
+    assert done["Errors"] == [{"Key": "a", "Code": "InsufficientStorage", "Message": "no space"}]
+    assert done["Deleted"] == [{"Key": "b"}]
 
 
 def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
