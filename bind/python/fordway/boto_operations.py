@@ -19,7 +19,7 @@ from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix
 from fordway.boto_responses import code_of, encoded, response
-from fordway.errors import FordwayError, InvalidArgumentError
+from fordway.errors import FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,12 @@ BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
 """Names that botocore sends unchanged; the store decides which of them are valid. Others are ARNs, or
 refused.
 """
+NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
+NOT_NEW = (
+    '"{}" is not 3 to 63 lower-case letters, digits, dots and hyphens; '
+    "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit"
+)
+"""A gateway's text for the name of a new bucket that S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
 MOST_TAGS = 10
@@ -572,18 +578,24 @@ def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
     return response(204)
 
 
+def _arn(parameters: Parameters) -> str:
+    return f"arn:aws:s3:::{parameters['Bucket']}"
+
+
 @_operation("Bucket")
 def head_bucket(store: Store, parameters: Parameters) -> Response:
     """Checks that the bucket exists."""
     store.head_bucket(parameters["Bucket"])
-    return response(BucketArn=f"arn:aws:s3:::{parameters['Bucket']}", BucketRegion=REGION)
+    return response(BucketArn=_arn(parameters), BucketRegion=REGION)
 
 
 @_operation("Bucket")
 def create_bucket(store: Store, parameters: Parameters) -> Response:
-    """Creates a bucket."""
+    """Creates a bucket. Like a gateway, refuses names that S3 refuses, so that the content can move there."""
+    if not NEW_BUCKET.fullmatch(parameters["Bucket"]):
+        raise InvalidNameError(NOT_NEW.format(parameters["Bucket"]), "InvalidBucketName")
     store.create_bucket(parameters["Bucket"])
-    return response(Location=f"/{parameters['Bucket']}")
+    return response(Location=f"/{parameters['Bucket']}", BucketArn=_arn(parameters))
 
 
 @_operation("Bucket")

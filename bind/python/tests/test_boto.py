@@ -160,6 +160,8 @@ CALLS = [
     ("get_bucket_versioning", {}),
     ("get_bucket_versioning", {"Bucket": "nowhere"}),
     ("create_bucket", {"Bucket": "Data_2024.X"}),
+    ("create_bucket", {"Bucket": "a" * 64}),
+    ("create_bucket", {"Bucket": "another"}),
     ("create_bucket", {"Bucket": "a"}),
     ("create_bucket", {"Bucket": "192.168.5.123"}),
     ("head_bucket", {"Bucket": "Data_2024.X"}),
@@ -316,12 +318,16 @@ def test_a_program_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["Data_2024.X", "UPPER", "a_b"])
-def test_buckets_may_have_all_names_that_the_store_accepts(clients: tuple[Any, Any], name: str) -> None:
+def test_buckets_may_have_all_names_that_the_store_accepts(
+    clients: tuple[Any, Any], tmp_path: Path, name: str
+) -> None:
     within, through = clients
-    within.create_bucket(Bucket=name)
+    (tmp_path / "root" / name).mkdir()
     within.put_object(Bucket=name, Key="key", Body=b"abc")
     assert through.get_object(Bucket=name, Key="key")["Body"].read() == b"abc"
     within.copy_object(Bucket=name, Key="copy", CopySource={"Bucket": name, "Key": "key"})
+    within.delete_objects(Bucket=name, Delete={"Objects": [{"Key": "key"}, {"Key": "copy"}]})
+    within.delete_bucket(Bucket=name)
     assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
 
 

@@ -97,6 +97,7 @@ calls = {
     "put of much": lambda: store.put("bucket", "key", bytes(8_000_000)),
     "get": lambda: store.get("bucket", "key"),
     "get_with_info": lambda: store.get_with_info("bucket", "key"),
+    "stream": lambda: store.stream("bucket", "key"),
     "get_into": lambda: store.get_into("bucket", "key", buffer),
     "get_ranges": lambda: store.get_ranges("bucket", "key", [(0, 5), (1_000_000, 5)]),
     "map": lambda: store.map("bucket", "key"),
@@ -143,6 +144,9 @@ if lane == "http":
     part = begin + b"\\r\\n" + bytes(100_000)
     cut = fordway.open(listen([part]))
     calls["get that stops in the middle"] = lambda: cut.get("bucket", "key")
+    long = begin.replace(b"1000000", b"3000000") + b"\\r\\n" + bytes(100_000)
+    stream, _ = fordway.open(listen([long])).stream("bucket", "key")
+    calls["stream that stops in the middle"] = lambda: stream.read(1_000_000)
     busy = b"HTTP/1.1 503 Slow Down\\r\\nContent-Length: 0\\r\\nRetry-After: 100\\r\\n\\r\\n"
     slow = fordway.open(listen([busy] * 9))
     calls["get that is to be tried again later"] = lambda: slow.get("bucket", "key")
