@@ -93,7 +93,7 @@ pub(crate) fn count(number: c_int, what: &str) -> RequestResult<usize> {
 }
 
 /// A bucket context of either ABI.
-pub(crate) trait BucketContextFields {
+pub(crate) trait AbiBucketContext {
     /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
@@ -106,7 +106,7 @@ pub(crate) trait BucketContextFields {
     /// Opens the bucket that the context describes. Errors: from the lane, and for an invalid address.
     ///
     /// # Safety
-    /// As [`BucketContextFields::address`].
+    /// As [`AbiBucketContext::address`].
     unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: the caller guarantees all pointers.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
@@ -114,7 +114,7 @@ pub(crate) trait BucketContextFields {
     }
 }
 
-impl BucketContextFields for BucketContext2 {
+impl AbiBucketContext for BucketContext2 {
     fn base(&self) -> &BucketContext2 {
         self
     }
@@ -139,7 +139,7 @@ impl BucketContextFields for BucketContext2 {
     }
 }
 
-impl BucketContextFields for BucketContext4 {
+impl AbiBucketContext for BucketContext4 {
     fn base(&self) -> &BucketContext2 {
         &self.base
     }
@@ -171,7 +171,7 @@ pub(crate) struct ParsedPutProperties {
 }
 
 /// The put properties of either ABI.
-pub(crate) trait PutPropertyFields {
+pub(crate) trait AbiPutProperties {
     /// Reads the properties. Errors: properties that are not supported (encryption, public access), too much metadata,
     /// or an invalid MD5.
     ///
@@ -180,7 +180,7 @@ pub(crate) trait PutPropertyFields {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties>;
 }
 
-impl PutPropertyFields for PutProperties2 {
+impl AbiPutProperties for PutProperties2 {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller guarantees all pointers.
@@ -203,7 +203,7 @@ impl PutPropertyFields for PutProperties2 {
     }
 }
 
-impl PutPropertyFields for PutProperties4 {
+impl AbiPutProperties for PutProperties4 {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         if self.use_server_side_encryption != 0 {
             let why =
@@ -219,7 +219,7 @@ impl PutPropertyFields for PutProperties4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to properties whose pointers are valid for their fields.
-pub(crate) unsafe fn properties<P: PutPropertyFields>(
+pub(crate) unsafe fn properties<P: AbiPutProperties>(
     pointer: *const P,
 ) -> RequestResult<Option<ParsedPutProperties>> {
     // SAFETY: guaranteed by the caller.

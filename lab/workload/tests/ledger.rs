@@ -8,8 +8,8 @@ use std::time::Duration;
 use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
-    LedgerComponent, LedgerCostReport, LedgerPath, LedgerPlan, NamedComponent, component_table, entry_table,
-    measure,
+    LedgerComponent, LedgerCostReport, LedgerPlan, NamedComponent, PathDecomposition, component_table,
+    entry_table, measure,
 };
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -71,7 +71,7 @@ fn account(whole_ns: u64) -> LedgerCostReport {
         [fake("socket", &clock, 3_000, 1), fake("copy", &clock, 100, 4), whole(&clock, whole_ns)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
-    let path = LedgerPath::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
+    let path = PathDecomposition::new("path").with("socket").with("copy").with_over("copy", 64 << 10);
     LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap()
 }
 
@@ -133,7 +133,7 @@ fn what_a_component_has_too_much_is_taken_off() {
         [fake("path", &clock, 3_000, u64::MAX), fake("both", &clock, 3_100, 4), fake("copy", &clock, 100, 4)];
     let records = run(&mut components, &clock).unwrap();
     let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
-    let path = LedgerPath::new("path").with("both").less("copy");
+    let path = PathDecomposition::new("path").with("both").less("copy");
     let account = LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap();
     for size in SIZES {
         let entry = account.entry("path", size).unwrap();
@@ -206,7 +206,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
     assert_eq!(error.kind(), ErrorKind::Interrupted);
 
     let records = run(&mut components, &clock).unwrap();
-    let path = LedgerPath::new("a").with("none");
+    let path = PathDecomposition::new("a").with("none");
     let error =
         LedgerCostReport::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
     assert!(error.to_string().contains("the component none"), "{error}");

@@ -188,7 +188,7 @@ that it cannot read. docs/reference/doctor.md describes the checks and their rem
 pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
-    pub(crate) fix: Option<SchedulerFixArg>,
+    pub(crate) fix: Option<JobSchedulerArg>,
     /// Number of nodes of the job that the settings are for
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
@@ -216,7 +216,7 @@ pub(crate) struct DoctorArgs {
 
 /// The scheduler to print settings for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SchedulerFixArg {
+pub(crate) enum JobSchedulerArg {
     /// A job script
     Slurm,
     /// A PodGroup and a Job

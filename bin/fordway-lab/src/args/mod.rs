@@ -14,7 +14,7 @@ pub(crate) use bench::{
 pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use machines::{
-    DoctorArgs, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs, SchedulerFixArg,
+    DoctorArgs, JobSchedulerArg, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs,
     SimilarityArgs,
 };
 pub(crate) use netlab::{

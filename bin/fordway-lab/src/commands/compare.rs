@@ -45,10 +45,12 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let started = (jiff::Timestamp::now(), Instant::now());
     // The machine is observed before the work starts, because the work raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
-    let watch = MachineWatch::start(&[], args.trust.force)?;
-    let watch = if targets.is_empty() { watch } else { watch.beside_unknown_servers() };
     let open = |target: &TargetArg| service::open(target, global, context);
-    let lanes = ComparedLanes::open(args, place.path(), (&targets, &open))?;
+    let watch = || {
+        let watch = MachineWatch::start(&[], args.trust.force)?;
+        Ok(if targets.is_empty() { watch } else { watch.beside_unknown_servers() })
+    };
+    let (lanes, watch) = ComparedLanes::open(args, place.path(), (&targets, &open), watch)?;
     introduce(args, &tree, &place, &plan, context);
     let outcome = measure(&plan, &tree, &lanes, context);
     let injected = lanes.mean_slept_ns();
@@ -265,12 +267,22 @@ struct ComparedLanes {
 type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. If a service
-    /// or lane cannot be opened, removes everything that the others have created.
-    fn open(args: &CompareArgs, place: &Path, services: ComparedServices) -> Result<Self> {
+    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. Starts to
+    /// watch the machine with `watch` in between: an unusable service is reported before the machine is judged, and the
+    /// gateways of the lanes start afterwards. On errors, removes everything that was created.
+    fn open(
+        args: &CompareArgs,
+        place: &Path,
+        services: ComparedServices,
+        watch: impl FnOnce() -> Result<MachineWatch>,
+    ) -> Result<(Self, MachineWatch)> {
         let mut lanes = ComparedLanes::default();
-        match lanes.add_all(args, place, services) {
-            Ok(()) => Ok(lanes),
+        let opened = lanes.add_services(services).and_then(|()| {
+            let watch = watch()?;
+            lanes.add_own(args, place).map(|()| watch)
+        });
+        match opened {
+            Ok(watch) => Ok((lanes, watch)),
             Err(error) => {
                 // The error that ended the command is reported, rather than an error in the clean-up.
                 let _ = lanes.close();
@@ -279,16 +291,14 @@ impl ComparedLanes {
         }
     }
 
-    fn add_all(
-        &mut self,
-        args: &CompareArgs,
-        place: &Path,
-        (services, open): ComparedServices,
-    ) -> Result<()> {
-        // Services are opened first, so that an unusable service is reported before any gateway is started.
+    fn add_services(&mut self, (services, open): ComparedServices) -> Result<()> {
         for service in services {
             self.targets.push(open(service)?);
         }
+        Ok(())
+    }
+
+    fn add_own(&mut self, args: &CompareArgs, place: &Path) -> Result<()> {
         let mut asked: Vec<LaneArg> = Vec::new();
         for lane in &args.lanes {
             if !asked.contains(lane) {

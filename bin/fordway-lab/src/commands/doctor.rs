@@ -15,7 +15,7 @@ use fordway_sys::{MountIdentity, MountVerdict};
 use serde::Serialize;
 
 use super::bench::transport::mpi;
-use crate::args::{DoctorArgs, SchedulerFixArg};
+use crate::args::{DoctorArgs, JobSchedulerArg};
 
 pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some([one, other]) = args.shared.as_deref() {
@@ -111,7 +111,7 @@ fn round_trip() -> DoctorFinding {
 }
 
 fn print_fix(
-    fix: SchedulerFixArg,
+    fix: JobSchedulerArg,
     nodes: u32,
     tree: &SystemTree,
     findings: &[DoctorFinding],
@@ -122,8 +122,8 @@ fn print_fix(
         Error::new(ErrorKind::Io, why)
     })?;
     let fix = match fix {
-        SchedulerFixArg::Slurm => JobScheduler::Slurm,
-        SchedulerFixArg::Kubernetes => JobScheduler::Kubernetes,
+        JobSchedulerArg::Slurm => JobScheduler::Slurm,
+        JobSchedulerArg::Kubernetes => JobScheduler::Kubernetes,
     };
     context.output.data(fix.text(findings, job).as_bytes())
 }

@@ -10,7 +10,7 @@ use crate::abi::{
     RequestCallbacks, ResponseHandler, UploadIdCallback,
 };
 use crate::arguments::{
-    BucketContextFields, PutPropertyFields, check_acl, conditions, count, key, owned, properties, required,
+    AbiBucketContext, AbiPutProperties, check_acl, conditions, count, key, owned, properties, required,
     required_key, text,
 };
 use crate::bucket::{self, AclOutputPointers};
@@ -56,7 +56,7 @@ impl RequestArguments {
 
     /// # Safety
     /// `context` is NULL or points to a context whose pointers are NULL or C strings.
-    unsafe fn target<C: BucketContextFields>(self, context: *const C) -> RequestResult<ConnectedBucketGuard> {
+    unsafe fn target<C: AbiBucketContext>(self, context: *const C) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: guaranteed by the caller.
         unsafe { required(context, "bucket context")?.target(self.timeout_ms) }
     }
@@ -73,7 +73,7 @@ unsafe fn callback<T: Copy>(handler: *const RequestCallbacks<T>) -> Option<T> {
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_service`.
-pub(super) unsafe fn list_service<C: BucketContextFields>(
+pub(super) unsafe fn list_service<C: AbiBucketContext>(
     context: &C,
     call: RequestArguments,
     handler: *const RequestCallbacks<ListServiceCallback>,
@@ -93,7 +93,7 @@ pub(super) unsafe fn list_service<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_test_bucket`.
-pub(super) unsafe fn test_bucket<C: BucketContextFields>(
+pub(super) unsafe fn test_bucket<C: AbiBucketContext>(
     context: &C,
     (location, capacity): (*mut c_char, c_int),
     call: RequestArguments,
@@ -113,7 +113,7 @@ pub(super) unsafe fn test_bucket<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_create_bucket`.
-pub(super) unsafe fn create_bucket<C: BucketContextFields>(
+pub(super) unsafe fn create_bucket<C: AbiBucketContext>(
     context: &C,
     (acl, location, region): (c_int, *const c_char, *const c_char),
     call: RequestArguments,
@@ -134,7 +134,7 @@ pub(super) unsafe fn create_bucket<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_delete_bucket`.
-pub(super) unsafe fn delete_bucket<C: BucketContextFields>(
+pub(super) unsafe fn delete_bucket<C: AbiBucketContext>(
     context: &C,
     call: RequestArguments,
     handler: *const ResponseHandler,
@@ -150,7 +150,7 @@ pub(super) unsafe fn delete_bucket<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_bucket`.
-pub(super) unsafe fn list_bucket<C: BucketContextFields>(
+pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
     context: *const C,
     [prefix, marker, delimiter]: [*const c_char; 3],
     max_keys: c_int,
@@ -172,7 +172,7 @@ pub(super) unsafe fn list_bucket<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_put_object`.
-pub(super) unsafe fn put_object<C: BucketContextFields, P: PutPropertyFields>(
+pub(super) unsafe fn put_object<C: AbiBucketContext, P: AbiPutProperties>(
     context: *const C,
     name: *const c_char,
     (length, said): (u64, *const P),
@@ -198,7 +198,7 @@ pub(super) unsafe fn put_object<C: BucketContextFields, P: PutPropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_object`.
-pub(super) unsafe fn get_object<C: BucketContextFields>(
+pub(super) unsafe fn get_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     (asked, start, length): (*const GetConditions, u64, u64),
@@ -223,7 +223,7 @@ pub(super) unsafe fn get_object<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_head_object`.
-pub(super) unsafe fn head_object<C: BucketContextFields>(
+pub(super) unsafe fn head_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
@@ -242,7 +242,7 @@ pub(super) unsafe fn head_object<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_delete_object`.
-pub(super) unsafe fn delete_object<C: BucketContextFields>(
+pub(super) unsafe fn delete_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     call: RequestArguments,
@@ -278,7 +278,7 @@ pub(super) struct CopyPart {
 
 /// # Safety
 /// The arguments are as the header describes for `S3_copy_object` and `S3_copy_object_range`.
-pub(super) unsafe fn copy_object<C: BucketContextFields, P: PutPropertyFields>(
+pub(super) unsafe fn copy_object<C: AbiBucketContext, P: AbiPutProperties>(
     context: *const C,
     name: *const c_char,
     to: CopyDestinationArguments,
@@ -314,7 +314,7 @@ pub(super) unsafe fn copy_object<C: BucketContextFields, P: PutPropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_acl`.
-pub(super) unsafe fn get_acl<C: BucketContextFields>(
+pub(super) unsafe fn get_acl<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     returns: AclOutputPointers,
@@ -334,7 +334,7 @@ pub(super) unsafe fn get_acl<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_set_acl`.
-pub(super) unsafe fn set_acl<C: BucketContextFields>(
+pub(super) unsafe fn set_acl<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     (grants, number): (*const AclGrant, c_int),
@@ -360,7 +360,7 @@ pub(super) unsafe fn set_acl<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_server_access_logging`.
-pub(super) unsafe fn get_logging<C: BucketContextFields>(
+pub(super) unsafe fn get_logging<C: AbiBucketContext>(
     context: *const C,
     returns: (*mut c_char, *mut c_char, *mut c_int),
     call: RequestArguments,
@@ -379,7 +379,7 @@ pub(super) unsafe fn get_logging<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_set_server_access_logging`.
-pub(super) unsafe fn set_logging<C: BucketContextFields>(
+pub(super) unsafe fn set_logging<C: AbiBucketContext>(
     context: *const C,
     to_bucket: *const c_char,
     call: RequestArguments,
@@ -398,7 +398,7 @@ pub(super) unsafe fn set_logging<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_get_lifecycle` and `S3_set_lifecycle`.
-pub(super) unsafe fn lifecycle<C: BucketContextFields>(
+pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
     context: *const C,
     answer: fn(&ConnectedBucket) -> RequestResult,
     call: RequestArguments,
@@ -415,7 +415,7 @@ pub(super) unsafe fn lifecycle<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_initiate_multipart`.
-pub(super) unsafe fn initiate_multipart<C: BucketContextFields, P: PutPropertyFields>(
+pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: AbiPutProperties>(
     context: *const C,
     name: *const c_char,
     said: *const P,
@@ -436,7 +436,7 @@ pub(super) unsafe fn initiate_multipart<C: BucketContextFields, P: PutPropertyFi
 
 /// # Safety
 /// The arguments are as the header describes for `S3_upload_part`.
-pub(super) unsafe fn upload_part<C: BucketContextFields, P: PutPropertyFields>(
+pub(super) unsafe fn upload_part<C: AbiBucketContext, P: AbiPutProperties>(
     context: *const C,
     name: *const c_char,
     (number, upload, length, said): (c_int, *const c_char, c_int, *const P),
@@ -462,7 +462,7 @@ pub(super) unsafe fn upload_part<C: BucketContextFields, P: PutPropertyFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_complete_multipart_upload`.
-pub(super) unsafe fn complete_multipart<C: BucketContextFields>(
+pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     (upload, length): (*const c_char, c_int),
@@ -487,7 +487,7 @@ pub(super) unsafe fn complete_multipart<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_abort_multipart_upload`.
-pub(super) unsafe fn abort_multipart<C: BucketContextFields>(
+pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     upload: *const c_char,
@@ -508,7 +508,7 @@ pub(super) unsafe fn abort_multipart<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_parts`.
-pub(super) unsafe fn list_parts<C: BucketContextFields>(
+pub(super) unsafe fn list_parts<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
     (upload, marker, encoding, max_parts): (*const c_char, *const c_char, *const c_char, c_int),
@@ -536,7 +536,7 @@ pub(super) unsafe fn list_parts<C: BucketContextFields>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_list_multipart_uploads`.
-pub(super) unsafe fn list_uploads<C: BucketContextFields>(
+pub(super) unsafe fn list_uploads<C: AbiBucketContext>(
     context: *const C,
     [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],
     max_uploads: c_int,

@@ -11,7 +11,7 @@ use crate::abi::{
     ListServiceCallback, PutDataCallback, PutProperties2 as PutProperties, RequestCallbacks, ResponseHandler,
     S3StatusCode,
 };
-use crate::arguments::{BucketContextFields as _, required, required_key, text};
+use crate::arguments::{AbiBucketContext as _, required, required_key, text};
 use crate::bucket::AclOutputPointers;
 use crate::object::{self, CopyOutputPointers};
 use crate::queue::RequestContext;

@@ -10,7 +10,7 @@ use crate::abi::{
     ListBucketCallback, ListPartsCallback, ListServiceCallback, ListUploadsCallback, PutDataCallback,
     PutProperties4 as PutProperties, RequestCallbacks, ResponseHandler, S3StatusCode, UploadIdCallback,
 };
-use crate::arguments::{BucketContextFields as _, required, required_key, text};
+use crate::arguments::{AbiBucketContext as _, required, required_key, text};
 use crate::bucket::{self, AclOutputPointers};
 use crate::object::{self, CopyOutputPointers};
 use crate::queue::{RequestContext, RequestQueue};

@@ -14,7 +14,7 @@ use fordway_measure::{
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::LedgerPath;
+use super::PathDecomposition;
 
 /// The number of resamples of a fit, large enough that the ends of the interval vary less than the measured values
 /// themselves.
@@ -27,7 +27,7 @@ pub struct LedgerCostReport {
     #[serde(alias = "rungs")]
     pub components: Vec<ComponentAccount>,
     /// The paths and their components.
-    pub paths: Vec<LedgerPath>,
+    pub paths: Vec<PathDecomposition>,
     /// One entry for each path and size, sorted by path.
     pub entries: Vec<LedgerPathBreakdown>,
 }
@@ -99,7 +99,7 @@ impl LedgerCostReport {
     pub fn of(
         names: &[String],
         sizes: &[u64],
-        paths: &[LedgerPath],
+        paths: &[PathDecomposition],
         records: &RunRecords,
         seed: u64,
     ) -> Result<Self> {
@@ -206,7 +206,7 @@ impl<'b> BlockMedians<'b> {
 
     fn entry(
         &self,
-        path: &LedgerPath,
+        path: &PathDecomposition,
         size: usize,
         components: &[ComponentAccount],
     ) -> Result<LedgerPathBreakdown> {

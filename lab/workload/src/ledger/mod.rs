@@ -2,7 +2,7 @@
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
 //! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component, adds up the
-//! times of each [`LedgerPath`]'s components, and compares the sum with the whole path, which is measured in the same
+//! times of each [`PathDecomposition`]'s components, and compares the sum with the whole path, which is measured in the same
 //! run. The difference is the residual: the time that the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
@@ -55,7 +55,7 @@ pub trait LedgerComponent {
 
 /// A path that is measured as a whole, and the components that should add up to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LedgerPath {
+pub struct PathDecomposition {
     /// The component that measures the whole path; the path has the same name.
     pub name: String,
     /// The components that the path consists of.
@@ -76,10 +76,10 @@ pub struct LedgerPathComponent {
     pub to_bytes: Option<u64>,
 }
 
-impl LedgerPath {
+impl PathDecomposition {
     /// Creates a path that has no components yet.
     pub fn new(name: &str) -> Self {
-        LedgerPath { name: name.to_owned(), parts: Vec::new() }
+        PathDecomposition { name: name.to_owned(), parts: Vec::new() }
     }
 
     /// Adds `component` once, at all sizes.

@@ -268,12 +268,12 @@ mod tests {
 
     /// A launcher whose jobs follow a known law: 1 s of serial time, 8 s of parallel time, and 0.5 s for each
     /// additional rank. The second lane takes twice as long.
-    pub(super) struct Law {
+    pub(super) struct ScalingLawLauncher {
         pub(super) failing: Option<(usize, u32)>,
         pub(super) launched: Vec<(usize, u32)>,
     }
 
-    impl JobLauncher for Law {
+    impl JobLauncher for ScalingLawLauncher {
         fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
             self.launched.push((lane, ranks));
             if self.failing == Some((lane, ranks)) {
@@ -295,13 +295,13 @@ mod tests {
         SpeedupPlan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: JobTimeKind::Wall }
     }
 
-    pub(super) fn measured(plan: &SpeedupPlan, law: &mut Law) -> SpeedupOutcome {
+    pub(super) fn measured(plan: &SpeedupPlan, law: &mut ScalingLawLauncher) -> SpeedupOutcome {
         measure(plan, law, &AtomicBool::new(false), &mut |_, _, _, _| ()).unwrap()
     }
 
     #[test]
     fn every_round_has_every_combination_and_the_first_does_not_count() {
-        let mut law = Law { failing: None, launched: Vec::new() };
+        let mut law = ScalingLawLauncher { failing: None, launched: Vec::new() };
         let outcome = measured(&plan(&[1, 2, 4]), &mut law);
         assert_eq!(law.launched.len(), 6 * 5);
         for round in law.launched.chunks(5) {
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn what_fails_is_told_and_not_tried_again() {
-        let mut law = Law { failing: Some((1, 2)), launched: Vec::new() };
+        let mut law = ScalingLawLauncher { failing: Some((1, 2)), launched: Vec::new() };
         let outcome = measured(&plan(&[1, 2]), &mut law);
         assert_eq!(law.launched.iter().filter(|at| **at == (1, 2)).count(), 1);
         assert_eq!(outcome.records.operations.iter().filter(|operation| !operation.ok).count(), 1);

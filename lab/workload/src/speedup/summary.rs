@@ -296,12 +296,13 @@ fn eliminate(mut lines: Vec<Vec<f64>>) -> Option<Vec<f64>> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::tests::{Law, measured, plan};
+    use super::super::tests::{ScalingLawLauncher, measured, plan};
     use super::*;
 
     fn run(time: JobTimeKind) -> (RunDocument, Vec<SetupSpeedupFit>) {
         let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
-        let outcome = measured(&plan, &mut Law { failing: Some((1, 8)), launched: Vec::new() });
+        let outcome =
+            measured(&plan, &mut ScalingLawLauncher { failing: Some((1, 8)), launched: Vec::new() });
         let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
         let lanes = vec![lane("a"), lane("b")];
         let fits = fits(&plan, &lanes, &outcome);
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn a_long_launch_is_told() {
         let plan = plan(&[1, 2]);
-        let mut outcome = measured(&plan, &mut Law { failing: None, launched: Vec::new() });
+        let mut outcome = measured(&plan, &mut ScalingLawLauncher { failing: None, launched: Vec::new() });
         let told = |outcome: &SpeedupOutcome| {
             let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
             let machine = Machine::observe(&[]);

@@ -145,14 +145,14 @@ const REASON_BYTES_MAX: usize = 500;
 
 /// The message sizes of a block. Each thread takes the next size; after the last size, the first follows again.
 #[derive(Debug)]
-pub(super) struct BlockMessageSizes {
+pub(super) struct MessageSizeSequence {
     all: Vec<u64>,
     next: AtomicUsize,
 }
 
-impl BlockMessageSizes {
+impl MessageSizeSequence {
     pub(super) fn new(all: Vec<u64>) -> Self {
-        BlockMessageSizes { all, next: AtomicUsize::new(0) }
+        MessageSizeSequence { all, next: AtomicUsize::new(0) }
     }
 
     /// Returns the number of messages in the block.
@@ -168,7 +168,7 @@ impl BlockMessageSizes {
 /// One thread's connection to ping.
 pub(super) struct PingChannel {
     caller: PongHttpClient,
-    sizes: Arc<BlockMessageSizes>,
+    sizes: Arc<MessageSizeSequence>,
     keep: bool,
     room: Vec<u8>,
     is_due: bool,
@@ -186,7 +186,7 @@ struct MessageOutcome {
 impl PingChannel {
     pub(super) fn new(
         address: &str,
-        sizes: Arc<BlockMessageSizes>,
+        sizes: Arc<MessageSizeSequence>,
         keep: bool,
         timeout: Duration,
     ) -> Result<Self> {

@@ -20,7 +20,7 @@ use fordway_workload::rest::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::load::{BlockMessageSizes, MessageSizeRange, PingChannel, PingpongParameterSet, points};
+use self::load::{MessageSizeRange, MessageSizeSequence, PingChannel, PingpongParameterSet, points};
 use self::setups::{MeasuredNetworkSetup, wire};
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands;
@@ -169,7 +169,7 @@ impl PingpongMeasurementPlan<'_> {
             self.pin(running, point)?;
         }
         // All set-ups get the same messages.
-        let sizes = Arc::new(BlockMessageSizes::new(
+        let sizes = Arc::new(MessageSizeSequence::new(
             self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block))),
         ));
         let plan = LoadPlan {

@@ -12,7 +12,7 @@ use fordway_measure::MeasuredLane;
 use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
-use fordway_workload::ledger::{LedgerComponent, LedgerPath, NamedComponent};
+use fordway_workload::ledger::{LedgerComponent, NamedComponent, PathDecomposition};
 
 use self::paths::{http_messages, with_get_request};
 use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3RequestTemplate};
@@ -34,7 +34,7 @@ const BUCKET: &str = "ledger";
 #[derive(Default)]
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<NamedComponent>,
-    pub(super) paths: Vec<LedgerPath>,
+    pub(super) paths: Vec<PathDecomposition>,
     /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
@@ -226,7 +226,7 @@ impl LedgerSetup {
             Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)).from(&ends.near.network)))
         })?;
         self.networks.push(ends);
-        self.paths.push(with_get_request(LedgerPath::new(&whole), &trip));
+        self.paths.push(with_get_request(PathDecomposition::new(&whole), &trip));
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use fordway_http::HttpVersion;
 use fordway_posix::Durability;
 use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
-use fordway_workload::ledger::LedgerPath;
+use fordway_workload::ledger::PathDecomposition;
 
 use super::{LedgerObjectLocation, LedgerSetup, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::commands::gateway::GatewayProcess;
@@ -45,7 +45,7 @@ impl LedgerSetup {
         self.file_components(site)?;
         let description = "a plain file: open by absolute path, fstat, pread, close";
         self.add("posix get", description, || Ok(Box::new(PosixReadComponent::new(&site.files))))?;
-        self.paths.push(LedgerPath::new("posix get").with("file open").with("pread"));
+        self.paths.push(PathDecomposition::new("posix get").with("file open").with("pread"));
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl LedgerSetup {
 
     pub(super) fn embedded(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.embedded_components(site)?;
-        self.paths.push(LedgerPath::new("embedded get").with("file open").with("pread"));
+        self.paths.push(PathDecomposition::new("embedded get").with("file open").with("pread"));
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl LedgerSetup {
         let gateway = GatewayProcess::start_node(site.root, ETagPolicy::Fast, Durability::None)?;
         self.whole("node get", "the node lane, a gateway process", site, gateway)?;
         self.paths.push(
-            LedgerPath::new("node get")
+            PathDecomposition::new("node get")
                 .with("embedded get")
                 .with("unix round trip")
                 .with("node frames")
@@ -130,7 +130,7 @@ impl LedgerSetup {
         })?;
         let gateway = LedgerSetup::gateway(site.root)?;
         self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_get_request(LedgerPath::new("http get"), "tcp round trip"));
+        self.paths.push(with_get_request(PathDecomposition::new("http get"), "tcp round trip"));
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl LedgerSetup {
         self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
-        let path = LedgerPath::new("https get").with("object open").with("pread").with("tls");
+        let path = PathDecomposition::new("https get").with("object open").with("pread").with("tls");
         self.paths.push(with_request(path.with("tcp round trip, no sendfile")));
         Ok(())
     }
@@ -176,7 +176,7 @@ impl LedgerSetup {
         let gateway = LedgerSetup::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
-            LedgerPath::new("http2 get")
+            PathDecomposition::new("http2 get")
                 .with("object open")
                 .with("pread in pieces")
                 .with("tcp round trip, event loops")
@@ -233,12 +233,12 @@ pub(super) fn http_messages(request: S3RequestTemplate) -> MessageSizeFunction {
 }
 
 /// Adds the components of a get over HTTP/1.1 without TLS to `path`; the component `trip` is the round trip.
-pub(super) fn with_get_request(path: LedgerPath, trip: &str) -> LedgerPath {
+pub(super) fn with_get_request(path: PathDecomposition, trip: &str) -> PathDecomposition {
     with_request(path.with("object open").with_up_to("pread", INLINE_BYTES).with(trip))
 }
 
 /// Adds the components that are part of every HTTP/1.1 request.
-fn with_request(path: LedgerPath) -> LedgerPath {
+fn with_request(path: PathDecomposition) -> PathDecomposition {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }
 
@@ -257,7 +257,7 @@ impl LedgerSetup {
 
     pub(super) fn embedded_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.write_components(site)?;
-        self.paths.push(LedgerPath::new("embedded put").with("file publish").with("pwrite"));
+        self.paths.push(PathDecomposition::new("embedded put").with("file publish").with("pwrite"));
         Ok(())
     }
 
@@ -292,7 +292,7 @@ impl LedgerSetup {
             let put = ObjectPutComponent::new(objects, PutOptions::default(), Some(pid));
             Ok(Box::new(put.written_here_over(WHOLE_BYTES_MAX, &site.objects)))
         })?;
-        let path = LedgerPath::new("node put").with("embedded put").with("unix round trip, put");
+        let path = PathDecomposition::new("node put").with("embedded put").with("unix round trip, put");
         self.paths.push(path.with("node frames, put"));
         Ok(())
     }
@@ -345,7 +345,7 @@ impl LedgerSetup {
         self.put_request_components(site)?;
         let gateway = LedgerSetup::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
-        self.paths.push(with_put_request(LedgerPath::new("http put")));
+        self.paths.push(with_put_request(PathDecomposition::new("http put")));
         Ok(())
     }
 
@@ -360,13 +360,13 @@ impl LedgerSetup {
             site,
             gateway,
         )?;
-        self.paths.push(with_put_request(LedgerPath::new("https put").with("tls")));
+        self.paths.push(with_put_request(PathDecomposition::new("https put").with("tls")));
         Ok(())
     }
 }
 
 /// Adds to `path` the components that are part of every put over HTTP. Both sides compute the checksum.
-fn with_put_request(path: LedgerPath) -> LedgerPath {
+fn with_put_request(path: PathDecomposition) -> PathDecomposition {
     path.with("embedded put, checksum")
         .with("crc64nvme")
         .with("tcp round trip, put")
