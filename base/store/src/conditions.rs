@@ -123,7 +123,8 @@ impl Conditions {
                     ErrorKind::NoSuchKey,
                     "If-Match requires an existing object, and there is none",
                 ),
-                Some(tag) => Error::new(ErrorKind::PreconditionFailed, format!("its ETag is {tag}")),
+                // The ETag is not named: a caller who may write the object may not be allowed to read it.
+                Some(_) => Error::new(ErrorKind::PreconditionFailed, "the object has another ETag"),
             });
         }
         match &self.if_none_match {

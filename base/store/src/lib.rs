@@ -28,7 +28,9 @@ pub use extensions::{
     BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches,
     ObjectRenames, ObjectTags, ObjectVersions, Tags, check_document, check_tags, is_of_tags,
 };
-pub use list::{ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkStep};
+pub use list::{
+    ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkInstruction,
+};
 pub use lock::{
     DefaultRetention, LockConfiguration, ObjectLock, ObjectLocks, Retention, RetentionMode, RetentionPeriod,
     ms_since_1970, no_object_lock,

@@ -101,7 +101,7 @@ pub struct ObjectListing {
 
 /// What the code that walks a bucket must do after it has offered a key.
 #[derive(Debug, PartialEq, Eq)]
-pub enum WalkStep {
+pub enum WalkInstruction {
     /// Offer the next key.
     Next,
     /// Skip keys that start with this prefix: they belong to the entry that was just added, or come before the first
@@ -130,32 +130,32 @@ impl<'q> ListPageBuilder<'q> {
         &mut self,
         key: &str,
         describe: impl FnOnce() -> Result<Option<ObjectSummary>>,
-    ) -> Result<WalkStep> {
+    ) -> Result<WalkInstruction> {
         // Most listings have no prefix, and a comparison with an empty prefix would still call libc.
         let prefix = self.query.prefix.as_str();
         if !(prefix.is_empty() || key.starts_with(prefix)) || !self.query.is_after_start(key) {
-            return Ok(WalkStep::Next);
+            return Ok(WalkInstruction::Next);
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(ListEntry::name);
         // Keys come in order, so all keys below one prefix are adjacent.
         if prefix.is_some() && prefix == last {
-            return Ok(WalkStep::Next);
+            return Ok(WalkInstruction::Next);
         }
         // Whether the page is full is checked only here, when there is another entry for the next page, so that the
         // next page is never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
-            return Ok(WalkStep::Full);
+            return Ok(WalkInstruction::Full);
         }
         match prefix {
             Some(prefix) => {
                 self.entries.push(ListEntry::CommonPrefix(prefix.to_owned()));
-                Ok(WalkStep::SkipPrefix(prefix.to_owned()))
+                Ok(WalkInstruction::SkipPrefix(prefix.to_owned()))
             }
             None => {
                 self.entries.extend(describe()?.map(ListEntry::Object));
-                Ok(WalkStep::Next)
+                Ok(WalkInstruction::Next)
             }
         }
     }
@@ -183,7 +183,7 @@ mod tests {
                 modified: UNIX_EPOCH,
                 checksum: None,
             };
-            if collector.offer(key, || Ok(Some(summary))).unwrap() == WalkStep::Full {
+            if collector.offer(key, || Ok(Some(summary))).unwrap() == WalkInstruction::Full {
                 break;
             }
         }

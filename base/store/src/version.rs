@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use crate::list::{ListQuery, MAX_KEYS, WalkStep};
+use crate::list::{ListQuery, MAX_KEYS, WalkInstruction};
 use crate::{ChecksumFormat, ETag, Error, ErrorKind, Result};
 
 /// The ID of one version of an object.
@@ -205,34 +205,38 @@ impl<'q> VersionPageBuilder<'q> {
         key: &str,
         list: impl FnOnce(Option<&VersionId>) -> Result<L>,
         mut describe: impl FnMut(V) -> Result<Option<VersionSummary>>,
-    ) -> Result<WalkStep> {
+    ) -> Result<WalkInstruction> {
         let is_wanted = key.starts_with(&self.query.prefix)
             && (self.keys.is_after_start(key) || self.query.is_resumed(key));
         if !is_wanted {
-            return Ok(WalkStep::Next);
+            return Ok(WalkInstruction::Next);
         }
         if let Some(prefix) = self.keys.common_prefix(key).map(str::to_owned) {
-            // This check precedes the check for room on the page, because a prefix that is already on the page needs no
-            // more room.
-            if self.page.prefixes.last() == Some(&prefix) {
-                return Ok(WalkStep::SkipPrefix(prefix));
-            }
-            if self.is_full() {
-                return Ok(WalkStep::Full);
-            }
-            self.last = Some((prefix.clone(), None));
-            self.page.prefixes.push(prefix.clone());
-            return Ok(WalkStep::SkipPrefix(prefix));
+            return Ok(self.offer_prefix(prefix));
         }
         let after = self.query.version_after.as_ref().filter(|_| self.query.is_resumed(key));
         for (name, version) in list(after)? {
             if self.is_full() {
-                return Ok(WalkStep::Full);
+                return Ok(WalkInstruction::Full);
             }
             self.last = Some((key.to_owned(), Some(name)));
             self.page.versions.extend(describe(version)?);
         }
-        Ok(WalkStep::Next)
+        Ok(WalkInstruction::Next)
+    }
+
+    /// Adds a common prefix, of which at least one key is after the start.
+    pub fn offer_prefix(&mut self, prefix: String) -> WalkInstruction {
+        // This check precedes the check for room on the page, because a prefix that is already on the page needs no
+        // more room.
+        if self.page.prefixes.last() != Some(&prefix) {
+            if self.is_full() {
+                return WalkInstruction::Full;
+            }
+            self.last = Some((prefix.clone(), None));
+            self.page.prefixes.push(prefix.clone());
+        }
+        WalkInstruction::SkipPrefix(prefix)
     }
 
     /// Returns whether the page is full. If it is, sets the page's `next` to the last entry.
@@ -280,7 +284,7 @@ mod tests {
             };
             let both = [("2", true), ("1", false)].map(version).map(|it| (it.version.clone(), it));
             let versions = |after: Option<&VersionId>| Ok(versions_after(both.to_vec(), after));
-            if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == WalkStep::Full {
+            if page.offer(key, versions, |version| Ok(Some(version))).unwrap() == WalkInstruction::Full {
                 break;
             }
         }

@@ -12,7 +12,7 @@ use rustix::io::{Errno, Result};
 
 use super::file::last_errno;
 use super::process::ProcessIdentity;
-use crate::call;
+use crate::{FileStat, call};
 
 /// The number of in-process locks, which provide mutual exclusion between threads that share the open lock file.
 const STRIPES: usize = 256;
@@ -131,7 +131,8 @@ pub struct ByteRangeLocks {
 pub struct LockGuard<'l> {
     locks: &'l ByteRangeLocks,
     byte: i64,
-    _stripe: LockStripeGuard<'l>,
+    /// `None` if the thread holds the stripe by another guard.
+    _stripe: Option<LockStripeGuard<'l>>,
 }
 
 /// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, it costs two
@@ -194,6 +195,25 @@ impl Drop for LockStripeGuard<'_> {
     }
 }
 
+/// The order in which a thread takes two locks of one table, so that no two threads, in any processes, wait for each
+/// other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockOrder {
+    stripe: usize,
+    offset: u32,
+}
+
+impl LockOrder {
+    /// Returns the place of the byte at `offset` in the order.
+    pub fn of(offset: u32) -> Self {
+        LockOrder { stripe: stripe_of(offset), offset }
+    }
+}
+
+fn stripe_of(offset: u32) -> usize {
+    offset as usize % STRIPES
+}
+
 impl ByteRangeLocks {
     /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
@@ -209,8 +229,23 @@ impl ByteRangeLocks {
     /// or the patience of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = TimedLockWait::new(patience);
-        let stripe = self.stripes[offset as usize % STRIPES].take(&mut patience)?;
+        let stripe = self.stripes[stripe_of(offset)].take(&mut patience)?;
         let byte = i64::from(offset);
+        wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
+        Ok(LockGuard { locks: self, byte, _stripe: Some(stripe) })
+    }
+
+    /// Locks a second byte, of which [`LockOrder`] says that it comes after the one in `held`. Cost and errors: as
+    /// [`ByteRangeLocks::lock`].
+    pub fn lock_after(&self, held: &LockGuard<'_>, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
+        let (first, byte) = (u32::try_from(held.byte).unwrap_or_default(), i64::from(offset));
+        debug_assert!(LockOrder::of(first) < LockOrder::of(offset));
+        let mut patience = TimedLockWait::new(patience);
+        // If both bytes share a stripe, the caller holds it already.
+        let stripe = match stripe_of(first) == stripe_of(offset) {
+            true => None,
+            false => Some(self.stripes[stripe_of(offset)].take(&mut patience)?),
+        };
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
@@ -218,10 +253,10 @@ impl ByteRangeLocks {
     /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as
     /// [`ByteRangeLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
-        let Some(stripe) = self.stripes[offset as usize % STRIPES].try_take() else { return Ok(None) };
+        let Some(stripe) = self.stripes[stripe_of(offset)].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
         match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
-            Ok(_) => Ok(Some(LockGuard { locks: self, byte, _stripe: stripe })),
+            Ok(_) => Ok(Some(LockGuard { locks: self, byte, _stripe: Some(stripe) })),
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -233,16 +268,15 @@ impl ByteRangeLocks {
         self.opened_by.is_current()
     }
 
-    /// Returns whether the lock file still has a name, so that others who open it use the same locks. Cost: one
-    /// `fstat`.
-    pub fn is_current(&self) -> Result<bool> {
-        crate::stat(&self.file).map(|stat| stat.links > 0)
+    /// Returns the state of the lock file. Cost: one `fstat`.
+    pub fn state(&self) -> Result<FileStat> {
+        crate::stat(&self.file)
     }
 
-    /// Like [`ByteRangeLocks::is_current`], but asks the server of a shared file system. Errors: `STALE` for a lock
-    /// file that the server no longer knows. Cost: one `statx`.
-    pub fn is_current_now(&self) -> Result<bool> {
-        crate::stat_now(&self.file).map(|stat| stat.links > 0)
+    /// Like [`ByteRangeLocks::state`], but asks the server of a shared file system. Errors: `STALE` for a lock file that
+    /// the server no longer knows. Cost: one `statx`.
+    pub fn state_now(&self) -> Result<FileStat> {
+        crate::stat_now(&self.file)
     }
 
     fn control(&self, command: libc::c_int, kind: libc::c_int, byte: i64) -> Result<libc::c_int> {

@@ -20,6 +20,14 @@ pub fn encode(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text)))
 }
 
+/// Like [`encode`], for a response, of which nothing is signed: printable ASCII is unchanged unless it starts or ends
+/// with a space, or [`decode`] would change it.
+pub fn encode_for_response(text: &str) -> Cow<'_, str> {
+    let printable = text.bytes().all(|b| (b' '..=b'~').contains(&b));
+    let is_kept = printable && text.trim() == text && decode(text) == text;
+    if is_kept { Cow::Borrowed(text) } else { Cow::Owned(format!("{OPEN}{}{CLOSE}", BASE64.encode(text))) }
+}
+
 /// Undoes [`encode`]. Text that is not validly encoded is returned unchanged.
 pub fn decode(value: &str) -> Cow<'_, str> {
     let has_prefix = value.get(..OPEN.len()).is_some_and(|start| start.eq_ignore_ascii_case(OPEN));
@@ -46,12 +54,23 @@ mod tests {
         assert_eq!(encode("ä"), "=?UTF-8?B?w6Q=?=");
         assert_eq!(decode("=?utf-8?b?w6Q=?="), "ä");
         assert_eq!(decode("=?UTF-8?B?%%?="), "=?UTF-8?B?%%?=");
+        for plain in ["x  y", "=?UTF-8?Q?=C3=A4?=", "=?", ""] {
+            assert_eq!(encode_for_response(plain), plain);
+        }
+        assert_eq!(
+            encode_for_response("=?UTF-8?B?w6Q=?="),
+            format!("=?UTF-8?B?{}?=", BASE64.encode("=?UTF-8?B?w6Q=?="))
+        );
     }
 
     proptest! {
         #[test]
         fn any_text_survives_and_breaks_no_header(text in any::<String>()) {
             let value = encode(&text);
+            prop_assert!(value.bytes().all(|b| (b' '..=b'~').contains(&b)));
+            let decoded = decode(&value);
+            prop_assert_eq!(decoded.as_ref(), text.as_str());
+            let value = encode_for_response(&text);
             prop_assert!(value.bytes().all(|b| (b' '..=b'~').contains(&b)));
             let decoded = decode(&value);
             prop_assert_eq!(decoded.as_ref(), text.as_str());

@@ -64,8 +64,7 @@ enum RuleFilterSyntax {
     /// `Prefix` in the rule itself, as before `Filter` existed.
     #[default]
     Prefix,
-    /// Conditions in `Filter` itself. S3 accepts only one condition there; here, several conditions have the same
-    /// meaning as within `And`.
+    /// One condition, or none, in `Filter` itself.
     Direct,
     /// `Filter/And`.
     And,
@@ -174,6 +173,8 @@ struct RawLifecycleRule {
     has_filter: bool,
     has_and: bool,
     filter: RuleFilter,
+    /// The number of conditions in `Filter` itself, and in `Filter/And`.
+    conditions: [usize; 2],
     tag: (Option<String>, Option<String>),
     days: Option<String>,
     date: Option<String>,
@@ -186,32 +187,50 @@ struct RawLifecycleRule {
     has_abort: bool,
 }
 
+/// Sets what an element states. Errors: the element occurs twice, so that a reader could take either.
+fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(twice(path)),
+    }
+}
+
+fn twice(path: &str) -> LifecycleError {
+    malformed(format!("{path} occurs twice in one rule; state it once"))
+}
+
 impl RawLifecycleRule {
     fn take(&mut self, path: &str, text: &str) -> Result<()> {
-        let text = || Some(text.to_owned());
+        let state = |slot: &mut Option<String>| set_once(slot, path, text.to_owned());
+        let note = |flag: &mut bool| match std::mem::replace(flag, true) {
+            true => Err(twice(path)),
+            false => Ok(()),
+        };
         match path {
-            "ID" => self.id = text(),
-            "Status" => self.status = text(),
-            "Prefix" => self.prefix = text(),
-            "Filter" => self.has_filter = true,
-            "Filter/And" => self.has_and = true,
-            "Expiration" => self.has_expiration = true,
-            "Expiration/Days" => self.days = text(),
-            "Expiration/Date" => self.date = text(),
-            "Expiration/ExpiredObjectDeleteMarker" => self.marker = text(),
-            "NoncurrentVersionExpiration" => self.has_noncurrent = true,
-            "NoncurrentVersionExpiration/NoncurrentDays" => self.noncurrent_days = text(),
-            "NoncurrentVersionExpiration/NewerNoncurrentVersions" => self.newer = text(),
-            "AbortIncompleteMultipartUpload" => self.has_abort = true,
-            "AbortIncompleteMultipartUpload/DaysAfterInitiation" => self.abort_days = text(),
+            "ID" => state(&mut self.id)?,
+            "Status" => state(&mut self.status)?,
+            "Prefix" => state(&mut self.prefix)?,
+            "Filter" => note(&mut self.has_filter)?,
+            "Filter/And" => note(&mut self.has_and)?,
+            "Expiration" => note(&mut self.has_expiration)?,
+            "Expiration/Days" => state(&mut self.days)?,
+            "Expiration/Date" => state(&mut self.date)?,
+            "Expiration/ExpiredObjectDeleteMarker" => state(&mut self.marker)?,
+            "NoncurrentVersionExpiration" => note(&mut self.has_noncurrent)?,
+            "NoncurrentVersionExpiration/NoncurrentDays" => state(&mut self.noncurrent_days)?,
+            "NoncurrentVersionExpiration/NewerNoncurrentVersions" => state(&mut self.newer)?,
+            "AbortIncompleteMultipartUpload" => note(&mut self.has_abort)?,
+            "AbortIncompleteMultipartUpload/DaysAfterInitiation" => state(&mut self.abort_days)?,
             "Transition" | "NoncurrentVersionTransition" => {
                 let message = "transitions need storage classes, which are not supported; remove them";
                 return Err(LifecycleError { code: "NotImplemented", message: message.to_owned() });
             }
             _ => {
-                let of_filter = path.strip_prefix("Filter/");
-                if let Some(path) = of_filter.map(|path| path.strip_prefix("And/").unwrap_or(path)) {
-                    self.take_condition(path, &text().unwrap_or_default())?;
+                if let Some(path) = path.strip_prefix("Filter/") {
+                    let within = path.strip_prefix("And/");
+                    let condition = within.unwrap_or(path);
+                    self.conditions[usize::from(within.is_some())] += usize::from(!condition.contains('/'));
+                    self.take_condition(condition, text)?;
                 }
             }
         }
@@ -221,9 +240,9 @@ impl RawLifecycleRule {
     fn take_condition(&mut self, path: &str, text: &str) -> Result<()> {
         let size = || text.trim().parse().map_err(|_| malformed(format!("{path} is not a size in bytes")));
         match path {
-            "Prefix" => self.filter.prefix = Some(text.to_owned()),
-            "Tag/Key" => self.tag.0 = Some(text.to_owned()),
-            "Tag/Value" => self.tag.1 = Some(text.to_owned()),
+            "Prefix" => set_once(&mut self.filter.prefix, path, text.to_owned())?,
+            "Tag/Key" => set_once(&mut self.tag.0, path, text.to_owned())?,
+            "Tag/Value" => set_once(&mut self.tag.1, path, text.to_owned())?,
             "Tag" => {
                 let (Some(name), Some(value)) = std::mem::take(&mut self.tag) else {
                     return Err(malformed("a tag needs a key and a value"));
@@ -232,8 +251,8 @@ impl RawLifecycleRule {
                     return Err(request("Duplicate Tag Keys are not allowed."));
                 }
             }
-            "ObjectSizeGreaterThan" => self.filter.larger_than = Some(size()?),
-            "ObjectSizeLessThan" => self.filter.smaller_than = Some(size()?),
+            "ObjectSizeGreaterThan" => set_once(&mut self.filter.larger_than, path, size()?)?,
+            "ObjectSizeLessThan" => set_once(&mut self.filter.smaller_than, path, size()?)?,
             _ => {}
         }
         Ok(())
@@ -262,6 +281,10 @@ impl RawLifecycleRule {
     }
 
     fn filter(self) -> Result<RuleFilter> {
+        let [direct, within_and] = self.conditions;
+        if direct > 1 || (self.has_and && direct > 0) || (!self.has_and && within_and > 0) {
+            return Err(malformed("a Filter has one condition; put several into one And"));
+        }
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
             (None, true) if self.has_and => Ok(RuleFilter { form: RuleFilterSyntax::And, ..self.filter }),
@@ -469,7 +492,7 @@ mod tests {
              </ObjectSizeLessThan></And></Filter><Status>Enabled</Status><NoncurrentVersionExpiration>\
              <NoncurrentDays>2</NoncurrentDays><NewerNoncurrentVersions>5</NewerNoncurrentVersions>\
              </NoncurrentVersionExpiration>",
-            "<ID>a</ID><Filter><Prefix>p</Prefix><ObjectSizeLessThan>9</ObjectSizeLessThan></Filter>\
+            "<ID>a</ID><Filter><ObjectSizeLessThan>9</ObjectSizeLessThan></Filter>\
              <Status>Enabled</Status><Expiration><Days>3</Days></Expiration>",
             "<ID>a</ID><Filter><Prefix></Prefix></Filter><Status>Enabled</Status>\
              <AbortIncompleteMultipartUpload><DaysAfterInitiation>7</DaysAfterInitiation>\
@@ -544,6 +567,30 @@ mod tests {
         assert_eq!(rules[0].noncurrent_expiry(at(0), 1, DAY), None);
         assert_eq!(rules[0].noncurrent_expiry(at(0), 2, DAY), Some(at(24)));
         assert_eq!(rules[0].current_expiry(at(0), DAY), None);
+    }
+
+    #[test]
+    fn nothing_may_be_stated_twice() {
+        let end = "<Status>Enabled</Status><Expiration><Days>1</Days></Expiration>";
+        for twice in [
+            "<Filter><Prefix>a</Prefix><And><Prefix/></And></Filter>",
+            "<Filter><Prefix>a</Prefix><Tag><Key>k</Key><Value>v</Value></Tag></Filter>",
+            "<Filter><Tag><Key>k</Key><Value>v</Value></Tag><Tag><Key>l</Key><Value>v</Value></Tag></Filter>",
+            "<Filter><And><Prefix>a</Prefix><Prefix/></And></Filter>",
+            "<Filter><Tag><Key>k</Key><Key>l</Key><Value>v</Value></Tag></Filter>",
+            "<Filter><Prefix>a</Prefix></Filter><Filter/>",
+            "<Prefix>a</Prefix><Prefix/>",
+            "<Filter/><Status>Disabled</Status>",
+            "<Filter/><Expiration><Days>2</Days></Expiration>",
+            "<Filter/><ID>a</ID><ID>b</ID>",
+        ] {
+            assert_eq!(rule(&format!("{twice}{end}")).unwrap_err().code, "MalformedXML", "{twice}");
+        }
+        for days in ["<Days>3</Days><Days>1</Days>", "<Days>1</Days><Date>2020-01-01T00:00:00Z</Date>"] {
+            let document = format!("<Filter/><Status>Enabled</Status><Expiration>{days}</Expiration>");
+            assert_eq!(rule(&document).unwrap_err().code, "MalformedXML", "{days}");
+        }
+        assert!(rule(&format!("<Filter><Prefix>a</Prefix></Filter>{end}")).is_ok());
     }
 
     #[test]

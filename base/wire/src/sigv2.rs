@@ -43,6 +43,11 @@ const SIGNED_PARAMETERS: [&str; 30] = [
     "versions",
 ];
 
+/// Returns whether a signature covers the query parameter `name`.
+pub fn covers(name: &str) -> bool {
+    SIGNED_PARAMETERS.contains(&name)
+}
+
 /// The parts of a request that are signed.
 pub struct LegacySignedRequest<'a> {
     /// `GET`, `PUT`, ...

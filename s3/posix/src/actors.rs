@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, ErrorKind, Result};
@@ -17,36 +18,36 @@ use crate::errors::from_errno;
 
 /// A cache of the users as whom the process has acted.
 pub(crate) struct RoleCache {
+    inner: Arc<PosixStoreState>,
     /// Whether the process may act as other users. If not, it does all work as its own user.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<ImpersonatedUser>>>,
 }
 
 impl RoleCache {
-    pub(crate) fn new() -> Self {
-        RoleCache { may: may_act_as_others(), roles: RefCell::default() }
+    pub(crate) fn new(inner: &Arc<PosixStoreState>) -> Self {
+        RoleCache { inner: inner.clone(), may: may_act_as_others(), roles: RefCell::default() }
     }
 
     /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process may not act
-    /// as other users.
+    /// as other users. Directories that one user has open are not used as another user, because it depends on the user
+    /// which links may be followed for changes.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
         }
         let failed = |errno| from_errno(errno, "acting as the owner of the file");
         let role = self.role(uid).map_err(failed)?;
-        role.play(work).map_err(failed)?
+        let dirs = &self.inner.volume.dirs;
+        dirs.forget_all();
+        let done = role.play(work).map_err(failed)?;
+        dirs.forget_all();
+        done
     }
 
     /// Runs `work` in `bucket` as the bucket's owner. Errors: `NoSuchBucket`.
-    pub(crate) fn in_bucket<T>(
-        &self,
-        inner: &PosixStoreState,
-        bucket: &Bucket,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        inner.volume.dirs.forget_all();
-        match bucket_owner(inner, bucket)? {
+    pub(crate) fn in_bucket<T>(&self, bucket: &Bucket, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        match bucket_owner(&self.inner, bucket)? {
             Some(owner) => self.act_as(owner, work),
             None => Err(ErrorKind::NoSuchBucket.into()),
         }

@@ -78,6 +78,11 @@ impl Drop for StagingDirectory {
     }
 }
 
+/// Returns whether the mode lets other users than the file's owner write to the file.
+pub(crate) fn is_writable_by_others(state: &FileStat) -> bool {
+    state.mode & 0o022 != 0
+}
+
 /// Reads a small file, which must have been opened with `O_NONBLOCK`, and returns its content and state. Returns `None`
 /// for anything that Fordway cannot have written: anything that is not a regular file, or is longer than `most` bytes.
 /// Memory: the file's size.
@@ -206,12 +211,43 @@ pub(crate) fn remove_if_file(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
+/// Calls `visit` for each name in a directory, regardless of the read position of `dir`.
+pub(crate) fn each_name(dir: &impl AsFd, mut visit: impl FnMut(&str)) -> Result<(), Errno> {
+    let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    read_dir(dir, |name, _| visit(&name_to_text(name)))
+}
+
 /// Returns all names in a directory, regardless of the read position of `dir`.
 pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
     let mut names = Vec::new();
-    let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-    read_dir(dir, |name, _| names.push(name_to_text(name).into_owned()))?;
+    each_name(dir, |name| names.push(name.to_owned()))?;
     Ok(names)
+}
+
+/// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
+/// removed while the directory is read, because it may hold more names than memory. A file system may then skip some
+/// names, so the directory is read again until there are none, or as many as before. Errors: the first error of
+/// `remove`.
+pub(crate) fn remove_each<D: AsFd>(
+    dir: &D,
+    is_ours: impl Fn(&str) -> bool,
+    remove: impl Fn(&D, &str) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut found_before = u64::MAX;
+    loop {
+        let (mut found, mut done) = (0, Ok(()));
+        each_name(dir, |name| {
+            if done.is_ok() && is_ours(name) {
+                found += 1;
+                done = remove(dir, name);
+            }
+        })?;
+        done?;
+        if found == 0 || found >= found_before {
+            return Ok(());
+        }
+        found_before = found;
+    }
 }
 
 /// Removes a staged file, or the private directory of a staged file together with its content.
@@ -219,11 +255,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_if_file(dir, name)?;
     match open_in(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(shelter) => {
-            let names = names_of(&shelter)?;
-            names
-                .iter()
-                .filter(|name| is_hidden_name(name))
-                .try_for_each(|name| remove_if_file(&shelter, name))?;
+            remove_each(&shelter, is_hidden_name, |shelter, name| remove_if_file(shelter, name))?;
             remove_dir(dir, name)
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),

@@ -2,8 +2,8 @@
 //! `document-cors` or `document-tagging`.
 //!
 //! A document is accepted if it is a regular file within the size limit for documents and, in a bucket with the sticky
-//! bit, if the file belongs to the bucket's owner or root. A document that controls access must belong to the bucket's
-//! owner or root in every bucket. Documents are not cached: each call reads the file.
+//! bit, if the file belongs to the bucket's owner or root and only its owner may write to it. For a document that
+//! controls access, this is so in every bucket. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,9 @@ use fordway_sys::{
     EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
 };
 
-use crate::area::{names_of, not_ours, read_small, remove_if_file, remove_staged};
+use crate::area::{
+    each_name, is_writable_by_others, not_ours, read_small, remove_each, remove_if_file, remove_staged,
+};
 use crate::delete::remove_empty_tree;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{
@@ -30,7 +32,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
 use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
-use crate::stage::{StagedFile, sync_dir};
+use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::{Durability, PosixStoreState};
 
 impl PosixStoreState {
@@ -152,12 +154,21 @@ impl PosixStoreState {
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
     pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        Ok(self.document_and_owner(bucket, kind)?.map(|(document, _)| document))
+    }
+
+    /// Like [`PosixStoreState::document`], but also returns the owner of the document's file.
+    pub(crate) fn document_and_owner(
+        &self,
+        bucket: &Bucket,
+        kind: &DocumentKind,
+    ) -> Result<Option<(Vec<u8>, u32)>> {
         // Another node may replace the document between the open and the read.
         let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
-    fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+    fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<(Vec<u8>, u32)>> {
         let (place, sharing) = (document_place(bucket, kind), self.volume.sharing_of(bucket));
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
@@ -176,7 +187,13 @@ impl PosixStoreState {
             Some(keeper) if !keeper.trusts(state.user) => {
                 Err(not_ours(&path, &format!("belongs to the user with the id {}", state.user)))
             }
-            _ => Ok(Some(document)),
+            Some(_) if is_writable_by_others(&state) => Err(Error::new(
+                ErrorKind::AccessDenied,
+                format!(
+                    "users other than its owner may write to {path}; check its content, and run `chmod go-w` on it"
+                ),
+            )),
+            _ => Ok(Some((document, state.user))),
         }
     }
 
@@ -189,7 +206,8 @@ impl PosixStoreState {
         check_document(document)?;
         self.volume.require_bucket(bucket)?;
         self.volume.check_keeper(bucket, kind)?;
-        let mut staged = StagedFile::at(self, bucket, document_place(bucket, kind))?;
+        let mut staged =
+            StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
         staged.write(document)?;
         staged.publish_private()
     }
@@ -242,12 +260,9 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
             errno => failed(errno),
         })?;
     }
-    let names = names_of(private).map_err(failed)?;
-    let settings = names.iter().map(String::as_str).filter(|name| is_setting_name(name));
-    for name in [LOCKS, MARKERS].into_iter().chain(settings) {
-        remove_if_file(private, name).map_err(failed)?;
-    }
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
+    let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);
+    remove_each(private, is_file, file).map_err(failed)?;
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
     remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
@@ -268,13 +283,12 @@ fn remove_ours(
         Err(Errno::NOTDIR | Errno::LOOP) => return Err(holds_no_objects()),
         Err(errno) => return Err(failed(errno)),
     };
-    for name in names_of(&dir).map_err(failed)?.iter().filter(|name| is_ours(name)) {
-        match remove(&dir, name) {
-            // The directory holds other files, or something was just written to it.
-            Ok(()) | Err(Errno::NOTEMPTY) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
-    }
+    let removed = remove_each(&dir, &is_ours, |dir, name| match remove(dir, name) {
+        // The directory holds other files, or something was just written to it.
+        Err(Errno::NOTEMPTY) => Ok(()),
+        removed => removed,
+    });
+    removed.map_err(failed)?;
     match remove_dir(private, name) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::NOTEMPTY) if holds_foreign(&dir, is_ours) => Err(holds_no_objects()),
@@ -287,7 +301,9 @@ fn remove_ours(
 /// not count: NFS and FUSE keep a removed file under one of these names only as long as the file is open.
 fn holds_foreign(dir: &OwnedFd, is_ours: impl Fn(&str) -> bool) -> bool {
     let is_kept = |name: &str| name.starts_with(".nfs") || name.starts_with(".fuse_hidden");
-    names_of(dir).is_ok_and(|names| names.iter().any(|name| !is_ours(name) && !is_kept(name)))
+    let mut has_foreign = false;
+    let read = each_name(dir, |name| has_foreign |= !is_ours(name) && !is_kept(name));
+    read.is_ok() && has_foreign
 }
 
 fn holds_no_objects() -> Error {

@@ -42,6 +42,7 @@ mod migrate;
 mod multipart;
 mod names;
 mod object_lock;
+mod patience;
 mod private;
 mod publish;
 mod read;

@@ -1,14 +1,13 @@
 //! Listings: reads directories, sorts their names, and walks them in the byte order of keys.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fordway_store::{
-    Bucket, Checksum, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo, ObjectListing,
-    ObjectSummary, Result, WalkStep,
+    Bucket, Checksum, Error, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo,
+    ObjectListing, ObjectSummary, Result, WalkInstruction,
 };
 use fordway_sys::{
     EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, get_xattr_in, look_again,
@@ -21,6 +20,7 @@ use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{LastListing, ListedName, SortedNames, WalkedDirectories, state_before};
+use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
 use crate::record::etag_of_file;
@@ -30,8 +30,8 @@ use crate::stage::is_bare;
 
 /// The maximum number of directory levels in the path of a 1,024-byte key.
 const MAX_DEPTH: usize = 512;
-/// The longest total time that a listing waits for writers in all its directories.
-const REPLACEMENTS: Duration = Duration::from_secs(1);
+/// The longest total time that a listing waits: for writers in its directories, and for other nodes' changes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
@@ -72,7 +72,7 @@ impl Iterator for ListingKeyRange {
 }
 
 /// What the walk is to do next.
-enum NextWalkStep {
+enum WalkContinuation {
     On,
     /// Continue after all keys that begin with this prefix.
     Behind(String),
@@ -86,8 +86,6 @@ struct BucketWalk<'w> {
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     odd: Peekable<ListingKeyRange>,
-    /// How long this listing may still wait for writers.
-    patience: Cell<Duration>,
     /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
     /// of them does not cause endless recursion.
     above: Vec<(u64, u64)>,
@@ -95,23 +93,26 @@ struct BucketWalk<'w> {
 
 impl PosixStoreState {
     pub(crate) fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
+        within(PATIENCE, || self.list_page(bucket, query))
+    }
+
+    fn list_page(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListPageBuilder::new(query);
-        let (above, patience) = (Vec::new(), Cell::new(REPLACEMENTS));
-        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, patience, above };
+        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
         // The deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let mut flow = match is_path && !start.is_empty() {
             true => walk.marker(start)?,
-            false => NextWalkStep::On,
+            false => WalkContinuation::On,
         };
-        if is_path && matches!(flow, NextWalkStep::On) {
+        if is_path && matches!(flow, WalkContinuation::On) {
             flow = walk.directory(start)?;
         }
-        if !matches!(flow, NextWalkStep::Stop) {
+        if !matches!(flow, WalkContinuation::Stop) {
             walk.rest_of_odd()?;
         }
         Ok(walk.page.finish())
@@ -182,7 +183,7 @@ impl PosixStoreState {
         match opened {
             Ok(dir) => Ok(Some(dir)),
             Err(Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
-            Err(errno) => Err(from_errno(errno, "opening a directory")),
+            Err(errno) => Err(from_errno(errno, &format!("opening the directory {path:?}"))),
         }
     }
 
@@ -265,7 +266,7 @@ fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 
 impl BucketWalk<'_> {
     /// Offers the keys below the directory `at` (empty, or ending in `/`), in order.
-    fn directory(&mut self, at: &str) -> Result<NextWalkStep> {
+    fn directory(&mut self, at: &str) -> Result<WalkContinuation> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
         let mut from = self.first_wanted(at).to_owned();
@@ -273,7 +274,7 @@ impl BucketWalk<'_> {
             return Ok(flow);
         }
         self.inner.volume.freshen_dir(&path, !self.above.is_empty(), self.contents.sharing);
-        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(NextWalkStep::On) };
+        let Some(dir) = self.inner.open_to_list(&path)? else { return Ok(WalkContinuation::On) };
         let read = state_before(&dir, self.contents.sharing).and_then(|stat| {
             let id = (stat.device, stat.inode);
             Ok((id, if self.is_above(id) { Arc::default() } else { self.read(at, &path, &dir, &stat)? }))
@@ -284,7 +285,12 @@ impl BucketWalk<'_> {
 
     /// Like [`BucketWalk::directory`], but takes the names from the directory's index. Returns `None` if there is no
     /// index, or if the index was dropped during the call; `from` is then the first name that has not been offered.
-    fn indexed_directory(&mut self, at: &str, path: &str, from: &mut String) -> Result<Option<NextWalkStep>> {
+    fn indexed_directory(
+        &mut self,
+        at: &str,
+        path: &str,
+        from: &mut String,
+    ) -> Result<Option<WalkContinuation>> {
         let (inner, query, is_bucket) = (self.inner, self.query, at.is_empty());
         let indexes = &inner.volume.dirs.indexes;
         if indexes.is_empty() || self.contents.sharing.is_shared() {
@@ -299,7 +305,7 @@ impl BucketWalk<'_> {
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
         while let Some(found) = indexes.names(&dir, is_bucket, IndexQuery { from, prefix, most }) {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
-            if found.is_last || !matches!(flow, NextWalkStep::On) {
+            if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
             }
             // Continues with the smallest text that sorts after the last name.
@@ -366,10 +372,7 @@ impl BucketWalk<'_> {
     ) -> Result<SortedNames, Errno> {
         // If another node has removed the directory, it has no further names.
         let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
-        let begin = Instant::now();
-        let waited = self.inner.await_replacements(self.bucket, ALL_KEYS, self.patience.get());
-        self.patience.set(self.patience.get().saturating_sub(begin.elapsed()));
-        if waited.is_none() {
+        if self.inner.await_replacements(self.bucket, ALL_KEYS, PATIENCE).is_none() {
             return Ok(names);
         }
         let _ = stat_now(dir);
@@ -397,9 +400,9 @@ impl BucketWalk<'_> {
         (dir, id): (&File, (u64, u64)),
         names: &SortedNames,
         from: &str,
-    ) -> Result<NextWalkStep> {
+    ) -> Result<WalkContinuation> {
         if self.is_above(id) {
-            return Ok(NextWalkStep::On);
+            return Ok(WalkContinuation::On);
         }
         self.above.push(id);
         let flow = self.each_name(at, dir, names, from);
@@ -407,7 +410,13 @@ impl BucketWalk<'_> {
         flow
     }
 
-    fn each_name(&mut self, at: &str, dir: &File, names: &SortedNames, from: &str) -> Result<NextWalkStep> {
+    fn each_name(
+        &mut self,
+        at: &str,
+        dir: &File,
+        names: &SortedNames,
+        from: &str,
+    ) -> Result<WalkContinuation> {
         let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
         let mut key = at.to_owned();
@@ -419,24 +428,40 @@ impl BucketWalk<'_> {
                 continue;
             }
             let flow = match name.is_dir() {
-                true if self.is_wanted(&key) => match self.has_record(dir, name.text) {
-                    true => self.marked_directory(&key)?,
-                    false => self.directory(&key)?,
-                },
-                true => NextWalkStep::On,
+                true if self.is_wanted(&key) => {
+                    let flow = match self.has_record(dir, name.text) {
+                        true => self.marked_directory(&key),
+                        false => self.directory(&key),
+                    };
+                    flow.or_else(|error| self.behind_closed(&key, error))?
+                }
+                true => WalkContinuation::On,
                 false => self.file(dir, name, &key)?,
             };
             match flow {
-                NextWalkStep::On => {}
+                WalkContinuation::On => {}
                 // All keys in the directory begin with this prefix, so the rest of the directory is skipped as well.
-                NextWalkStep::Behind(prefix) if at.starts_with(&prefix) => {
-                    return Ok(NextWalkStep::Behind(prefix));
+                WalkContinuation::Behind(prefix) if at.starts_with(&prefix) => {
+                    return Ok(WalkContinuation::Behind(prefix));
                 }
-                NextWalkStep::Behind(prefix) => behind = Some(prefix),
-                NextWalkStep::Stop => return Ok(NextWalkStep::Stop),
+                WalkContinuation::Behind(prefix) => behind = Some(prefix),
+                WalkContinuation::Stop => return Ok(WalkContinuation::Stop),
             }
         }
-        Ok(NextWalkStep::On)
+        Ok(WalkContinuation::On)
+    }
+
+    /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit: there, no
+    /// user can keep others from listing the bucket by closing a directory. Errors: `error` in other buckets, so that
+    /// nobody takes the listing for complete.
+    #[cold]
+    fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
+        let is_closed = error.kind() == ErrorKind::AccessDenied;
+        if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
+            return Err(error);
+        }
+        // With a delimiter, the directory itself is an entry, whatever it contains.
+        self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
 
     /// Returns the first name in the directory `at` that can lead to a key after `start_after`.
@@ -455,49 +480,49 @@ impl BucketWalk<'_> {
     }
 
     /// Offers a directory that may be an object, and the keys below it.
-    fn marked_directory(&mut self, key: &str) -> Result<NextWalkStep> {
+    fn marked_directory(&mut self, key: &str) -> Result<WalkContinuation> {
         match self.marker(key)? {
-            NextWalkStep::On => self.directory(key),
+            WalkContinuation::On => self.directory(key),
             other => Ok(other),
         }
     }
 
     /// Offers the directory `key`, which ends in `/`, if it is an object.
-    fn marker(&mut self, key: &str) -> Result<NextWalkStep> {
+    fn marker(&mut self, key: &str) -> Result<WalkContinuation> {
         if !self.contents.has_markers || key.len() > MAX_KEY_BYTES {
-            return Ok(NextWalkStep::On);
+            return Ok(WalkContinuation::On);
         }
-        if matches!(self.odd_before(key)?, NextWalkStep::Stop) {
-            return Ok(NextWalkStep::Stop);
+        if matches!(self.odd_before(key)?, WalkContinuation::Stop) {
+            return Ok(WalkContinuation::Stop);
         }
         if self.odd.peek().is_some_and(|odd| odd.as_str() == key) {
-            return Ok(NextWalkStep::On);
+            return Ok(WalkContinuation::On);
         }
         match self.inner.volume.open_marker(self.bucket, &Key::new(key)?, self.contents)? {
             Some(marker) => {
                 let summary = summary_of(key, marker.into_info().1);
-                self.page.offer(key, || Ok(Some(summary))).map(NextWalkStep::from)
+                self.page.offer(key, || Ok(Some(summary))).map(WalkContinuation::from)
             }
-            None => Ok(NextWalkStep::On),
+            None => Ok(WalkContinuation::On),
         }
     }
 
     /// Offers the odd keys that come before `key`.
-    fn odd_before(&mut self, key: &str) -> Result<NextWalkStep> {
+    fn odd_before(&mut self, key: &str) -> Result<WalkContinuation> {
         while self.odd.peek().is_some_and(|odd| odd.as_str() < key) {
-            if matches!(self.next_odd()?, NextWalkStep::Stop) {
-                return Ok(NextWalkStep::Stop);
+            if matches!(self.next_odd()?, WalkContinuation::Stop) {
+                return Ok(WalkContinuation::Stop);
             }
         }
-        Ok(NextWalkStep::On)
+        Ok(WalkContinuation::On)
     }
 
-    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<NextWalkStep> {
+    fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
         if key.len() > MAX_KEY_BYTES {
-            return Ok(NextWalkStep::On);
+            return Ok(WalkContinuation::On);
         }
-        if matches!(self.odd_before(key)?, NextWalkStep::Stop) {
-            return Ok(NextWalkStep::Stop);
+        if matches!(self.odd_before(key)?, WalkContinuation::Stop) {
+            return Ok(WalkContinuation::Stop);
         }
         // A plain file hides an odd file with the same key.
         self.odd.next_if(|odd| odd.as_str() == key);
@@ -508,11 +533,11 @@ impl BucketWalk<'_> {
             // A link that leads outside the root, or nowhere, is not an object.
             true => Ok(inner.summary_by_open(self.bucket, &place(), key).unwrap_or_default()),
         };
-        self.page.offer(key, describe).map(NextWalkStep::from)
+        self.page.offer(key, describe).map(WalkContinuation::from)
     }
 
-    fn next_odd(&mut self) -> Result<NextWalkStep> {
-        let Some(key) = self.odd.next() else { return Ok(NextWalkStep::On) };
+    fn next_odd(&mut self) -> Result<WalkContinuation> {
+        let Some(key) = self.odd.next() else { return Ok(WalkContinuation::On) };
         let (inner, place) = (self.inner, odd(self.bucket, &key));
         let describe = || {
             if let Ok(Some(info)) = inner.volume.describe(&place) {
@@ -525,12 +550,12 @@ impl BucketWalk<'_> {
                 described => described,
             }
         };
-        self.page.offer(key.as_str(), describe).map(NextWalkStep::from)
+        self.page.offer(key.as_str(), describe).map(WalkContinuation::from)
     }
 
     fn rest_of_odd(&mut self) -> Result<()> {
         while self.odd.peek().is_some() {
-            if matches!(self.next_odd()?, NextWalkStep::Stop) {
+            if matches!(self.next_odd()?, WalkContinuation::Stop) {
                 break;
             }
         }
@@ -562,12 +587,12 @@ impl BucketWalk<'_> {
     }
 }
 
-impl From<WalkStep> for NextWalkStep {
-    fn from(step: WalkStep) -> Self {
+impl From<WalkInstruction> for WalkContinuation {
+    fn from(step: WalkInstruction) -> Self {
         match step {
-            WalkStep::Next => NextWalkStep::On,
-            WalkStep::SkipPrefix(prefix) => NextWalkStep::Behind(prefix),
-            WalkStep::Full => NextWalkStep::Stop,
+            WalkInstruction::Next => WalkContinuation::On,
+            WalkInstruction::SkipPrefix(prefix) => WalkContinuation::Behind(prefix),
+            WalkInstruction::Full => WalkContinuation::Stop,
         }
     }
 }

@@ -2,17 +2,19 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use fordway_sys::{
-    ByteRangeLocks, Errno, FileSystemSharing, Mode, OFlags, await_unlocked, open_in, stat_now,
+    ByteRangeLocks, Errno, FileSystemSharing, LockGuard, LockOrder, Mode, OFlags, await_unlocked, open_in,
+    stat_in, stat_now,
 };
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{LOCKS, lock_byte, plain, private_dir};
+use crate::patience::{left_of, spend};
 use crate::private::PrivateDirectoryContents;
 use crate::shared::{is_recent, look_before_opening};
 use crate::site::require_fit;
@@ -87,7 +89,20 @@ impl PosixStoreState {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockBypassCondition::Nothing, (bucket, key), act)
+        self.locked_unless(LockBypassCondition::Nothing, (bucket, key, None), act)
+    }
+
+    /// Like [`PosixStoreState::locked`], but with the locks of two keys.
+    pub(crate) fn locked_both<T>(
+        &self,
+        bucket: &Bucket,
+        (one, other): (&Key, &Key),
+        act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
+    ) -> Result<T> {
+        let order = |key| LockOrder::of(lock_byte(key));
+        let (first, second) = if order(one) < order(other) { (one, other) } else { (other, one) };
+        let second = Some(second).filter(|second| lock_byte(second) != lock_byte(first));
+        self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
     }
 
     /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one, `act`
@@ -98,13 +113,13 @@ impl PosixStoreState {
         key: &Key,
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        self.locked_unless(LockBypassCondition::Room, (bucket, key), act)
+        self.locked_unless(LockBypassCondition::Room, (bucket, key, None), act)
     }
 
     fn locked_unless<T>(
         &self,
         without: LockBypassCondition,
-        (bucket, key): (&Bucket, &Key),
+        (bucket, key, second): (&Bucket, &Key, Option<&Key>),
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
         if !self.volume.config.if_match {
@@ -113,12 +128,13 @@ impl PosixStoreState {
         if let Some(known) = self.volume.private.held(bucket)
             && let Some(locks) = known.lock_table()
         {
-            let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
+            let _held = hold(locks, (key, second), self.volume.config.lock_patience)?;
             // The bucket may have been replaced during the wait, so what is known must not be too old.
             if known.is_recent() && known.is_unchanged() {
                 return act(known.contents);
             }
         }
+        let (begin, patience) = (Instant::now(), self.volume.config.lock_patience);
         for _ in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
@@ -126,9 +142,10 @@ impl PosixStoreState {
                 Err(error) => return Err(error),
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };
-            let _held = locks.lock(lock_byte(key), self.volume.config.lock_patience).map_err(not_locked)?;
+            let left = patience.saturating_sub(begin.elapsed());
+            let _held = hold(&locks, (key, second), left)?;
             let glance = self.volume.private.glance(&self.volume.root, bucket).map_err(unreadable)?;
-            if is_current(&locks, glance.contents)? {
+            if self.is_current(&locks, bucket, glance.contents)? {
                 glance.vouch_for(locks.clone());
                 return act(glance.contents);
             }
@@ -146,7 +163,7 @@ impl PosixStoreState {
         let locks = self.locks.of(&self.volume, bucket).ok()?;
         let _held = locks.try_lock(lock_byte(key)).ok()??;
         let contents = self.volume.contents(bucket).ok()?;
-        is_current(&locks, contents).is_ok_and(|current| current).then(act)
+        self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(act)
     }
 
     /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
@@ -155,7 +172,7 @@ impl PosixStoreState {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
         let held = locks.try_lock(RUNNER_BYTE).map_err(not_locked)?;
-        match held.is_some() && is_current(&locks, self.volume.contents(bucket)?)? {
+        match held.is_some() && self.is_current(&locks, bucket, self.volume.contents(bucket)?)? {
             true => act().map(Some),
             false => Ok(None),
         }
@@ -220,12 +237,13 @@ impl PosixStoreState {
     /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
     /// the bucket has no lock file, so that nobody can have replaced an object there, or if the caller may not open the
     /// lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock
-    /// forever, so the wait ends after `patience`; this is not an error.
+    /// forever, so the wait ends after `most`, or earlier within an operation that has waited before (see
+    /// [`crate::patience`]); this is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
         bytes: Range<u32>,
-        patience: Duration,
+        most: Duration,
     ) -> Option<bool> {
         let dir = self.volume.open_dir(&private_dir(bucket)).ok()?;
         look_before_opening(&dir, LOCKS, FileSystemSharing::Nfs).ok()?;
@@ -233,8 +251,38 @@ impl PosixStoreState {
         if await_unlocked(&locks, bytes.clone(), Duration::ZERO).is_ok() {
             return Some(false);
         }
-        let _ = await_unlocked(&locks, bytes, patience);
+        let begin = Instant::now();
+        let _ = await_unlocked(&locks, bytes, left_of(most));
+        spend(begin.elapsed());
         Some(true)
+    }
+
+    /// Returns whether the open lock table is still the bucket's lock file. The owner of the file can rename it, so it
+    /// must also still have its name: other processes find the lock table by that name. The name is not checked on
+    /// FUSE, where a file may have two inode numbers. Cost: one `fstat` and usually one `newfstatat`.
+    fn is_current(
+        &self,
+        locks: &ByteRangeLocks,
+        bucket: &Bucket,
+        contents: PrivateDirectoryContents,
+    ) -> Result<bool> {
+        let state = match contents.sharing.is_shared() {
+            true => locks.state_now(),
+            false => locks.state(),
+        };
+        let state = match state {
+            Err(Errno::STALE) => return Ok(false),
+            state => state.map_err(|errno| from_errno(errno, "locking the key"))?,
+        };
+        if state.links == 0 || contents.sharing == FileSystemSharing::Unknown {
+            return Ok(state.links > 0);
+        }
+        let named = self.volume.open_dir(&private_dir(bucket)).and_then(|dir| stat_in(dir, LOCKS));
+        Ok(match named {
+            Ok(named) => (named.device, named.inode) == (state.device, state.inode),
+            // This node may have cached the name as missing.
+            Err(_) => contents.sharing == FileSystemSharing::Nfs,
+        })
     }
 
     /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
@@ -247,6 +295,19 @@ impl PosixStoreState {
             )),
         }
     }
+}
+
+/// Locks the first key, and then the second one if there is one. The guards are dropped in the opposite order, because
+/// the first may keep other threads from the second.
+#[inline]
+fn hold<'l>(
+    locks: &'l ByteRangeLocks,
+    (first, second): (&Key, Option<&Key>),
+    patience: Duration,
+) -> Result<(Option<LockGuard<'l>>, LockGuard<'l>)> {
+    let held = locks.lock(lock_byte(first), patience).map_err(not_locked)?;
+    let also = second.map(|key| locks.lock_after(&held, lock_byte(key), patience));
+    Ok((also.transpose().map_err(not_locked)?, held))
 }
 
 /// Returns the error for a lock that could not be taken; `LockTimeout` if another program held it for too long.
@@ -262,18 +323,6 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
             Error::new(ErrorKind::NotImplemented, why)
         }
         errno => from_errno(errno, "locking the key"),
-    }
-}
-
-/// Returns whether the open lock table is still the bucket's lock file.
-fn is_current(locks: &ByteRangeLocks, contents: PrivateDirectoryContents) -> Result<bool> {
-    let is_current = match contents.sharing.is_shared() {
-        true => locks.is_current_now(),
-        false => locks.is_current(),
-    };
-    match is_current {
-        Err(Errno::STALE) => Ok(false),
-        is_current => is_current.map_err(|errno| from_errno(errno, "locking the key")),
     }
 }
 

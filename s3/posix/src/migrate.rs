@@ -49,10 +49,10 @@ impl PosixStore {
         buckets: &[Bucket],
         tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
     ) -> Result<()> {
-        let actors = RoleCache::new();
+        let actors = RoleCache::new(&self.inner);
         for bucket in self.chosen_buckets(buckets)? {
             migrate_owners(&self.inner.volume, &bucket, tell)?;
-            actors.in_bucket(&self.inner, &bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
+            actors.in_bucket(&bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
         }
         if buckets.is_empty() && self.inner.volume.root.format(self.path())? < format::VERSION {
             self.inner.volume.root.write_format()?;

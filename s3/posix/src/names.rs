@@ -32,7 +32,7 @@ const FEWEST: usize = 500;
 #[derive(Default)]
 pub(crate) struct SortedNames {
     text: String,
-    entries: Vec<NameEntry>,
+    entries: Vec<PackedName>,
     /// Whether the type of any name had to be looked up. A type that was looked up may change unnoticed.
     has_links: bool,
     /// The number of names in the directory, including rejected names.
@@ -41,7 +41,7 @@ pub(crate) struct SortedNames {
 
 /// A name: its position in the text, and its type.
 #[derive(Clone, Copy)]
-struct NameEntry {
+struct PackedName {
     /// The name's first eight bytes after the prefix that all names share, for fast comparison.
     head: u64,
     start: u32,
@@ -161,7 +161,7 @@ impl SortedNames {
             self.text.push('/');
         }
         let len = if is_dir { len } else { len - 1 };
-        self.entries.push(NameEntry { head: 0, start, len, is_link: kind == EntryKind::Link });
+        self.entries.push(PackedName { head: 0, start, len, is_link: kind == EntryKind::Link });
     }
 
     fn sort(&mut self) {
@@ -214,16 +214,16 @@ impl SortedNames {
     }
 
     fn bytes(&self) -> usize {
-        self.text.capacity() + self.entries.capacity() * size_of::<NameEntry>()
+        self.text.capacity() + self.entries.capacity() * size_of::<PackedName>()
     }
 }
 
-fn text_of<'t>(text: &'t str, entry: &NameEntry) -> &'t str {
+fn text_of<'t>(text: &'t str, entry: &PackedName) -> &'t str {
     &text[entry.start as usize..][..usize::from(entry.len)]
 }
 
 /// Returns the length, in bytes, of the prefix that all names share.
-fn shared_len(text: &str, entries: &[NameEntry]) -> usize {
+fn shared_len(text: &str, entries: &[PackedName]) -> usize {
     let Some(first) = entries.first() else { return 0 };
     let first = text_of(text, first).as_bytes();
     entries.iter().fold(first.len(), |shared, entry| {

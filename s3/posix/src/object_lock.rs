@@ -28,7 +28,7 @@ use crate::layout::{ObjectPath, VERSIONING, private_dir};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::Record;
-use crate::stage::StagedFile;
+use crate::stage::{SETTING_MODE, StagedFile};
 use crate::volume::StoreRootDirectory;
 
 /// The first word of `versioning`.
@@ -104,7 +104,7 @@ impl PosixStoreState {
         setting: VersioningSetting,
     ) -> Result<()> {
         let place = ObjectPath { dir: private_dir(bucket).into(), name: VERSIONING.into() };
-        let mut staged = StagedFile::at(self, bucket, place)?;
+        let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
         staged.write(setting.text().as_bytes())?;
         staged.publish_private()?;
         self.volume.private.forget(bucket);

@@ -18,6 +18,7 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
+use crate::patience::{left_of, pause};
 use crate::private::{PrivateDirectoryContents, is_settled};
 use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
@@ -279,14 +280,15 @@ impl StoreRootDirectory {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
             return Ok(stat);
         }
+        let patience = left_of(NAME_TIMEOUT);
         let begin = Instant::now();
         loop {
             let now = stat_at_server(file)
                 .map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))?;
-            if !record.is_newer_than(&now) || begin.elapsed() > NAME_TIMEOUT {
+            if !record.is_newer_than(&now) || begin.elapsed() >= patience {
                 return Ok(now);
             }
-            std::thread::sleep(PAUSE);
+            pause(PAUSE);
         }
     }
 

@@ -93,7 +93,7 @@ pub(crate) static NOTHING: Record = Record {
 
 /// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. This is
 /// longer than the time for which any client caches a state, because the nodes' clocks may differ.
-const RECENT_NS: i64 = 60_000_000_000;
+const RECENT_NS: u64 = 60_000_000_000;
 
 /// The maximum total size, in bytes, of the part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
@@ -111,12 +111,12 @@ impl Record {
     }
 
     /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
-    /// `stat`, or that has the same time but a different size. Returns false for a record older than a minute, because
-    /// no cache keeps a state for that long.
+    /// `stat`, or that has the same time but a different size. Returns false if the record's time is more than a minute
+    /// from now, because no cache keeps a state for that long, and no content is from the future.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
-        seal.modified_ns >= stat.modified_ns && now().saturating_sub(seal.modified_ns) < RECENT_NS
+        seal.modified_ns >= stat.modified_ns && now().abs_diff(seal.modified_ns) < RECENT_NS
     }
 
     /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.
@@ -413,6 +413,18 @@ mod tests {
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Record::decode(&bytes);
             let _ = Record::decode(&[&[VERSION][..], &bytes].concat());
+        }
+    }
+
+    #[test]
+    fn only_a_record_of_this_minute_is_newer_than_a_state() {
+        let now = i64::try_from(now_ns()).unwrap();
+        let mut stat = fordway_sys::stat(tempfile::tempfile().unwrap()).unwrap();
+        stat.modified_ns = now - 1_000_000_000_000;
+        for (seconds, is_newer) in [(-600, false), (-30, true), (0, true), (30, true), (600, false)] {
+            let seal = ContentSeal { size: 1, modified_ns: now + seconds * 1_000_000_000 };
+            let record = Record { seal: Some(seal), ..Record::default() };
+            assert_eq!(record.is_newer_than(&stat), is_newer, "{seconds} s");
         }
     }
 

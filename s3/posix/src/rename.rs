@@ -1,6 +1,6 @@
 //! Changes an object's key with one `rename` call, while holding the locks of both keys.
 //!
-//! The locks are taken in the order of their bytes, so that two renames never wait for each other. If no object has the
+//! The locks are taken in one order, so that two renames never wait for each other. If no object has the
 //! new key yet, the rename is made to fail if the new name is taken, because a put of a new key takes no lock.
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
@@ -8,7 +8,7 @@ use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_i
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, lock_byte, odd, plain};
+use crate::layout::{ObjectPath, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixStoreState};
@@ -29,11 +29,7 @@ impl ObjectRename<'_> {
         options.check(from, to)?;
         store.require_locks("a rename")?;
         store.volume.require_bucket(bucket)?;
-        let (first, second) = if lock_byte(from) < lock_byte(to) { (from, to) } else { (to, from) };
-        store.locked(bucket, first, |contents| match lock_byte(first) == lock_byte(second) {
-            true => self.run_locked(contents),
-            false => store.locked(bucket, second, |contents| self.run_locked(contents)),
-        })
+        store.locked_both(bucket, (from, to), |contents| self.run_locked(contents))
     }
 
     fn run_locked(&self, contents: PrivateDirectoryContents) -> Result<()> {
@@ -57,7 +53,10 @@ impl ObjectRename<'_> {
             options.conditions.check_replace(info.as_ref())?;
             let is_done = match &place {
                 // A POSIX program has linked both names to one file, in which case `rename` would do nothing.
-                Some((_, found)) if *found == identity => store.remove_at(bucket, &source, contents)?,
+                Some((place, found)) if *found == identity && !self.is_link(place) => {
+                    store.volume.check_two_entries(&source, place)?;
+                    store.remove_at(bucket, &source, contents)?
+                }
                 Some((place, _)) => self.move_over(&source, place, contents)?,
                 None => self.move_to_new(&source)?,
             };
@@ -82,8 +81,7 @@ impl ObjectRename<'_> {
         };
         let identity = identity_of(&opened.stat);
         options.source_conditions.check_copy_source(&opened.into_info().1)?;
-        let dir = store.volume.parent_of(bucket, &place.dir)?;
-        if stat_in(&dir, &place.name).is_ok_and(|state| state.is_link) {
+        if self.is_link(&place) {
             let why = format!(
                 "{from} is a symbolic link, which may lead to another file at the new path; copy it instead"
             );
@@ -92,6 +90,12 @@ impl ObjectRename<'_> {
         // Without this call, the hidden object would reappear under the old key.
         store.remove_hidden_odd(bucket, from, &place, contents)?;
         Ok((place, identity))
+    }
+
+    fn is_link(&self, place: &ObjectPath) -> bool {
+        let volume = &self.store.volume;
+        let state = volume.open_dir(&place.dir).and_then(|dir| stat_in(dir, &place.name));
+        state.is_ok_and(|state| state.is_link)
     }
 
     /// Replaces the object at `place`. Returns `false` if a POSIX program has changed the name in the meantime.

@@ -34,6 +34,7 @@ use fordway_sys::{
 use crate::ReadConsistency;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
+use crate::patience::pause;
 use crate::private::PrivateDirectoryContents;
 use crate::stage::give_way;
 use crate::volume::StoreRootDirectory;
@@ -78,7 +79,7 @@ impl ListingComparisonPolicy {
 /// has expired.
 pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     match sharing.is_shared() && race >= QUICK_RACES {
-        true => std::thread::sleep(PAUSE),
+        true => pause(PAUSE),
         false => give_way(race),
     }
 }
@@ -122,8 +123,8 @@ fn attempt_again<T>(
 pub(crate) fn wait_for_server(race: usize) {
     match race {
         0..QUICK_RACES => give_way(race),
-        race if race + 1 >= MAX_STALE => std::thread::sleep(NAME_TIMEOUT),
-        _ => std::thread::sleep(PAUSE),
+        race if race + 1 >= MAX_STALE => pause(NAME_TIMEOUT),
+        _ => pause(PAUSE),
     }
 }
 
@@ -324,9 +325,9 @@ impl StoreRootDirectory {
                 }
                 // GlusterFS keeps a name cached as long as the name is used more often than once a second.
                 Ok(false) if attempt % QUICK_REFRESHES == QUICK_REFRESHES - 1 => {
-                    std::thread::sleep(NAME_TIMEOUT);
+                    pause(NAME_TIMEOUT);
                 }
-                Ok(false) => std::thread::sleep(PAUSE),
+                Ok(false) => pause(PAUSE),
                 // This node may have cached that the directory is missing, although another node has created it.
                 Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),

@@ -32,6 +32,9 @@ use crate::{Durability, PosixStoreState};
 
 /// The mode of a new file, before the process's umask.
 pub(crate) const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+/// The mode of a file that holds a setting of the bucket. Settings are replaced and never changed in place, so only
+/// their owner needs to write to them.
+pub(crate) const SETTING_MODE: Mode = Mode::from_raw_mode(0o644);
 /// The mode of a new directory, before the process's umask.
 pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 
@@ -139,7 +142,7 @@ impl StagedFile {
                 Err(errno) => return Err(from_errno(errno, "making a file")),
             };
             let (place, inner, bucket) = (place.into_owned(), inner.clone(), bucket.clone());
-            let may_be_bare = mode != FILE_MODE;
+            let may_be_bare = mode == bare_mode();
             return Ok(StagedFile {
                 inner,
                 bucket,

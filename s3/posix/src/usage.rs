@@ -58,10 +58,10 @@ impl PosixStore {
         bucket: &Bucket,
         tell: &mut dyn FnMut(UsageEvent) -> Result<()>,
     ) -> Result<BTreeMap<u32, UserUsage>> {
-        let actors = Rc::new(RoleCache::new());
+        let actors = Rc::new(RoleCache::new(&self.inner));
         let (users, entries) = (BTreeMap::new(), 0);
         let mut walk = UsageWalk { inner: &self.inner, bucket, actors: actors.clone(), tell, users, entries };
-        actors.in_bucket(&self.inner, bucket, || walk.tree())?;
+        actors.in_bucket(bucket, || walk.tree())?;
         Ok(walk.users)
     }
 }

@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListQuery, ObjectInfo, Result,
-    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkStep,
+    Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListEntry, ListQuery, ObjectInfo,
+    Result, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery,
+    WalkInstruction,
 };
 use fordway_sys::{
     EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename,
@@ -29,9 +30,10 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::list::{EncodedName, ListingKeyRange};
+use crate::list::{EncodedName, ListingKeyRange, PATIENCE};
 use crate::names::{SortedNames, state_before};
 use crate::object_lock::VersioningSetting;
+use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, ObjectFile, system_time};
 use crate::shared::MAX_STALE;
@@ -296,6 +298,12 @@ impl PosixStoreState {
             Some(kept) => kept,
             None => {
                 let archived = self.volume.archived(bucket, key)?;
+                if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
+                    // A POSIX program has replaced the latest version while the version `null` is locked. Both are kept.
+                    let newest = archived.first().map_or(0, |newest| newest.order);
+                    let named = NoncurrentVersion::of(&new_version(newest)?, false);
+                    return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
+                }
                 if version.is_null() {
                     self.remove_archived(bucket, key, &archived, &version)?;
                 }
@@ -304,6 +312,17 @@ impl PosixStoreState {
                 NoncurrentVersion { order, version, is_marker: false }
             }
         };
+        self.keep_as(bucket, key, current, kept)
+    }
+
+    /// Gives the file of `current` the name `kept` among the key's versions. Returns the key's highest order afterwards.
+    fn keep_as(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        current: &ObjectFile,
+        kept: NoncurrentVersion,
+    ) -> Result<u64> {
         // If the immutable flag remained set, the file could not be given another name, and the new version could not
         // replace it.
         self.volume.unshield(&current.file, current.record().lock)?;
@@ -319,6 +338,23 @@ impl PosixStoreState {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns whether one of the files of `version` in `archived` may not be removed. Cost: none without object lock.
+    fn is_locked_among(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        archived: &[NoncurrentVersion],
+        version: &VersionId,
+    ) -> Result<bool> {
+        let contents = self.volume.contents(bucket)?;
+        for found in archived.iter().filter(|found| !found.is_marker && found.version == *version) {
+            if self.volume.is_locked(bucket, &archived_place(bucket, key, found), contents)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the highest order among the key's old versions and delete markers.
@@ -542,11 +578,15 @@ fn is_delete_marker() -> Error {
 
 impl PosixStoreState {
     pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
+        within(PATIENCE, || self.list_versions_page(bucket, query))
+    }
+
+    fn list_versions_page(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
             // The page begins with the remaining versions of the key in the middle of which the previous page ended.
-            if self.offer_key(&mut page, bucket, key)? == WalkStep::Full {
+            if self.offer_key(&mut page, bucket, key)? == WalkInstruction::Full {
                 return Ok(page.finish());
             }
         }
@@ -559,12 +599,16 @@ impl PosixStoreState {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
                 while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
-                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
+                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
                         return Ok(page.finish());
                     }
                 }
                 archived.next_if(|key| key.as_str() == entry.name());
-                if self.offer_key(&mut page, bucket, entry.name())? == WalkStep::Full {
+                let offered = match entry {
+                    ListEntry::Object(object) => self.offer_key(&mut page, bucket, &object.key)?,
+                    ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
+                };
+                if offered == WalkInstruction::Full {
                     return Ok(page.finish());
                 }
             }
@@ -574,14 +618,19 @@ impl PosixStoreState {
             }
         }
         for key in archived {
-            if self.offer_key(&mut page, bucket, key.as_str())? == WalkStep::Full {
+            if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
                 break;
             }
         }
         Ok(page.finish())
     }
 
-    fn offer_key(&self, page: &mut VersionPageBuilder, bucket: &Bucket, key: &str) -> Result<WalkStep> {
+    fn offer_key(
+        &self,
+        page: &mut VersionPageBuilder,
+        bucket: &Bucket,
+        key: &str,
+    ) -> Result<WalkInstruction> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
             // A key that the caller may not read is skipped, so that the other keys are shown.

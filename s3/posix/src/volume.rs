@@ -16,7 +16,7 @@ use fordway_sys::{
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{from_errno, on_root};
-use crate::layout::{OUR_DIR, is_private, join};
+use crate::layout::{OUR_DIR, ObjectPath, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
@@ -220,6 +220,21 @@ impl StoreRootDirectory {
             Ok(dir) => Ok(dir.into()),
             Err(Errno::NOTDIR | Errno::LOOP) => self.root.open_to_change(path),
             Err(errno) => Err(errno),
+        }
+    }
+
+    /// Checks that the two paths are different entries of directories, even if they lead to one file. Through a link to
+    /// a directory, one entry has two paths. Errors: `InvalidArgument`.
+    pub(crate) fn check_two_entries(&self, one: &ObjectPath, other: &ObjectPath) -> Result<()> {
+        let dir_of = |place: &ObjectPath| {
+            let state = self.open_dir(&place.dir).and_then(stat);
+            state.map(|state| (state.device, state.inode)).map_err(|e| from_errno(e, "opening a directory"))
+        };
+        match one.name == other.name && dir_of(one)? == dir_of(other)? {
+            true => {
+                Err(Error::new(ErrorKind::InvalidArgument, "both keys lead to the same file, through a link"))
+            }
+            false => Ok(()),
         }
     }
 

@@ -10,7 +10,7 @@ use fordway_store::{
     CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, ObjectLock, PutOptions, PutResult,
     Result, Tags, VersionId, Writer, check_tags,
 };
-use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr};
+use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat_in};
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
@@ -186,6 +186,7 @@ impl PosixStoreState {
         options.check_target(from, (bucket, key))?;
         let source = self.open_settled(from.0, from.1, options.source_version.as_ref())?;
         let (stat, record) = (&source.stat, source.record());
+        self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
         check_metadata(&metadata)?;
@@ -215,6 +216,19 @@ impl PosixStoreState {
             }
         }
         staged.publish(key, copied, &options.conditions)
+    }
+
+    /// Checks that a copy does not replace its own source, whose state is `stat`, under another key. Errors:
+    /// `InvalidArgument`. Cost: one `newfstatat`.
+    fn check_not_itself(&self, from: (&Bucket, &Key), to: (&Bucket, &Key), stat: &FileStat) -> Result<()> {
+        let (Some(source), Some(target)) = (plain(from.0, from.1), plain(to.0, to.1)) else { return Ok(()) };
+        let dir = self.volume.dirs.open(&self.volume.root, &target.dir);
+        let found = dir.and_then(|dir| stat_in(&dir, &target.name));
+        let is_source = |found: FileStat| (found.device, found.inode) == (stat.device, stat.inode);
+        match from != to && found.is_ok_and(is_source) {
+            true => self.volume.check_two_entries(&source, &target),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags,
-    Objects, PartOptions, PutOptions, Tags, UploadsQuery,
+    BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectRenames,
+    ObjectTags, Objects, PartOptions, PutOptions, RenameOptions, Tags, UploadsQuery,
 };
 use tempfile::TempDir;
 
@@ -390,4 +390,55 @@ fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     let end = GetOptions::range(ByteRange::Last(3));
     assert_eq!(store.read(&bucket, &key("k"), &end, &mut buffer).unwrap(), 1 << 62);
     assert_eq!(buffer, [0; 3]);
+}
+
+/// Through a link to a directory, or a link to the file itself, one object has two keys. A rename or a copy from one to
+/// the other must not remove the only file.
+#[test]
+fn what_two_keys_lead_to_is_not_lost() {
+    let (dir, store, bucket) = open();
+    let at = |below: &str| dir.path().join("root/bucket").join(below);
+    fs::create_dir(at("real")).unwrap();
+    fs::write(at("real/x"), "content").unwrap();
+    symlink("real", at("alias")).unwrap();
+    let rename = |from: &str, to: &str| {
+        store.rename(&bucket, &key(from), &key(to), &RenameOptions::default()).map_err(|error| error.kind())
+    };
+    let copy = store.copy((&bucket, &key("real/x")), &bucket, &key("alias/x"), &CopyOptions::default());
+    assert_eq!(copy.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    for (from, to) in [("real/x", "alias/x"), ("alias/x", "real/x")] {
+        assert_eq!(rename(from, to), Err(ErrorKind::InvalidArgument), "{from} {to}");
+        assert_eq!(get(&store, &bucket, "real/x").unwrap(), b"content");
+    }
+    symlink("real/x", at("link")).unwrap();
+    rename("real/x", "link").unwrap();
+    assert_eq!(get(&store, &bucket, "link").unwrap(), b"content");
+    assert_eq!(keys(&store, &bucket), ["link"]);
+    // Two names of one file are two entries: one remains.
+    fs::hard_link(at("link"), at("hard")).unwrap();
+    rename("link", "hard").unwrap();
+    assert_eq!(keys(&store, &bucket), ["hard"]);
+}
+
+/// The locks of two keys may share what keeps the threads of one process apart.
+#[test]
+fn renames_do_not_wait_for_each_other() {
+    let (_dir, store, bucket) = open();
+    let pairs: Vec<_> = (0..600).map(|number| (format!("from/{number}"), format!("to/{number}"))).collect();
+    for (from, _) in &pairs {
+        store.put(&bucket, &key(from), b"x", &PutOptions::default()).unwrap();
+    }
+    let (next, begin) = (std::sync::atomic::AtomicUsize::new(0), std::time::Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while let Some((from, to)) =
+                    pairs.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+                {
+                    store.rename(&bucket, &key(from), &key(to), &RenameOptions::default()).unwrap();
+                }
+            });
+        }
+    });
+    assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }

@@ -7,8 +7,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, ObjectVersions, Objects, PutOptions, Result,
-    VersionId, VersioningState, VersionsQuery,
+    Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLocks, ObjectVersions,
+    Objects, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
@@ -212,4 +212,55 @@ fn a_version_that_becomes_the_latest_is_never_missing() {
         is_over.store(true, Ordering::Relaxed);
         read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+/// A POSIX program gives the key a new file without a record, which counts as the version `null`. A locked version with
+/// that ID is kept nonetheless.
+#[test]
+fn a_locked_version_null_survives_a_file_of_a_program() {
+    let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());
+    let (store, key) = (store(&dir), key("n"));
+    store.create_bucket(&bucket).unwrap();
+    let put = |body: &[u8]| store.put(&bucket, &key, body, &PutOptions::default()).unwrap();
+    put(b"locked");
+    store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+    store.set_lock_configuration(&bucket, &LockConfiguration::default()).unwrap();
+    store.set_legal_hold(&bucket, &key, Some(&VersionId::null()), true).unwrap();
+    put(b"second");
+    for round in 0..2 {
+        let other = dir.path().join("other");
+        fs::write(&other, format!("program {round}")).unwrap();
+        fs::rename(&other, dir.path().join("bucket/n")).unwrap();
+        match round {
+            0 => drop(put(b"third")),
+            _ => drop(store.delete(&bucket, &key, &DeleteOptions::default()).unwrap()),
+        }
+    }
+    let read = |version: &VersionId| {
+        let options = GetOptions { version: Some(version.clone()), ..Default::default() };
+        let object = store.get(&bucket, &key, &options).unwrap();
+        String::from_utf8(object.content.into_vec().unwrap()).unwrap()
+    };
+    assert_eq!(read(&VersionId::null()), "locked");
+    let listed = store.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions;
+    let mut kept: Vec<_> =
+        listed.iter().filter(|each| each.content.is_some()).map(|each| read(&each.version)).collect();
+    kept.sort_unstable();
+    // The program itself has replaced the other versions.
+    assert_eq!(kept, ["locked", "program 0", "program 1"]);
+}
+
+#[test]
+fn a_common_prefix_is_listed_after_a_key_within_it() {
+    let (dir, bucket) = open();
+    let store = store(&dir);
+    for name in ["p/a", "p/b", "q"] {
+        store.put(&bucket, &key(name), b"x", &PutOptions::default()).unwrap();
+    }
+    let query = VersionsQuery {
+        delimiter: Some("/".to_owned()),
+        key_after: Some("p/a".to_owned()),
+        ..Default::default()
+    };
+    assert_eq!(store.list_versions(&bucket, &query).unwrap().prefixes, ["p/"]);
 }

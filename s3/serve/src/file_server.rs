@@ -28,6 +28,11 @@ use crate::workers::{READERS_MAX, no_thread};
 const QUIET: Duration = Duration::from_secs(1);
 /// How long the server may take to respond.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// The maximum number of calls that wait for one file server.
+const CALLS_MAX: usize = 2 * READERS_MAX;
+/// The maximum number of these calls that are one user's, so that a user whose calls take a long time delays only their
+/// own requests.
+const SHARE: usize = READERS_MAX;
 /// How often a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -38,6 +43,8 @@ static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,
+    /// Limits the calls of the user.
+    share: Arc<Semaphore>,
     probe: FileServerProbe,
 }
 
@@ -48,6 +55,8 @@ struct FileServerThreads {
     pool: Runtime,
     /// One permit fewer than there are threads, so that one thread is always free to ask whether the server responds.
     room: Arc<Semaphore>,
+    /// The shares of the users, by the uid that accesses files. They are never removed.
+    shares: Mutex<HashMap<u32, Arc<Semaphore>>>,
     dialogue: Mutex<FileServerHealth>,
 }
 
@@ -61,9 +70,9 @@ struct FileServerHealth {
 }
 
 impl NetworkFileServer {
-    /// Returns the server on which calls to `store` for `bucket` depend, if there is one. Cost: no system call. Errors:
-    /// `Io` if no thread can be started.
-    pub(crate) fn of(store: &dyn Store, bucket: &str) -> Result<Option<Self>, Error> {
+    /// Returns the server on which calls to `store` for `bucket` depend, if there is one. The calls access files as
+    /// `uid`. Cost: no system call. Errors: `Io` if no thread can be started.
+    pub(crate) fn of(store: &dyn Store, bucket: &str, uid: u32) -> Result<Option<Self>, Error> {
         let Some(probe) = store.file_server(bucket) else { return Ok(None) };
         let mut servers = locked(&SERVERS);
         let threads = match servers.get(&probe.file_system) {
@@ -74,7 +83,7 @@ impl NetworkFileServer {
                 threads
             }
         };
-        Ok(Some(NetworkFileServer { threads, probe }))
+        Ok(Some(NetworkFileServer { share: threads.share_of(uid), threads, probe }))
     }
 
     /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
@@ -83,9 +92,10 @@ impl NetworkFileServer {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
+        let own = self.while_responding(self.share.clone().acquire_owned()).await?;
         let room = self.while_responding(self.threads.room.clone().acquire_owned()).await?;
         let working = self.threads.pool.spawn_blocking(move || {
-            let _room = room;
+            let _held = (own, room);
             work()
         });
         let done = self.while_responding(working).await?;
@@ -234,12 +244,17 @@ impl Drop for FileServerRegion {
 impl FileServerThreads {
     fn new() -> Result<Self, Error> {
         let mut builder = Builder::new_current_thread();
-        builder.thread_name("fordway-server").max_blocking_threads(READERS_MAX + 1);
+        builder.thread_name("fordway-server").max_blocking_threads(CALLS_MAX + 1);
         Ok(FileServerThreads {
             pool: builder.build().map_err(no_thread)?,
-            room: Arc::new(Semaphore::new(READERS_MAX)),
+            room: Arc::new(Semaphore::new(CALLS_MAX)),
+            shares: Mutex::default(),
             dialogue: Mutex::default(),
         })
+    }
+
+    fn share_of(&self, uid: u32) -> Arc<Semaphore> {
+        locked(&self.shares).entry(uid).or_insert_with(|| Arc::new(Semaphore::new(SHARE))).clone()
     }
 }
 
@@ -265,7 +280,7 @@ mod tests {
         });
         let probe = FileServerProbe { file_system: NEXT.fetch_add(1, Ordering::Relaxed), ask };
         let threads = Arc::new(FileServerThreads::new().unwrap());
-        (NetworkFileServer { threads, probe }, respond)
+        (NetworkFileServer { share: threads.share_of(1), threads, probe }, respond)
     }
 
     #[test]
@@ -305,7 +320,7 @@ mod tests {
         let runtime = crate::workers::new_runtime().unwrap();
         let (server, respond) = silent_server();
         drop(respond);
-        let calls: Vec<_> = (0..2 * READERS_MAX)
+        let calls: Vec<_> = (0..2 * CALLS_MAX)
             .map(|number| {
                 let server = server.clone();
                 runtime.spawn(async move {
@@ -321,5 +336,22 @@ mod tests {
         for (number, call) in calls.into_iter().enumerate() {
             assert_eq!(runtime.block_on(call).unwrap().unwrap(), number);
         }
+    }
+
+    #[test]
+    fn a_user_whose_calls_all_wait_leaves_room_for_others() {
+        let runtime = crate::workers::new_runtime().unwrap();
+        let (slow, respond) = silent_server();
+        drop(respond);
+        let (end, ended) = channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        for _ in 0..2 * CALLS_MAX {
+            let (slow, ended) = (slow.clone(), ended.clone());
+            runtime.spawn(async move { slow.run(move || locked(&ended).recv()).await });
+        }
+        let other = NetworkFileServer { share: slow.threads.share_of(2), ..slow.clone() };
+        let answered = runtime.block_on(async { timeout(QUIET, other.run(|| 1)).await });
+        assert_eq!(answered.expect("the other user does not wait").unwrap(), 1);
+        drop(end);
     }
 }

@@ -435,3 +435,39 @@ fn encryption_that_nobody_could_do_has_the_error_of_aws() {
     let stored = fixture.client.send(&Call::on("GET", "k")).ok();
     assert_eq!(stored.text(), "precious");
 }
+
+/// A program may have forgotten to fill in the condition; the request must not become unconditional.
+#[test]
+fn an_empty_condition_is_refused() {
+    let fixture = fixture(serve());
+    for (method, name) in [
+        ("DELETE", "if-match"),
+        ("DELETE", "x-amz-if-match-size"),
+        ("DELETE", "x-amz-if-match-last-modified-time"),
+        ("PUT", "if-match"),
+        ("PUT", "if-none-match"),
+    ] {
+        for value in ["", " "] {
+            let answer = fixture.client.send(&Call::on(method, "k").header(name, value));
+            assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{method} {name}");
+            check_untouched(&fixture, name);
+        }
+    }
+}
+
+/// Over HTTP/1, such a request has no body, so the object would be replaced by an empty one.
+#[test]
+fn an_upload_without_a_length_is_refused() {
+    let fixture = fixture(serve());
+    let path = format!("/{BUCKET}/k");
+    let query = fixture.client.presigned("PUT", &path, 60);
+    for version in ["HTTP/1.0", "HTTP/1.1"] {
+        let head = format!(
+            "PUT {path}?{query} {version}\r\nhost: {}\r\nconnection: close\r\n\r\n",
+            fixture.client.address
+        );
+        let answer = fixture.client.send_raw("PUT", &head);
+        assert_eq!(answer.error(), (411, "MissingContentLength".to_owned()), "{version}");
+        check_untouched(&fixture, version);
+    }
+}

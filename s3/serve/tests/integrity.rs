@@ -339,3 +339,74 @@ fn every_checksum_of_parts() {
         assert_eq!(made.element(&format!("Checksum{name}")), Some(expected.to_base64()));
     }
 }
+
+/// A trailer that is not checked and not stored would be lost without a word.
+#[test]
+fn a_trailer_is_one_checksum_and_nothing_else() {
+    let fixture = serve();
+    let sum = format!("x-amz-checksum-crc32:{CRC32}\r\n");
+    let sha256 = "x-amz-checksum-sha256:AAAA\r\n";
+    for (announced, trailers) in [
+        ("x-amz-checksum-crc32,x-amz-checksum-sha256", format!("{sum}{sha256}")),
+        ("x-amz-checksum-crc32, x-amz-checksum-foo", sum.clone()),
+        ("x-amz-checksum-crc32,x-amz-meta-foo", format!("{sum}x-amz-meta-foo:bar\r\n")),
+        ("x-amz-meta-foo", "x-amz-meta-foo:bar\r\n".to_owned()),
+        ("x-amz-checksum-crc32", format!("{sum}x-amz-meta-foo:bar\r\n")),
+        ("x-amz-checksum-crc32", format!("{sum}if-none-match:*\r\n")),
+    ] {
+        let call = Call::on("PUT", "k")
+            .header("content-encoding", "aws-chunked")
+            .header("x-amz-decoded-content-length", "5")
+            .header("x-amz-trailer", announced)
+            .payload(UNSIGNED_TRAILER)
+            .body(format!("5\r\nhello\r\n0\r\n{trailers}\r\n"));
+        assert_eq!(fixture.client.send(&call).error().0, 400, "{announced}: {trailers}");
+        nothing_stored(&fixture);
+    }
+}
+
+/// Several lines of a header form one list, in which the transfer's own coding does not count.
+#[test]
+fn repeated_headers_of_metadata_are_one_list() {
+    let fixture = serve();
+    let path = format!("/{BUCKET}/k");
+    for [one, other] in [["aws-chunked", "gzip"], ["gzip", "aws-chunked"]] {
+        let query = fixture.client.presigned("PUT", &path, 60);
+        let head = format!(
+            "PUT {path}?{query} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: 1\r\n\
+             content-encoding: {one}\r\ncontent-encoding: {other}\r\n\
+             cache-control: no-cache\r\ncache-control: no-store\r\n\r\nx",
+            fixture.client.address
+        );
+        fixture.client.send_raw("PUT", &head).ok();
+        let stored = fixture.client.send(&Call::on("HEAD", "k")).ok();
+        assert_eq!(stored.header("content-encoding"), Some("gzip"), "{one}, {other}");
+        assert_eq!(stored.header("cache-control"), Some("no-cache, no-store"));
+    }
+}
+
+/// Values that are valid in a header come back as they were sent.
+#[test]
+fn metadata_of_plain_text_comes_back_unchanged() {
+    let fixture = serve();
+    for value in ["=?UTF-8?Q?=C3=A4?=", "=?"] {
+        fixture.client.send(&Call::on("PUT", "k").header("x-amz-meta-a", value).body("x")).ok();
+        let stored = fixture.client.send(&Call::on("HEAD", "k")).ok();
+        assert_eq!(stored.header("x-amz-meta-a"), Some(value));
+    }
+}
+
+/// The guard of a copy must not be dropped because its date is unreadable.
+#[test]
+fn a_copy_with_an_unreadable_date_is_refused() {
+    let fixture = serve();
+    fixture.client.send(&Call::on("PUT", "from").body("new")).ok();
+    fixture.client.send(&Call::on("PUT", "k").body("old")).ok();
+    for date in ["2020-01-01T00:00:00Z", "garbage"] {
+        let call = Call::on("PUT", "k")
+            .header("x-amz-copy-source", format!("/{BUCKET}/from"))
+            .header("x-amz-copy-source-if-unmodified-since", date);
+        assert_eq!(fixture.client.send(&call).error(), (400, "InvalidArgument".to_owned()), "{date}");
+    }
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "old");
+}

@@ -9,8 +9,8 @@ use crate::version::versions_after;
 use crate::{
     Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, LockConfiguration,
     ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions, Result, UploadId,
-    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkStep,
-    no_object_lock,
+    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery,
+    WalkInstruction, no_object_lock,
 };
 
 pub(super) struct BucketState {
@@ -275,7 +275,7 @@ impl BucketState {
         let keys: BTreeSet<&String> = self.objects.keys().chain(self.older.keys()).collect();
         for key in keys {
             let versions = |after: Option<&VersionId>| Ok(versions_after(self.versions_of(key), after));
-            if page.offer(key, versions, |version| Ok(Some(version)))? == WalkStep::Full {
+            if page.offer(key, versions, |version| Ok(Some(version)))? == WalkInstruction::Full {
                 break;
             }
         }

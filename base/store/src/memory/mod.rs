@@ -16,7 +16,8 @@ use crate::{
     ObjectRenames, ObjectSummary, ObjectTags, ObjectVersions, Objects, OpenObject, PartInfo, PartListing,
     PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
     UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
-    WalkStep, Writer, check_document, check_tags, checked_part_number, multipart_checksum, multipart_etag,
+    WalkInstruction, Writer, check_document, check_tags, checked_part_number, multipart_checksum,
+    multipart_etag,
 };
 use bucket::{BucketState, MemoryUpload, StoredObject};
 
@@ -264,7 +265,7 @@ impl Objects for MemoryStore {
                     checksum: info.checksum.as_ref().map(crate::Checksum::plan),
                 };
                 let beyond = !key.starts_with(&query.prefix);
-                if beyond || page.offer(key, || Ok(Some(summary())))? == WalkStep::Full {
+                if beyond || page.offer(key, || Ok(Some(summary())))? == WalkInstruction::Full {
                     break;
                 }
             }

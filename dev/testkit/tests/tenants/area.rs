@@ -10,8 +10,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind, ExpectedContent,
-    GetOptions, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store, UploadId,
-    VersioningState, VersionsQuery,
+    GetOptions, ListQuery, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store,
+    UploadId, VersioningState, VersionsQuery,
 };
 
 use crate::ground::{
@@ -322,6 +322,56 @@ fn a_third_users_documents_are_not_believed() {
     ground.on(Lane::Node, ALICE, |store| denied("document", store.document(&shared, &cors).map(drop)));
     ground.collect();
     assert!(path.is_symlink() && !ground.check().is_empty(), "gc leaves it, and fsck reports it");
+}
+
+/// In a bucket with the sticky bit, nobody can keep others from listing it by closing a directory.
+#[test]
+fn a_closed_directory_of_another_user_hides_nothing_else() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    for (name, mode) in [("sticky", 0o1777), ("team", 0o777)] {
+        let bucket = ground.bucket(name, ALICE, mode);
+        for path in ["a/x", "private/x", "z"] {
+            ground.write(&format!("{name}/{path}"), ALICE, 0o644, "x");
+        }
+        chmod(&ground.path(&format!("{name}/private")), 0o700);
+        for lane in Lane::ALL {
+            let list = |delimiter: Option<&str>| {
+                let query = ListQuery { delimiter: delimiter.map(str::to_owned), ..Default::default() };
+                ground.on(lane, BOB, |store| {
+                    let page = store.list(&bucket, &query)?;
+                    Ok(page.entries.iter().map(|entry| entry.name().to_owned()).collect::<Vec<_>>())
+                })
+            };
+            match name {
+                "sticky" => {
+                    assert_eq!(list(None).unwrap(), ["a/x", "z"], "{lane:?}");
+                    assert_eq!(list(Some("/")).unwrap(), ["a/", "private/", "z"], "{lane:?}");
+                }
+                _ => denied("a listing that would not be complete", list(None)),
+            }
+        }
+    }
+}
+
+/// A document that controls access is ignored if other users may have changed it.
+#[test]
+fn a_policy_that_others_may_write_to_is_not_believed() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (team, policy) = (ground.bucket("team", ALICE, 0o775), DocumentKind::known("policy"));
+    ground.write("team/.fordway/document-policy", ALICE, 0o664, "{}");
+    for lane in Lane::ALL {
+        ground.on(lane, ALICE, |store| denied("the policy", store.document(&team, &policy)));
+    }
+    chmod(&ground.path("team/.fordway/document-policy"), 0o644);
+    ground.on(Lane::Node, ALICE, |store| {
+        assert_eq!(store.document(&team, &policy).unwrap().as_deref(), Some(&b"{}"[..]));
+    });
 }
 
 /// Anybody may create a link in a bucket, but for a user who is limited to some buckets, no link leads to another

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
@@ -111,13 +112,14 @@ fn gc_changes_no_mode_behind_a_link() {
 
 /// Holds every lock of a bucket, as its owner may, until the returned file is dropped.
 pub(crate) fn hold_all_locks(ground: &Ground, path: &str) -> File {
-    let path = ground.path(path);
-    as_user(ALICE, || {
-        let table = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        fordway_sys::lock_file(&table, Duration::from_secs(5)).unwrap();
-        assert!(table.as_raw_fd() >= 0);
-        table
-    })
+    as_user(ALICE, || hold_all_locks_here(&ground.path(path)))
+}
+
+fn hold_all_locks_here(path: &Path) -> File {
+    let table = fs::OpenOptions::new().write(true).open(path).unwrap();
+    fordway_sys::lock_file(&table, Duration::from_secs(5)).unwrap();
+    assert!(table.as_raw_fd() >= 0);
+    table
 }
 
 #[test]
@@ -195,6 +197,29 @@ fn a_put_that_waited_for_a_lock_is_done() {
         deleting.join().unwrap().unwrap();
     });
     assert_eq!(read(&alice, &alices, "k").unwrap(), b"at last");
+}
+
+/// A lock table that has been renamed is not used any more, because other processes do not find it.
+#[test]
+fn a_lock_table_is_used_only_by_its_name() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let alices = ground.bucket("alice", ALICE, 0o755);
+    let area = ground.path("alice/.fordway");
+    ground.on(Lane::Embedded, ALICE, |store| {
+        for body in [b"x", b"y"] {
+            put(store, &alices, "k", body).unwrap();
+        }
+        fs::rename(area.join("locks"), area.join("locks-aside")).unwrap();
+        fs::write(area.join("locks"), "").unwrap();
+        let _held = hold_all_locks_here(&area.join("locks"));
+        for attempt in 0..3 {
+            let error = put(store, &alices, "k", b"z").expect_err("the lock is held");
+            assert_eq!(error.kind(), ErrorKind::LockTimeout, "attempt {attempt}");
+        }
+    });
 }
 
 #[test]

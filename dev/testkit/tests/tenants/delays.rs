@@ -132,7 +132,7 @@ fn a_lifecycle_run_waits_once_for_a_user_who_holds_all_locks() {
 /// Starts a program that holds the locks of all keys, but not the lock of a run over the bucket.
 fn hold_key_locks(ground: &Ground, path: &str) -> Child {
     let code = "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX, 1 << 24); \
-                print('held', flush=True); sys.stdin.read()";
+                print('held', end='', flush=True); sys.stdin.read()";
     let mut command = Command::new("python3");
     command.args(["-c", code]).arg(ground.path(path)).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut holder = as_user(ALICE, || command.spawn().unwrap());

@@ -123,10 +123,16 @@ impl Ground {
 
     /// Sets a rule, as `uid`, by which every object of the bucket expires after a day.
     pub(crate) fn expire_all(&self, bucket: &Bucket, uid: u32) {
-        let rule = "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>\
-                    <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
+        self.set_rule(bucket, uid, "<Expiration><Days>1</Days></Expiration>");
+    }
+
+    /// Sets a lifecycle rule as `uid`. `action` is the part of the rule that says what expires.
+    pub(crate) fn set_rule(&self, bucket: &Bucket, uid: u32, action: &str) {
+        let document = format!(
+            "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>{action}</Rule></LifecycleConfiguration>"
+        );
         let kind = DocumentKind::known("lifecycle");
-        self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, rule.as_bytes()).unwrap());
+        self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, document.as_bytes()).unwrap());
     }
 
     /// Runs root's `lifecycle` with a day of a nanosecond.

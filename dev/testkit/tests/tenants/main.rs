@@ -7,5 +7,6 @@ mod buckets;
 mod criticals;
 mod delays;
 mod ground;
+mod lifecycle;
 mod links;
 mod matrix;

@@ -78,7 +78,7 @@ impl PosixStore {
     ) -> Result<FsckSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
-        let actors = Rc::new(RoleCache::new());
+        let actors = Rc::new(RoleCache::new(&self.inner));
         let mut check =
             FsckRun { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
         for bucket in &buckets {

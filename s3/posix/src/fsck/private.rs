@@ -5,7 +5,7 @@ use std::fs::File;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
 
-use crate::area::{TrustedOwner, names_of, read_small};
+use crate::area::{TrustedOwner, each_name, read_small};
 use crate::fsck::{FindingKind, FsckRun, show_name};
 use crate::layout::{
     TMP, VERSIONING, is_hidden_name, is_private_dir_name, is_private_name, is_setting_name, join, meta_dir,
@@ -108,9 +108,14 @@ impl FsckRun<'_> {
 
     fn staged_names(&mut self, private: &File, path: &str) -> Result<()> {
         let Ok(dir) = open_child(private, TMP) else { return Ok(()) };
-        let names = names_of(&dir).unwrap_or_default();
-        let mut strays = names.iter().filter(|name| !is_hidden_name(name));
-        strays.try_for_each(|name| self.found(FindingKind::StrayPrivate, join(path, name), ""))
+        let mut told = Ok(());
+        // A directory that cannot be read has no names to report.
+        let _ = each_name(&dir, |name| {
+            if told.is_ok() && !is_hidden_name(name) {
+                told = self.found(FindingKind::StrayPrivate, join(path, name), "");
+            }
+        });
+        told
     }
 
     fn owner_in_area(
@@ -122,7 +127,7 @@ impl FsckRun<'_> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
         // Danger is judged as for root: a file that belongs to neither root nor the bucket's owner is dangerous to all
         // other writers.
-        let danger = guard.danger(&state, 0).filter(|_| state.is_dir || !guard.trusts(state.user));
+        let danger = guard.danger(&state, 0);
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }
 }

@@ -67,7 +67,7 @@ impl PosixStore {
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let actors = Rc::new(RoleCache::new());
+        let actors = Rc::new(RoleCache::new(&self.inner));
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
@@ -205,11 +205,6 @@ impl<'s> GcRun<'s> {
         (garbage, owner): (GarbageFile, u32),
         remove: impl Fn() -> Result<bool>,
     ) -> Result<bool> {
-        let inner = self.inner;
-        let remove = || {
-            inner.volume.dirs.forget_all();
-            remove()
-        };
         let removed = match (self.options.dry_run, self.finds_locks_held) {
             (true, _) => Ok(true),
             (false, false) => self.actors.or_as(Some(owner), remove),

@@ -7,6 +7,10 @@
 //! expired.
 //!
 //! A locked version never expires; the next run after the end of its retention removes it.
+//!
+//! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
+//! owners. In a bucket that other users may write to, they may set rules as well; these are applied with the rights of
+//! the user who set them, so nobody can use rules to remove what they could not remove themselves.
 
 mod versions;
 
@@ -136,7 +140,8 @@ pub struct LifecycleSummary {
 
 impl PosixStore {
     /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
-    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them.
+    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them; if
+    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them.
     /// Memory: one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination
     /// of the file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
     pub fn run_lifecycle(
@@ -145,12 +150,12 @@ impl PosixStore {
         tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Result<LifecycleSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let actors = Rc::new(RoleCache::new());
+        let actors = Rc::new(RoleCache::new(&self.inner));
         let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => {
-                    let done = actors.act_as(owner, || Ok(run.bucket(bucket)))?;
+                    let done = actors.act_as(owner, || Ok(run.bucket(bucket, owner)))?;
                     run.survive(bucket, "", done)?;
                 }
                 // The bucket's owner has removed it in the meantime.
@@ -178,6 +183,8 @@ pub(super) struct LifecycleRun<'s> {
     /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
     /// bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
+    /// Whether the run may act as the owner of an object.
+    acts_for_owners: bool,
 }
 
 /// The result of checking again, with the lock held, whether an object is due.
@@ -206,6 +213,7 @@ impl<'s> LifecycleRun<'s> {
             next,
             is_ended: false,
             finds_locks_held: false,
+            acts_for_owners: false,
         }
     }
 
@@ -229,16 +237,26 @@ impl<'s> LifecycleRun<'s> {
         }
     }
 
-    fn bucket(&mut self, bucket: &Bucket) -> Result<()> {
+    fn bucket(&mut self, bucket: &Bucket, owner: u32) -> Result<()> {
         self.finds_locks_held = false;
-        let Some(document) = self.inner.document(bucket, &RULES)? else { return Ok(()) };
+        let Some((document, author)) = self.inner.document_and_owner(bucket, &RULES)? else {
+            return Ok(());
+        };
+        self.acts_for_owners = author == owner || author == 0;
         let rules = read(&document).map_err(|error| {
             let why = format!("the lifecycle rules are not valid: {}; put valid ones", error.message);
             Error::new(ErrorKind::Corrupt, why)
         })?;
         let rules: Vec<_> = rules.into_iter().filter(|rule| rule.is_enabled).collect();
+        match self.acts_for_owners {
+            true => self.alone_in(bucket, &rules),
+            false => self.actors.clone().act_as(author, || self.alone_in(bucket, &rules)),
+        }
+    }
+
+    fn alone_in(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let inner = self.inner;
-        match inner.alone_in(bucket, || self.apply(bucket, &rules))? {
+        match inner.alone_in(bucket, || self.apply(bucket, rules))? {
             Some(()) => Ok(()),
             None => {
                 self.summary.busy += 1;
@@ -301,11 +319,7 @@ impl<'s> LifecycleRun<'s> {
             true => Ok(Verdict::Changed),
             false => {
                 self.pace()?;
-                let inner = self.inner;
-                let act = || {
-                    inner.volume.dirs.forget_all();
-                    act()
-                };
+                let owner = owner.filter(|_| self.acts_for_owners);
                 match self.finds_locks_held {
                     true => with_lock_patience(Duration::ZERO, || self.actors.or_as(owner, act)),
                     false => self.actors.or_as(owner, act),

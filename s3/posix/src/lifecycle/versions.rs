@@ -1,19 +1,24 @@
 //! Expires versions and delete markers in buckets that keep versions.
 
+use std::fs::File;
 use std::time::SystemTime;
 
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
+use fordway_sys::stat_in;
 use fordway_wire::lifecycle::LifecycleRule;
 
 use super::{ExpiryRecheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
 use crate::PosixStoreState;
+use crate::area::TrustedOwner;
+use crate::errors::from_errno;
+use crate::layout::versions_of;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::version_names::{NoncurrentVersion, archived_place, order_in};
 
 /// What is known about the versions of the key that the listing has reached.
 #[derive(Default)]
-struct KeyState {
+struct VersionScanState {
     key: String,
     /// The time at which the next newer version was written, so that this version became noncurrent.
     replaced: Option<SystemTime>,
@@ -26,7 +31,7 @@ struct KeyState {
 impl LifecycleRun<'_> {
     /// Expires versions of a bucket that keeps them.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
-        let (mut query, mut state) = (VersionsQuery::default(), KeyState::default());
+        let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
         loop {
             let page = self.inner.list_versions(bucket, &query)?;
             for version in &page.versions {
@@ -48,7 +53,7 @@ impl LifecycleRun<'_> {
         &mut self,
         bucket: &Bucket,
         found: &VersionSummary,
-        state: &mut KeyState,
+        state: &mut VersionScanState,
         rules: &[LifecycleRule],
     ) -> Result<()> {
         let replaced = state.replaced.replace(found.modified);
@@ -160,7 +165,12 @@ impl LifecycleRun<'_> {
     }
 
     /// Removes the delete marker of a key that has no versions left.
-    fn end_of_key(&mut self, bucket: &Bucket, state: KeyState, rules: &[LifecycleRule]) -> Result<()> {
+    fn end_of_key(
+        &mut self,
+        bucket: &Bucket,
+        state: VersionScanState,
+        rules: &[LifecycleRule],
+    ) -> Result<()> {
         let Some((version, made)) = state.marker else { return Ok(()) };
         let day = self.day();
         let is_due = |rule: &&LifecycleRule| {
@@ -225,7 +235,8 @@ impl NoncurrentVersionReference<'_> {
         let NoncurrentVersionReference { bucket, key, version } = *self;
         let current = inner.volume.locate(bucket, key, contents)?.map(|(_, opened)| opened);
         let archived = inner.volume.archived(bucket, key)?;
-        if !check.is_noncurrent_due(version, current.as_ref(), &archived) {
+        let witnesses = VersionWitnesses::of(inner, (bucket, key, version), &archived, contents)?;
+        if !check.is_noncurrent_due(version, current.as_ref(), &archived, &witnesses) {
             return Ok(Verdict::Spared);
         }
         if let Some(seen) = seen {
@@ -241,34 +252,85 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
+/// Determines which files prove that a version was replaced. Where the bucket has the sticky bit, any user may create
+/// names beside another user's versions. Such names must not make a version seem older than it is, or seem to have more
+/// newer versions than it has.
+struct VersionWitnesses {
+    /// The key's versions directory, the owner of the version, and the other trusted user; `None` if every writer is
+    /// trusted.
+    doubts: Option<(File, u32, TrustedOwner)>,
+}
+
+impl VersionWitnesses {
+    fn of(
+        inner: &PosixStoreState,
+        (bucket, key, version): (&Bucket, &Key, &VersionId),
+        archived: &[NoncurrentVersion],
+        contents: PrivateDirectoryContents,
+    ) -> Result<Self> {
+        let failed = |errno| from_errno(errno, "reading .fordway");
+        let (Some(guard), Some(this)) =
+            (contents.guard, archived.iter().find(|found| found.version == *version))
+        else {
+            return Ok(VersionWitnesses { doubts: None });
+        };
+        let dir = inner.volume.open_dir(&versions_of(bucket, key)).map_err(failed)?;
+        let owner = stat_in(&dir, &this.name()).map_err(failed)?.user;
+        Ok(VersionWitnesses { doubts: Some((dir, owner, guard)) })
+    }
+
+    fn trusts(&self, user: u32) -> bool {
+        self.doubts.as_ref().is_none_or(|(_, owner, guard)| user == *owner || guard.trusts(user))
+    }
+
+    /// Returns whether a trusted user created this name. Cost: one `newfstatat` in a bucket with the sticky bit.
+    fn trust_name(&self, name: &NoncurrentVersion) -> bool {
+        self.doubts
+            .as_ref()
+            .is_none_or(|(dir, ..)| stat_in(dir, &name.name()).is_ok_and(|state| self.trusts(state.user)))
+    }
+
+    /// Returns when the latest version was written. Anyone may set any time of modification on their own file, so for
+    /// a user who is not trusted, the time of the last change counts.
+    fn written_latest(&self, current: &ObjectFile) -> SystemTime {
+        let written = written_latest(current);
+        match self.trusts(current.stat.user) {
+            true => written,
+            false => written.max(system_time(current.stat.changed_ns)),
+        }
+    }
+}
+
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
-    /// first.
+    /// first. Cost: for at most as many names as the rule keeps and two more, the cost of `VersionWitnesses`.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
         current: Option<&ObjectFile>,
         archived: &[NoncurrentVersion],
+        witnesses: &VersionWitnesses,
     ) -> bool {
         let latest = current.map(ObjectFile::version);
-        // The latest version may also have a name among the old versions.
-        let old = archived.iter().filter(|found| latest.as_ref() != Some(&found.version));
-        let mut newer_than_this = old.take_while(|found| found.version != *version).collect::<Vec<_>>();
-        if latest.as_ref() == Some(version) || !archived.iter().any(|found| found.version == *version) {
+        let Some(at) = archived.iter().position(|found| found.version == *version) else { return false };
+        if latest.as_ref() == Some(version) {
             return false;
         }
-        let replaced = match (newer_than_this.last(), current) {
+        // The latest version may also have a name among the old versions.
+        let newer = archived[..at].iter().rev().filter(|found| latest.as_ref() != Some(&found.version));
+        let kept = self.rule.noncurrent.and_then(|rule| rule.newer).unwrap_or(0) as usize;
+        // If there is no current version, the newest name is the latest version, a delete marker.
+        let hidden = usize::from(current.is_none());
+        let newer: Vec<_> =
+            newer.filter(|found| witnesses.trust_name(found)).take(kept.max(1) + hidden).collect();
+        let replaced = match (newer.first(), current) {
             (Some(next), _) => written(next),
-            (None, Some(current)) => written_latest(current),
+            (None, Some(current)) => witnesses.written_latest(current),
             // This version is now the latest, because a POSIX program has removed the file of the previous latest
             // version.
             (None, None) => return false,
         };
-        if current.is_none() {
-            // The first name is the latest version, a delete marker.
-            newer_than_this.remove(0);
-        }
-        let newer = u32::try_from(newer_than_this.len()).unwrap_or(u32::MAX);
+        let newer = u32::try_from(newer.len() - hidden).unwrap_or(u32::MAX);
         self.rule.noncurrent_expiry(replaced, newer, self.day).is_some_and(|due| due <= self.now)
     }
 }

@@ -19,11 +19,10 @@ use std::sync::Arc;
 use fordway_store::{Bucket, Error, ErrorKind, PartInfo, PutResult, Result, UploadId};
 use fordway_sys::{
     Errno, FileSystemSharing, Mode, OFlags, copy_range, forget_names, inode_among, look_again,
-    look_up_existing, open_in, read_dir, remove_dir, remove_file, stat, stat_in, stat_now, sync_data,
-    write_all_at,
+    look_up_existing, open_in, remove_dir, remove_file, stat, stat_in, stat_now, sync_data, write_all_at,
 };
 
-use crate::area::read_small;
+use crate::area::{read_small, remove_each};
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, is_hidden_name, upload_dir, upload_of};
@@ -300,15 +299,15 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    let mut names = Vec::new();
-    read_dir(&dir, |name, _| names.extend(std::str::from_utf8(name).ok().map(str::to_owned)))?;
-    for name in names.iter().filter(|name| role_of(name).is_some()) {
-        match remove_file(&dir, name) {
+    remove_each(
+        &dir,
+        |name| role_of(name).is_some(),
+        |dir, name| match remove_file(dir, name) {
             // Fordway creates no directories here.
-            Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
+            Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
+            removed => removed,
+        },
+    )?;
     match remove_dir(uploads, name) {
         Err(Errno::NOENT) => Ok(()),
         done => done,

@@ -107,6 +107,11 @@ const BY_HEADER: &[(&str, &str)] = &[
 /// The operations that create the objects that these headers describe.
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
+/// The operations that can require an ETag. The response reveals whether the object has this ETag, so the caller must
+/// be allowed to read the object (Conditional writes, Conditional deletes, S3 user guide).
+const CONDITIONAL: [&str; 5] =
+    ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
+
 /// The operations that can bypass retention in governance mode, if a header says so.
 const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
@@ -151,6 +156,9 @@ pub(super) fn needed<'r>(
         && facts.header(BYPASS).is_some_and(|text| text.eq_ignore_ascii_case("true"))
     {
         needs.extend(["BypassGovernanceRetention"].iter().filter_map(need));
+    }
+    if CONDITIONAL.contains(&operation) && facts.names_etag() {
+        needs.extend(["GetObject"].iter().filter_map(need));
     }
     match operation {
         "CopyObject" | "UploadPartCopy" => needs.extend(source(facts)),

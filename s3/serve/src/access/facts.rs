@@ -61,6 +61,8 @@ const HEADERS: [&str; 20] = [
     "x-amz-copy-source",
 ];
 const COPY_SOURCE: &str = "x-amz-copy-source";
+/// The condition key of an ETag that the object must have.
+pub(crate) const IF_MATCH: &str = "s3:if-match";
 /// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
@@ -87,6 +89,13 @@ impl<'r> PolicyRequestContext<'r> {
     /// yet.
     pub(super) fn awaits_body(&self, operation: &str) -> bool {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
+    }
+
+    /// Returns whether the request states an ETag that the object must have.
+    pub(super) fn names_etag(&self) -> bool {
+        let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == IF_MATCH);
+        let tag = stated.map(|(_, tag)| tag.as_str()).or_else(|| self.header("if-match"));
+        tag.is_some_and(|tag| tag.trim() != "*")
     }
 
     /// Adds the tags in the request's body.
@@ -225,7 +234,13 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
-        let parsed = self.header("x-amz-tagging").and_then(|text| tagging::decode(text).ok());
+        // A copy has the tags of its source unless it replaces them.
+        let is_used = self.header(COPY_SOURCE).is_none()
+            || self
+                .header("x-amz-tagging-directive")
+                .is_some_and(|text| text.eq_ignore_ascii_case("REPLACE"));
+        let stated = self.header("x-amz-tagging").filter(|_| is_used);
+        let parsed = stated.and_then(|text| tagging::decode(text).ok());
         let tags = self.tags.cloned().or(parsed).unwrap_or_default();
         for (name, value) in tags {
             keys.add(format!("s3:requestobjecttag/{name}"), value);

@@ -23,7 +23,7 @@ use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Pr
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
 use http::StatusCode;
 
-pub(crate) use facts::{PolicyRequestContext, RequestOrigin};
+pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RequestOrigin};
 #[cfg(test)]
 pub(crate) use known::block_of;
 pub(crate) use known::{BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, forget_rules, read as read_rules};

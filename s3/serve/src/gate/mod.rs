@@ -13,7 +13,8 @@ mod table;
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use fordway_wire::sigv2;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use percent_encoding::percent_decode_str;
 
 pub(crate) use document::{decoded_md5, take_document};
@@ -83,7 +84,43 @@ pub(crate) fn admit<B>(
         return Err(GateRefusal::bad("InvalidArgument", message));
     }
     check_headers(operation, request.method(), headers)?;
+    check_has_length(operation, request)?;
+    check_is_signed(operation, &parameters)?;
     Ok(operation)
+}
+
+/// Refuses an upload whose end HTTP/1 does not state: such a request has no body, so whatever the client sends would be
+/// replaced by an empty object. Errors: `MissingContentLength`.
+fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
+    let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
+    let has = |name| request.headers().contains_key(name);
+    match is_upload && request.version() <= Version::HTTP_11 {
+        true if !has(header::CONTENT_LENGTH) && !has(header::TRANSFER_ENCODING) => Err(GateRefusal {
+            status: StatusCode::LENGTH_REQUIRED,
+            code: "MissingContentLength",
+            message: composed("You must provide the Content-Length HTTP header.", "", &[]),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a URL with a version 2 signature that does not cover the parameter which selects the operation: anyone who
+/// has the URL could have added that parameter. Errors: `AccessDenied`.
+fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>]) -> Result<(), GateRefusal> {
+    let has = |wanted: &str| parameters.iter().any(|(name, _)| name == wanted);
+    if !has("AWSAccessKeyId") {
+        return Ok(());
+    }
+    // A listing of another version of the protocol is a listing nonetheless.
+    let is_free = |name: &str| name == "list-type" || sigv2::covers(name);
+    match operation.selecting_parameters.iter().find(|(name, _)| !is_free(name)) {
+        None => Ok(()),
+        Some((name, _)) => Err(GateRefusal {
+            status: StatusCode::FORBIDDEN,
+            code: "AccessDenied",
+            message: format!("a version 2 signature does not cover {name}; sign with version 4"),
+        }),
+    }
 }
 
 /// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long
@@ -279,6 +316,10 @@ fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap
         if !is_of_amazon && !changes {
             continue;
         }
+        if !method.is_safe() && is_condition(name) && headers.get(name).is_some_and(is_blank) {
+            let message = format!("the condition {name} is empty; state a value, or omit the header");
+            return Err(GateRefusal::bad("InvalidArgument", message));
+        }
         let permits = operation.header(name.as_str());
         if permits.is_none() && is_of_amazon && TABLE.is_harmless_header(name.as_str()) {
             continue;
@@ -286,6 +327,18 @@ fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap
         check_header(operation, name, permits.unwrap_or(&PermittedValues::Nothing), headers)?;
     }
     Ok(())
+}
+
+/// Returns whether the header states a condition of HTTP or of S3.
+fn is_condition(name: &HeaderName) -> bool {
+    CONDITIONS.contains(name)
+        || ["x-amz-if-match-", "x-amz-copy-source-if-", "x-amz-rename-source-if-"]
+            .iter()
+            .any(|start| name.as_str().starts_with(start))
+}
+
+fn is_blank(value: &HeaderValue) -> bool {
+    value.as_bytes().trim_ascii().is_empty()
 }
 
 fn check_header(

@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(written(204, PreparedBody::Nothing, true).0, "HTTP/1.1 204 No Content\r\n");
         assert_eq!(written(304, bytes(), true).0, "HTTP/1.1 304 Not Modified\r\n");
         assert_eq!(written(200, PreparedBody::Nothing, true).0, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n");
-        let unknown = || PreparedBody::Document(s3s::Body::http_body_unsync(Endless));
+        let unknown = || PreparedBody::Document(s3s::Body::http_body_unsync(UnknownLengthBody));
         let (head, ends_connection) = written(200, unknown(), true);
         assert!(head.ends_with("transfer-encoding: chunked\r\n") && !ends_connection);
         let (head, ends_connection) = written(200, unknown(), false);
@@ -326,9 +326,9 @@ mod tests {
     }
 
     /// A body of unknown length.
-    struct Endless;
+    struct UnknownLengthBody;
 
-    impl http_body::Body for Endless {
+    impl http_body::Body for UnknownLengthBody {
         type Data = Bytes;
         type Error = std::convert::Infallible;
 

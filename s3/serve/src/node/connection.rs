@@ -20,14 +20,14 @@ use crate::node::content::ResponseOutbox;
 use crate::node::http::{HttpService, is_http};
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
-use crate::node::stats::{AdaptivePollState, NodeActivity};
+use crate::node::stats::{AdaptivePollState, BusyConnectionCounter};
 
 /// State that all connections share.
 pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccess,
     /// The keys of clients that connect over TCP.
     pub(super) keys: Option<AccessKeyPair>,
-    pub(super) activity: NodeActivity,
+    pub(super) activity: BusyConnectionCounter,
     pub(super) stats: Arc<NodeStats>,
     pub(super) limits: Arc<NodeLimits>,
     /// How long a thread polls for the next request before it sleeps.

@@ -23,7 +23,7 @@ use crate::node::access::{NodeAccess, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
-use crate::node::stats::{NodeActivity, NodeStats};
+use crate::node::stats::{BusyConnectionCounter, NodeStats};
 use crate::{AccessKeyPair, StoreOpener, UserLimits};
 
 /// How long the accept loop pauses when the process has run out of file descriptors.
@@ -158,7 +158,7 @@ impl NodeGateway {
         let shared = Arc::new(NodeGatewayState {
             access,
             keys: config.tcp.as_ref().map(|tcp| tcp.keys.clone()),
-            activity: NodeActivity::new(thread::available_parallelism().map_or(1, usize::from)),
+            activity: BusyConnectionCounter::new(thread::available_parallelism().map_or(1, usize::from)),
             stats: Arc::new(NodeStats::new()),
             limits: Arc::new(NodeLimits {
                 memory: ResourceSemaphore::new(config.memory_bytes_max),

@@ -124,7 +124,7 @@ const RARELY: u32 = 64;
 
 /// State that all connections share.
 #[derive(Debug)]
-pub(super) struct NodeActivity {
+pub(super) struct BusyConnectionCounter {
     start: Instant,
     cores: u64,
     /// The counts of the two latest periods.
@@ -148,10 +148,10 @@ pub(super) struct AdaptivePollState {
     moves: u32,
 }
 
-impl NodeActivity {
+impl BusyConnectionCounter {
     /// Creates the state for a machine with this many cores.
     pub(super) fn new(cores: usize) -> Self {
-        NodeActivity {
+        BusyConnectionCounter {
             start: Instant::now(),
             cores: cores as u64,
             periods: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn looking_out_ends_when_cores_are_few() {
-        let activity = NodeActivity::new(4);
+        let activity = BusyConnectionCounter::new(4);
         let mut connections: Vec<AdaptivePollState> = (0..3).map(|_| AdaptivePollState::default()).collect();
         assert!(activity.note(&mut connections[0]) && activity.note(&mut connections[0]));
         assert!(activity.note(&mut connections[1]), "two clients and two threads fit four cores");

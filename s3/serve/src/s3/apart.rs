@@ -22,8 +22,8 @@ use crate::users::User;
 const LONG: Duration = Duration::from_micros(200);
 
 /// Runs `work` on a separate thread with the store of `user`. Both threads use the same store object, so the work acts
-/// as the same user. Each user's work occupies at most half of the threads, so a user whose directories take a long
-/// time to read delays only their own requests. Errors: from `work`.
+/// as the same user. Each user's work occupies at most half of the threads, here and at a file server, so a user whose
+/// directories take a long time to read delays only their own requests. Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,

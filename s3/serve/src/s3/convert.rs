@@ -117,17 +117,26 @@ pub(super) fn write_conditions(
 pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions in a head, from the headers with these `names`. An invalid date is ignored (RFC 9110 section
-/// 13.1.3). Errors: `InvalidArgument`.
+/// Reads the conditions in a head, from the headers with these `names`. An invalid date is ignored in HTTP's own headers
+/// (RFC 9110 section 13.1.3), but not in those of S3, for instance for the source of a copy. Errors: `InvalidArgument`.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
-    let date = |name: &HeaderName| headers.get(name).and_then(|value| parse_http(value.to_str().ok()?));
     Ok(Conditions {
         if_match: tags_in(headers, if_match)?,
         if_none_match: tags_in(headers, if_none_match)?,
-        if_modified_since: date(modified),
-        if_unmodified_since: date(unmodified),
+        if_modified_since: date_in(headers, modified)?,
+        if_unmodified_since: date_in(headers, unmodified)?,
     })
+}
+
+fn date_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<SystemTime>> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    match value.to_str().ok().and_then(parse_http) {
+        None if name.as_str().starts_with("x-amz-") => {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is not an HTTP date")).into())
+        }
+        date => Ok(date),
+    }
 }
 
 /// Reads the ETags in a header. Some clients omit the quotes.
@@ -149,6 +158,11 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<ETa
 /// `MetadataTooLarge`.
 pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
+    // Several headers with the same name form one list.
+    let list = |name: HeaderName| {
+        let values: Vec<_> = headers.get_all(name).iter().map(text_of).collect();
+        (!values.is_empty()).then(|| values.join(", "))
+    };
     let mut user = BTreeMap::<String, String>::new();
     let mut bytes = 0;
     for (name, value) in headers {
@@ -171,10 +185,10 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     }
     let metadata = Metadata {
         content_type: text(header::CONTENT_TYPE),
-        content_encoding: text(header::CONTENT_ENCODING).and_then(|coding| without_transfer_coding(&coding)),
-        content_language: text(header::CONTENT_LANGUAGE),
+        content_encoding: list(header::CONTENT_ENCODING).and_then(|coding| without_transfer_coding(&coding)),
+        content_language: list(header::CONTENT_LANGUAGE),
         content_disposition: text(header::CONTENT_DISPOSITION),
-        cache_control: text(header::CACHE_CONTROL),
+        cache_control: list(header::CACHE_CONTROL),
         expires: text(header::EXPIRES),
         user,
     };
@@ -282,7 +296,8 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let found = pairs.find(|(known, _)| percent_decode_str(known).eq(name.bytes()));
-    Some(percent_decode_str(found?.1).decode_utf8_lossy().into_owned())
+    let spaced = found?.1.replace('+', " ");
+    Some(percent_decode_str(&spaced).decode_utf8_lossy().into_owned())
 }
 
 /// Returns the URL of an object, with the host of the request, or only the path if the request has no host.
@@ -390,7 +405,7 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
         }
     }
     for (name, value) in &metadata.user {
-        put(&format!("x-amz-meta-{name}"), header_text::encode(value).as_bytes())?;
+        put(&format!("x-amz-meta-{name}"), header_text::encode_for_response(value).as_bytes())?;
     }
     Some(())
 }

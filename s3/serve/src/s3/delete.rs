@@ -17,7 +17,7 @@ use s3s::dto::{
 use s3s::{S3ErrorCode, S3Response};
 use time::OffsetDateTime;
 
-use crate::access::{PolicyRequestContext, authorise, is_open};
+use crate::access::{IF_MATCH, PolicyRequestContext, authorise, is_open};
 use crate::s3::convert::{names, version, version_name, write_conditions, written};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
@@ -56,7 +56,10 @@ pub(super) async fn refused(
     for object in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open) {
         let version = object.version_id.as_deref().filter(|version| !version.is_empty());
         let names = (input.bucket.as_str(), object.key.as_str());
-        refused.push(match authorise(user, "DeleteObject", names, &facts.of_version(version)).await {
+        let condition = object.e_tag.as_ref().map(|tag| (IF_MATCH, tag.value().to_owned()));
+        let facts = facts.of_version(version);
+        let facts = if condition.is_some() { facts.with(condition.as_slice()) } else { facts };
+        refused.push(match authorise(user, "DeleteObject", names, &facts).await {
             Ok(()) => false,
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
             Err(failure) => return Err(failure),

@@ -260,10 +260,10 @@ impl BodyTrailers {
         self.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
     }
 
-    /// Returns whether there are trailers other than a signature.
-    fn is_any(&self) -> bool {
-        let is_content = |name: &HeaderName| name != TRAILER_SIGNATURE;
-        self.read(|headers| headers.keys().any(is_content)).unwrap_or_default()
+    /// Returns a trailer that is neither a signature nor called `announced`.
+    fn unannounced(&self, announced: &str) -> Option<String> {
+        let is_other = |name: &&HeaderName| **name != TRAILER_SIGNATURE && name.as_str() != announced;
+        self.read(|headers| headers.keys().find(is_other).map(ToString::to_string)).flatten()
     }
 
     /// Passes the trailers to `read`, if there are any.
@@ -306,27 +306,39 @@ impl StatedChecksum {
     /// trailer was not announced; `InvalidRequest` if it is not a valid checksum.
     fn value(self) -> OperationResult<Option<Checksum>> {
         let Some(trailers) = self.trailers else { return Ok(self.value) };
-        let Some(algorithm) = self.announced else {
-            return match trailers.is_any() {
-                true => Err(malformed_trailer("x-amz-trailer names no checksum; announce it there")),
-                false => Ok(self.value),
-            };
-        };
-        let name = algorithm.header();
+        let name = self.announced.map_or("", ChecksumAlgorithm::header);
+        if let Some(other) = trailers.unannounced(name) {
+            return Err(malformed_trailer(&format!(
+                "x-amz-trailer does not name {other}; announce it there"
+            )));
+        }
+        if self.announced.is_none() {
+            return Ok(self.value);
+        }
         let text = trailers.get(name);
         let text = text.ok_or_else(|| malformed_trailer(&format!("the trailer {name} is missing")))?;
-        Checksum::from_base64(algorithm, text.trim()).map(Some).map_err(|error| {
+        let checksum = self.announced.map(|algorithm| Checksum::from_base64(algorithm, text.trim()));
+        checksum.transpose().map_err(|error| {
             let words = format!("Value for {name} trailing header is invalid.");
             invalid_request(composed(&words, error.detail(), &[]))
         })
     }
 }
 
-/// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any.
+/// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any. Errors: `InvalidRequest` if it
+/// announces anything else, which would be ignored.
 fn announced_algorithm(headers: &HeaderMap) -> OperationResult<Option<ChecksumAlgorithm>> {
     let names = headers.get(TRAILER_NAMES).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let mut names = names.split(',').filter_map(|name| name.trim().strip_prefix("x-amz-checksum-"));
-    names.next().map(algorithm).transpose()
+    let mut names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let Some(name) = names.next() else { return Ok(None) };
+    if names.next().is_some() {
+        return Err(several_checksums());
+    }
+    let Some(named) = name.to_ascii_lowercase().strip_prefix("x-amz-checksum-").map(algorithm) else {
+        let words = "The value specified in the x-amz-trailer header is not supported";
+        return Err(invalid_request(composed(words, &format!("{name:?} is not a checksum"), &[])));
+    };
+    named.map(Some)
 }
 
 /// Reads `Content-MD5`. Errors: `InvalidDigest`.

@@ -127,7 +127,7 @@ impl User {
 
     /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
     pub(crate) fn at(self: Arc<Self>, bucket: &str) -> Result<Arc<Self>> {
-        let server = NetworkFileServer::of(&*self.store, bucket)?;
+        let server = NetworkFileServer::of(&*self.store, bucket, self.uid)?;
         if server.is_none() {
             return Ok(self);
         }
@@ -338,8 +338,8 @@ impl Users {
     /// Returns the file server of the whole root or of `bucket`, if there is one. Cost: no system call.
     pub(crate) fn server_of(&self, bucket: &str) -> Option<NetworkFileServer> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
-        let store = by_key.values().next().map(|user| user.store.clone())?;
-        NetworkFileServer::of(&*store, bucket).ok().flatten()
+        let (store, uid) = by_key.values().next().map(|user| (user.store.clone(), user.uid))?;
+        NetworkFileServer::of(&*store, bucket, uid).ok().flatten()
     }
 
     /// Returns whether there is a directory to serve. For a directory on a file server, relies on the latest checks;

@@ -1,0 +1,62 @@
+//! Lifecycle runs by root in buckets that several users may write to.
+
+use std::fs;
+
+use fordway_store::{ObjectVersions, VersioningState, VersionsQuery};
+
+use crate::ground::{ALICE, BOB, Ground, Lane, is_root, put};
+
+/// In a bucket with the sticky bit, Bob may create names beside Alice's old versions. None of them may make a version
+/// expire, whatever version or delete marker it stands for.
+#[test]
+fn names_of_a_third_user_make_no_version_expire() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let shared = ground.bucket("shared", ALICE, 0o1777);
+    ground.on(Lane::Embedded, ALICE, |store| {
+        store.set_versioning(&shared, VersioningState::Enabled).unwrap();
+        (0..4).for_each(|round| put(store, &shared, "thesis", format!("draft {round}").as_bytes()).unwrap());
+    });
+    let keep_two = "<NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays>\
+                    <NewerNoncurrentVersions>2</NewerNoncurrentVersions></NoncurrentVersionExpiration>";
+    ground.set_rule(&shared, ALICE, keep_two);
+    let dir = "shared/.fordway/versions/thesis";
+    let newest =
+        fs::read_dir(ground.path(dir)).unwrap().map(|entry| entry.unwrap().file_name()).max().unwrap();
+    let order = u64::from_str_radix(&newest.to_str().unwrap()[..16], 16).unwrap();
+    for (number, suffix) in ["", "-marker", "", "-marker"].iter().enumerate() {
+        let order = order + 1 + number as u64;
+        let name = format!("{order:016x}-{order:016x}.{number:016x}{suffix}");
+        ground.write(&format!("{dir}/{name}"), BOB, 0o644, "");
+    }
+    ground.expire();
+    let left = ground.on(Lane::Embedded, ALICE, |store| {
+        let page = store.list_versions(&shared, &VersionsQuery::default()).unwrap();
+        page.versions
+            .iter()
+            .filter(|version| version.content.as_ref().is_some_and(|(size, _)| *size == 7))
+            .count()
+    });
+    assert_eq!(left, 3, "the latest version and two old ones");
+}
+
+/// Anyone who may write to a bucket without the sticky bit may set rules, but then only expires what they could remove.
+#[test]
+fn rules_of_a_writer_lend_that_writer_no_rights() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let team = ground.bucket("team", ALICE, 0o777);
+    ground.write("team/alice/thesis", ALICE, 0o644, "years of work");
+    ground.write("team/bob/draft", BOB, 0o644, "nothing");
+    ground.expire_all(&team, BOB);
+    let done = ground.expire();
+    assert_eq!(fs::read(ground.path("team/alice/thesis")).unwrap(), b"years of work", "{done:?}");
+    assert!(!ground.path("team/bob/draft").exists(), "{done:?}");
+    assert_eq!((done.changed, done.failed), (1, 1));
+    ground.expire_all(&team, ALICE);
+    assert_eq!(ground.expire().changed, 1, "the bucket's owner may expire everything");
+}
