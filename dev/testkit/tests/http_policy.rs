@@ -13,8 +13,8 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
 use fordway_store::{
-    Bucket, BucketDocuments, DeleteOptions, DocumentKind, ErrorKind, GetOptions, Key, ListQuery, Objects,
-    PutOptions, Result,
+    Bucket, BucketDocuments, Conditions, CopyOptions, DeleteOptions, DocumentKind, ETag, ErrorKind,
+    GetOptions, Key, ListQuery, Objects, PutOptions, Result, Tags,
 };
 use fordway_sys::PeerCredentials;
 
@@ -305,4 +305,67 @@ fn a_user_with_prefixes_keeps_to_them() {
         bob.copy((&bucket(), &key("home/alice/k")), &bucket(), &key("home/bob/c"), &Default::default());
     assert_eq!(kind(copy), DENIED);
     assert_eq!(kind(bob.create_bucket(&Bucket::new("another").unwrap())), DENIED);
+}
+
+fn allow(actions: &str, condition: &str) -> String {
+    format!(
+        r#"{{"Effect": "Allow", "Principal": {{"AWS": "bob"}}, "Action": {actions}, "Resource": "arn:aws:s3:::data/*"{condition}}}"#
+    )
+}
+
+/// A conditional request says whether the object has an ETag, so it needs the right to read the object, and never says
+/// which ETag the object has.
+#[test]
+fn conditions_reveal_nothing_to_those_who_may_not_read() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let etag = ground.client("alice").head(&bucket(), &key("public/k"), &GetOptions::default()).unwrap().etag;
+    let bob = ground.client("bob");
+    let put = |tag: &str| {
+        let conditions = Conditions::only_if(ETag::new(tag));
+        bob.put(&bucket(), &key("public/k"), b"x", &PutOptions { conditions, ..Default::default() })
+    };
+    let delete = |tag: &str| {
+        let conditions = Conditions::only_if(ETag::new(tag));
+        bob.delete(&bucket(), &key("public/k"), &DeleteOptions { conditions, ..Default::default() })
+    };
+    ground.set_policy(&allow(r#"["s3:PutObject", "s3:DeleteObject"]"#, ""));
+    wait_for_rules();
+    for tag in ["other", etag.as_str()] {
+        assert_eq!(kind(put(tag)), DENIED, "{tag}");
+        assert_eq!(kind(delete(tag)), DENIED, "{tag}");
+    }
+    ground.set_policy(&allow(r#"["s3:PutObject", "s3:DeleteObject", "s3:GetObject"]"#, ""));
+    wait_for_rules();
+    for refused in [put("other").err(), delete("other").err()] {
+        let refused = refused.unwrap();
+        assert_eq!(refused.kind(), ErrorKind::PreconditionFailed);
+        assert!(!refused.to_string().contains(etag.as_str()), "{refused}");
+    }
+    delete(etag.as_str()).unwrap();
+}
+
+/// A copy has the tags of its source, whatever its header states, unless it replaces them.
+#[test]
+fn a_copy_has_only_the_tags_that_it_gets() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let condition = r#", "Condition": {"StringEquals": {"s3:RequestObjectTag/team": "b"}}"#;
+    let statements =
+        [allow(r#"["s3:PutObject", "s3:PutObjectTagging"]"#, condition), allow(r#""s3:GetObject""#, "")];
+    ground.set_policy(&statements.join(", "));
+    wait_for_rules();
+    let bob = ground.client("bob");
+    let copy = |tags: Option<&str>| {
+        let tags = tags.map(|value| Tags::from([("team".to_owned(), value.to_owned())]));
+        let options = CopyOptions { tags, ..Default::default() };
+        bob.copy((&bucket(), &key("public/k")), &bucket(), &key("public/copy"), &options)
+    };
+    assert_eq!(kind(copy(None)), DENIED);
+    assert_eq!(kind(copy(Some("a"))), DENIED);
+    copy(Some("b")).unwrap();
 }

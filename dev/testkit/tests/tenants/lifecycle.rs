@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fordway_store::{ObjectVersions, VersioningState, VersionsQuery};
+use fordway_store::{VersioningState, VersionsQuery};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, is_root, put};
 
