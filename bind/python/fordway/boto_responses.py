@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ WITHOUT_BODY = {"HeadObject", "HeadBucket"}
 """Operations whose HTTP response has no body: the status is all that a client learns of an error."""
 
 OK, NOT_MODIFIED = 200, 304
+
+ENCODED = "=?UTF-8?B?"
+"""The start of an encoded text in a header."""
 
 DOCUMENT = {"content-type": "application/xml"}
 
@@ -96,11 +99,21 @@ def _text(value: object) -> str:
 
 
 def encoded(text: str) -> str:
-    """Returns metadata as it is in a header: text that a header would change is encoded (RFC 2047)."""
-    is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text and "  " not in text
-    if is_plain and not text.startswith("=?"):
+    """Returns metadata as it is in a header: text that a header or a reader would change is encoded (RFC 2047)."""
+    is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text
+    if is_plain and not _is_encoded(text):
         return text
-    return f"=?UTF-8?B?{b64encode(text.encode()).decode()}?="
+    return f"{ENCODED}{b64encode(text.encode()).decode()}?="
+
+
+def _is_encoded(text: str) -> bool:
+    if not text.upper().startswith(ENCODED) or not text.endswith("?="):
+        return False
+    try:
+        b64decode(text[len(ENCODED) : -2], validate=True).decode()
+    except ValueError:
+        return False
+    return True
 
 
 def client_error(

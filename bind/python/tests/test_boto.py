@@ -456,7 +456,8 @@ def test_metadata_must_be_ascii(clients: tuple[Any, Any]) -> None:
 def test_metadata_of_other_programs_is_encoded(clients: tuple[Any, Any], tmp_path: Path) -> None:
     within, through = clients
     with fordway.open(tmp_path / "root") as store:
-        metadata = {"place": "Jülich", "spaced": " a  b ", "plain": "a b", "marked": "=?x"}
+        metadata = {"place": "Jülich", "spaced": " a  b ", "plain": "a b", "marked": "=?x", "double": "a  b"}
+        metadata["literal"] = "=?UTF-8?B?w6Q=?="
         store.put(BUCKET, "key", b"abc", metadata=metadata)
     for call in ("get_object", "head_object"):
         assert outcome(within, call, {"Key": "key"}) == outcome(through, call, {"Key": "key"})
