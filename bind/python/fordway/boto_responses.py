@@ -99,7 +99,7 @@ def _text(value: object) -> str:
 
 
 def encoded(text: str) -> str:
-    """Returns metadata as it is in a header: text that a header or a reader would change is encoded (RFC 2047)."""
+    """Returns metadata as it is in a header: text that would not arrive unchanged is encoded (RFC 2047)."""
     is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text
     if is_plain and not _is_encoded(text):
         return text

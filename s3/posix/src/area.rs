@@ -255,7 +255,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_if_file(dir, name)?;
     match open_in(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(shelter) => {
-            remove_each(&shelter, is_hidden_name, |shelter, name| remove_if_file(shelter, name))?;
+            remove_each(&shelter, is_hidden_name, remove_if_file)?;
             remove_dir(dir, name)
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
