@@ -2,6 +2,8 @@
 //! and decides what to do from the listings alone.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,13 +68,64 @@ fn whole_seconds(time: SystemTime) -> u64 {
 /// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
 ///
 /// After an error at the source, nothing more is removed, because items that could not be listed may still exist. After
-/// an error at the destination, nothing more is copied, because it is not known what exists there.
+/// an error at the destination, nothing more is copied, because it is not known what exists there. A listing that is
+/// not in byte order ends with such an error.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
     rules: SyncRules,
 ) -> impl Iterator<Item = Result<SyncStep>> {
-    ListingMerge { source: source.peekable(), destination: destination.peekable(), rules, blind: false }
+    let source = OrderedListing::new("source", source).peekable();
+    let destination = OrderedListing::new("destination", destination).peekable();
+    ListingMerge { source, destination, rules, blind: false }
+}
+
+/// A listing in which each name is greater than the one before. It ends with an error at the first name that is not:
+/// the merge would take names that exist on both sides for names that only one side has.
+struct OrderedListing<I> {
+    side: &'static str,
+    items: I,
+    last: Option<String>,
+    is_over: bool,
+}
+
+impl<I> OrderedListing<I> {
+    fn new(side: &'static str, items: I) -> Self {
+        OrderedListing { side, items, last: None, is_over: false }
+    }
+
+    /// Remembers `name` as the last one. Errors: `BadResponse` if it is not greater than the last one.
+    fn check(&mut self, name: &str) -> Result<()> {
+        match &mut self.last {
+            Some(last) if name <= last.as_str() => {
+                self.is_over = true;
+                let why = format!(
+                    "the {} lists {name} after {last}, which is not the order of keys, so the rest is neither \
+                     compared nor deleted; run the command again",
+                    self.side
+                );
+                Err(Error::new(ErrorKind::BadResponse, why))
+            }
+            last => {
+                let last = last.get_or_insert_default();
+                last.clear();
+                last.push_str(name);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<SyncItem>>> Iterator for OrderedListing<I> {
+    type Item = Result<SyncItem>;
+
+    fn next(&mut self) -> Option<Result<SyncItem>> {
+        if self.is_over {
+            return None;
+        }
+        let item = self.items.next()?;
+        Some(item.and_then(|item| self.check(&item.relative).map(|()| item)))
+    }
 }
 
 struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Result<SyncItem>>> {
@@ -236,9 +289,11 @@ fn files(root: &Path) -> Result<SyncItemIterator> {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
     let root: PathBuf = root.to_owned();
-    // In keys, a directory's contents sort by the directory's name followed by a slash.
-    let walk =
-        WalkDir::new(&root).follow_links(true).min_depth(1).sort_by(|a, b| sort_name(a).cmp(&sort_name(b)));
+    let mut order = KeyOrder::default();
+    let walk = WalkDir::new(&root)
+        .follow_links(true)
+        .min_depth(1)
+        .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
     let found =
         walk.into_iter().filter(|entry| entry.as_ref().map_or(true, |entry| !entry.file_type().is_dir()));
     Ok(Box::new(found.map(move |entry| match entry {
@@ -247,12 +302,33 @@ fn files(root: &Path) -> Result<SyncItemIterator> {
     })))
 }
 
-fn sort_name(entry: &DirEntry) -> Vec<u8> {
-    let mut name = entry.file_name().as_encoded_bytes().to_vec();
-    if entry.file_type().is_dir() {
-        name.push(b'/');
+/// Sorts the entries of a directory like keys: a directory's contents sort by its name followed by a slash.
+#[derive(Default)]
+struct KeyOrder {
+    /// The directory that is being sorted.
+    parent: PathBuf,
+    /// Whether each link in it leads to a directory. A sort must not see two different answers for one entry.
+    links: HashMap<OsString, bool>,
+}
+
+impl KeyOrder {
+    fn sort_name(&mut self, entry: &DirEntry) -> Vec<u8> {
+        let mut name = entry.file_name().as_encoded_bytes().to_vec();
+        if entry.file_type().is_dir() || (entry.path_is_symlink() && self.is_link_to_directory(entry)) {
+            name.push(b'/');
+        }
+        name
     }
-    name
+
+    /// Follows the link, because entries are sorted before links are followed.
+    fn is_link_to_directory(&mut self, entry: &DirEntry) -> bool {
+        let parent = entry.path().parent().unwrap_or(Path::new(""));
+        if self.parent != parent {
+            self.links.clear();
+            parent.clone_into(&mut self.parent);
+        }
+        *self.links.entry(entry.file_name().to_owned()).or_insert_with(|| entry.path().is_dir())
+    }
 }
 
 fn file_item(root: &Path, entry: &DirEntry) -> Result<SyncItem> {
@@ -358,6 +434,29 @@ mod tests {
         let mut sorted = found.clone();
         sorted.sort();
         assert_eq!(found, sorted);
+    }
+
+    #[test]
+    fn linked_directories_come_in_the_order_of_keys() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["real.d/x", "sub-2", "sub.txt", "sub0"] {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, name).unwrap();
+        }
+        std::os::unix::fs::symlink("real.d", root.path().join("sub")).unwrap();
+        let found: Vec<String> = files(root.path()).unwrap().map(|item| item.unwrap().relative).collect();
+        assert_eq!(found, ["real.d/x", "sub-2", "sub.txt", "sub/x", "sub0"]);
+    }
+
+    #[test]
+    fn a_listing_that_goes_backwards_ends_with_an_error() {
+        let ordered = || vec![item("a", 1, 5), item("b", 1, 5), item("c", 1, 5)];
+        let backwards = || vec![item("a", 1, 5), item("c", 1, 5), item("b", 1, 5)];
+        assert_eq!(steps(backwards(), ordered(), RULES), "-b !BadResponse");
+        assert_eq!(steps(ordered(), backwards(), RULES), "+b !BadResponse");
+        let twice = vec![item("a", 1, 5), item("a", 1, 5)];
+        assert_eq!(steps(vec![item("a", 1, 5), item("b", 1, 5)], twice, RULES), "!BadResponse");
     }
 
     #[test]
