@@ -69,6 +69,7 @@ pub(super) fn copy_all(
     let target = CopyDestination::new(to, destination, several)?;
     for source in sources {
         check_places(source, target.directory())?;
+        check_overlap(source, &target, filters, context)?;
     }
     let plan = |source| {
         actions(context, source, &target, filters)
@@ -114,6 +115,40 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
         (StorageAddress::S3(..), _) | (_, StorageAddress::S3(..)) => Ok(()),
         _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
     }
+}
+
+/// Checks that no copy replaces an object that is itself a source, in a copy of a prefix into a parent of it. Which of
+/// the two contents remains would depend on which copy is faster, and a move would lose the other. Errors:
+/// `InvalidArgument` if there is such an object.
+fn check_overlap(
+    source: &SourceSelection,
+    target: &CopyDestination,
+    filters: &FilterRules,
+    context: &CommandContext,
+) -> Result<()> {
+    let (root, directory) = (source.root(), target.directory());
+    let (Some(inside), StorageAddress::S3(bucket, prefix)) = (nested(directory, &root), &root) else {
+        return Ok(());
+    };
+    if matches!(source, SourceSelection::One(_)) {
+        return Ok(());
+    }
+    // An object `root/inside/name` is copied to `directory/inside/name`, which is `root/name`.
+    let again = StorageAddress::S3(bucket.clone(), format!("{prefix}{inside}"));
+    for item in plan::items(context, &again)? {
+        let item = item?;
+        let relative = format!("{inside}{}", item.relative);
+        let key = format!("{prefix}{relative}");
+        if is_content(&item) && filters.admit(&relative) && source.selects(&key) {
+            let why = format!(
+                "s3://{bucket}/{key} would replace s3://{bucket}/{prefix}{}, which is in the source {source} too; \
+                 choose a destination that does not contain the source",
+                item.relative
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the policy that the options set for objects and files that already exist at the destination.
@@ -229,8 +264,6 @@ fn many<'a>(
     filters: &'a FilterRules,
 ) -> Actions<'a> {
     let own_copies = nested(&root, target.directory());
-    let is_content =
-        |item: &SyncItem| !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')));
     Box::new(items.filter_map(move |item| {
         let item = match item {
             Ok(item) => item,
@@ -243,6 +276,11 @@ fn many<'a>(
             Ok(TransferAction::Copy { from, to, size: Some(item.size) })
         })
     }))
+}
+
+/// Returns whether an item is more than a prefix marker (an empty object such as `dir/`).
+fn is_content(item: &SyncItem) -> bool {
+    !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')))
 }
 
 /// Returns the address of an item at the source. The name need not be valid for a new object.
@@ -264,9 +302,9 @@ pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> 
     }
 }
 
-/// If the destination is below the source, returns the destination's prefix relative to the source.
-fn nested(root: &StorageAddress, destination: &StorageAddress) -> Option<String> {
-    match (root, destination) {
+/// If `inner` is below `outer`, returns the prefix of `inner` relative to `outer`.
+fn nested(outer: &StorageAddress, inner: &StorageAddress) -> Option<String> {
+    match (outer, inner) {
         (StorageAddress::S3(from, prefix), StorageAddress::S3(to, key))
             if from == to && key.len() > prefix.len() =>
         {
@@ -351,9 +389,7 @@ fn wanted<'a>(
     items: SyncItemIterator,
     filters: &'a FilterRules,
 ) -> impl Iterator<Item = Result<SyncItem>> + 'a {
-    let is_marker =
-        |item: &SyncItem| item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/'));
     items.filter(move |item| {
-        item.as_ref().map_or(true, |item| !is_marker(item) && filters.admit(&item.relative))
+        item.as_ref().map_or(true, |item| is_content(item) && filters.admit(&item.relative))
     })
 }

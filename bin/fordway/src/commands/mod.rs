@@ -27,7 +27,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, GlobalArgs, ManArgs};
-use crate::wildcard::{directory, has_wildcard, literal_prefix};
+use crate::wildcard::{WildcardPattern, directory, has_wildcard, literal_prefix};
 
 /// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
@@ -175,6 +175,14 @@ impl SourceSelection {
                 StorageAddress::Local(path.parent().unwrap_or(Path::new("")).to_owned())
             }
             SourceSelection::One(other) => other.clone(),
+        }
+    }
+
+    /// Returns whether an object below the root belongs to this source.
+    fn selects(&self, key: &str) -> bool {
+        match self {
+            SourceSelection::Matching(_, wildcard) => WildcardPattern::of_address(wildcard).matches(key),
+            SourceSelection::One(_) | SourceSelection::Below(_) => true,
         }
     }
 

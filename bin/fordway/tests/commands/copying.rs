@@ -90,6 +90,30 @@ fn objects_are_copied_within_the_store() {
     assert_eq!(info.metadata.content_type.as_deref(), Some("text/one"));
 }
 
+/// An object `p/p/x` would become `p/x`, which is a source too.
+#[test]
+fn a_prefix_is_not_copied_over_itself() {
+    let rig = Rig::new();
+    for key in ["p/x1", "p/p/x1", "q/x"] {
+        rig.put(key, key);
+    }
+    rig.put("q/q/", "");
+    for words in [
+        &["mv", "-r", "s3://bkt/p", "s3://bkt"][..],
+        &["mv", "s3://bkt/p/*", "s3://bkt/"],
+        &["cp", "-r", "s3://bkt/p/", "s3://bkt/"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("s3://bkt/p/p/x1 would replace s3://bkt/p/x1"), "{}", ran.stderr);
+        assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "q/x"], "{words:?}");
+    }
+    // Nothing is replaced if the object is not selected, or if there is no such object.
+    rig.run(&["cp", "s3://bkt/p/x*", "s3://bkt/"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/p", "s3://bkt/", "--exclude", "p/*"]).ok();
+    rig.run(&["mv", "-r", "s3://bkt/q", "s3://bkt/"]).ok();
+    assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "x", "x1"]);
+}
+
 #[test]
 fn several_sources_need_a_directory() {
     let rig = Rig::new();
@@ -390,6 +414,19 @@ fn sync_up_and_down() {
     assert_eq!(rig.run(&words).ok().stdout.lines().count(), 1);
     rig.run(&["sync", "s3://bkt/s", "s3://bkt/mirror"]).ok();
     assert_eq!(rig.get("mirror/sub/b").unwrap(), b"bb");
+}
+
+#[test]
+fn sync_finds_what_exists_beside_a_linked_directory() {
+    let rig = Rig::new();
+    for file in ["src/real.d/x", "src/sub-2", "src/sub.txt"] {
+        rig.write(file, file);
+    }
+    symlink("real.d", rig.path("src/sub")).unwrap();
+    let words = ["sync", "DIR/src", "s3://bkt/s", "--delete"];
+    rig.run(&words).ok();
+    assert_eq!(rig.run(&words).ok().stdout, "", "nothing is left to do");
+    assert_eq!(rig.keys(), ["s/real.d/x", "s/sub-2", "s/sub.txt", "s/sub/x"]);
 }
 
 #[test]
