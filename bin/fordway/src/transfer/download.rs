@@ -19,8 +19,14 @@ use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
-    /// leaves an existing file untouched. The file gets the object's modification time. Returns the number of bytes.
-    pub(super) fn download(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<u64> {
+    /// leaves an existing file untouched. The file gets the object's modification time. Returns the information on
+    /// the content that was written.
+    pub(super) fn download(
+        &self,
+        from: (&Bucket, &Key),
+        size: Option<u64>,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
         let target = DestinationFileState::find(path)?;
         if target == DestinationFileState::Special {
             return self.download_into_special(from, path);
@@ -50,15 +56,15 @@ impl TransferRunner<'_> {
                 })?
             }
         };
-        Ok(info.size)
+        Ok(info)
     }
 
     /// Writes directly to a device or pipe, because a rename would replace it.
-    fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<u64> {
+    fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<ObjectInfo> {
         let opened = OpenOptions::new().write(true).open(path);
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
         let object = self.store().get(from.0, from.1, &self.source())?;
-        Ok(self.fetch_stream(object, from, &mut file, path)?.size)
+        self.fetch_stream(object, from, &mut file, path)
     }
 
     /// Fetches the content in one stream or in parts. If the size is not known yet, the first response provides it.

@@ -3,9 +3,11 @@
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `moved` removes the source of a move;
 //! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
 
 mod download;
+mod moved;
 pub(crate) mod plan;
 mod upload;
 
@@ -21,11 +23,12 @@ use std::sync::{Arc, Mutex};
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
 use fordway_store::{
-    BoxedMetadata, Bucket, ChecksumAlgorithm, DeleteOptions, Error, ErrorKind, GetOptions, Key, Metadata,
-    RenameOptions, Result, Store, VersionId,
+    BoxedMetadata, Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, RenameOptions,
+    Result, Store, VersionId,
 };
 use serde::Serialize;
 
+use self::moved::CopiedSource;
 use crate::args::TransferArgs;
 
 /// Returns the error for a local source. If the source is missing, the error contains advice.
@@ -213,7 +216,8 @@ impl TransferRunner<'_> {
         let moved = match self.rename(from, to) {
             Ok(true) => self.advance(size.unwrap_or(0)).map(|()| size),
             Ok(false) => {
-                self.copy_content(from, to, size).and_then(|bytes| self.settle(from, to).map(|()| bytes))
+                let copied = self.copy_content(from, to, size);
+                copied.and_then(|(bytes, source)| self.settle(from, to, &source).map(|()| bytes))
             }
             Err(error) => Err(error),
         };
@@ -251,46 +255,45 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Completes a copy: removes the source if this is a move.
-    fn settle(&self, from: &StorageAddress, to: &StorageAddress) -> Result<()> {
-        match from {
-            _ if !self.settings.removes_sources => Ok(()),
-            _ if from == to => {
-                let why = format!("the source and the destination are both {from}");
-                Err(Error::new(ErrorKind::InvalidArgument, why))
-            }
-            StorageAddress::S3(bucket, key) => {
-                self.store().delete(bucket, &Key::new(key)?, &DeleteOptions::default()).map(drop)
-            }
-            StorageAddress::Local(path) => {
-                std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
-            }
-            StorageAddress::Service | StorageAddress::Stdio => Ok(()),
-        }
-    }
-
-    /// Copies the content; returns the number of bytes, if it is known.
+    /// Copies the content; returns the number of bytes, if it is known, and what was copied.
     fn copy_content(
         &self,
         from: &StorageAddress,
         to: &StorageAddress,
         size: Option<u64>,
-    ) -> Result<Option<u64>> {
+    ) -> Result<(Option<u64>, CopiedSource)> {
         match (from, to) {
             (StorageAddress::Local(path), StorageAddress::S3(bucket, key)) => {
-                self.upload_file(path, bucket, &Key::new(key)?).map(Some)
+                let (size, source) = self.upload_file(path, bucket, &Key::new(key)?)?;
+                Ok((Some(size), CopiedSource::File(source)))
             }
             (StorageAddress::Stdio, StorageAddress::S3(bucket, key)) => {
-                self.upload_stream(bucket, &Key::new(key)?).map(Some)
+                let size = self.upload_stream(bucket, &Key::new(key)?)?;
+                Ok((Some(size), CopiedSource::NotRemovable))
             }
             (StorageAddress::S3(bucket, key), StorageAddress::Local(path)) => {
-                self.download((bucket, &Key::new(key)?), size, path).map(Some)
+                let replaced_file = self.settings.removes_sources && path.is_file();
+                let info = self.download((bucket, &Key::new(key)?), size, path)?;
+                Ok((Some(info.size), CopiedSource::Object { etag: info.etag, replaced_file }))
             }
             (StorageAddress::S3(bucket, key), StorageAddress::S3(to_bucket, to_key)) => {
-                self.copy_object((bucket, &Key::new(key)?), to_bucket, &Key::new(to_key)?, size)
+                let key = Key::new(key)?;
+                let source = self.source_of_move(bucket, &key)?;
+                let size = self.copy_object((bucket, &key), to_bucket, &Key::new(to_key)?, size)?;
+                Ok((size, source))
             }
             _ => Err(Error::new(ErrorKind::InvalidArgument, unsupported(from, to))),
         }
+    }
+
+    /// Looks up an object that the store will copy. If another program replaces it after this, the ETag differs, and the
+    /// move does not remove the new content.
+    fn source_of_move(&self, bucket: &Bucket, key: &Key) -> Result<CopiedSource> {
+        if !self.settings.removes_sources {
+            return Ok(CopiedSource::NotRemovable);
+        }
+        let etag = self.store().head(bucket, key, &self.source())?.etag;
+        Ok(CopiedSource::Object { etag, replaced_file: false })
     }
 
     fn exists(&self, place: &StorageAddress) -> Result<bool> {

@@ -14,23 +14,25 @@ use fordway_store::{
 };
 
 use super::download::CHUNK_BYTES;
+use super::moved::LocalSource;
 use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
 const MAX_PART_BYTES: u64 = 5 << 30;
 
 impl TransferRunner<'_> {
-    /// Uploads a file; returns the number of bytes.
-    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<u64> {
+    /// Uploads a file; returns the number of bytes, and what was uploaded.
+    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<(u64, LocalSource)> {
         let name = path.display().to_string();
         let failed = |error| super::source_error("opening", path, error);
+        let link = path.symlink_metadata().map_err(failed)?;
         let file = File::open(path).map_err(failed)?;
         let about = file.metadata().map_err(failed)?;
         if !about.is_file() {
             let why = format!("{name} is not a regular file; pipe it in and use - as the source");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let size = about.len();
+        let (size, source) = (about.len(), LocalSource::new(&link, &about));
         let options = self.put_options(&name, Some(size));
         let region = FileRegion { file, offset: 0, len: size };
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
@@ -41,7 +43,7 @@ impl TransferRunner<'_> {
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }
-        Ok(size)
+        Ok((size, source))
     }
 
     /// Uploads standard input, whose length is unknown; returns the number of bytes. If parts are needed, they are sent

@@ -5,6 +5,7 @@ mod care;
 mod copying;
 mod davix;
 mod listing;
+mod moving;
 mod policy;
 mod proportion;
 mod reading;

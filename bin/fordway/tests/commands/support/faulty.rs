@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     Corrupts(&'static str),
     /// Reading such a key acts as if the user pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
+    /// While such a key is written, read or copied, another program does this.
+    Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),
     /// Responses for ranges after this offset state that the object has one byte more.
@@ -32,6 +34,15 @@ pub(crate) struct FaultyStore {
 }
 
 impl FaultyStore {
+    /// Lets another program act, if that is the fault.
+    fn meanwhile(&self, key: &Key) {
+        if let Fault::Meanwhile(text, act) = &self.fault
+            && key.as_str().contains(text)
+        {
+            act();
+        }
+    }
+
     fn check(&self, operation: &'static str, bucket: &Bucket, key: &Key) -> Result<()> {
         match self.fault {
             Fault::Fails(text, kind) if key.as_str().contains(text) => {
@@ -65,12 +76,14 @@ impl Objects for FaultyStore {
 
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         self.check("put", bucket, key)?;
+        self.meanwhile(key);
         self.inner.writer(bucket, key, options)
     }
 
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
         self.check("get", bucket, key)?;
         let mut object = self.inner.get(bucket, key, options)?;
+        self.meanwhile(key);
         if let Fault::Grows(offset) = self.fault
             && object.range.start >= offset
         {
@@ -104,6 +117,7 @@ impl Objects for FaultyStore {
         options: &CopyOptions,
     ) -> Result<PutResult> {
         self.check("copy", from.0, from.1)?;
+        self.meanwhile(from.1);
         self.inner.copy(from, bucket, key, options)
     }
 

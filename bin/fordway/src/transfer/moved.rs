@@ -1,0 +1,150 @@
+//! Removes the source of a move, unless it may no longer be what was copied: another program may have replaced it
+//! meanwhile, or the copy may have replaced it because a local path can be the file of an object.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use fordway_command::{StorageAddress, file_error};
+use fordway_store::{Bucket, Conditions, DeleteOptions, ETag, Error, ErrorKind, GetOptions, Key, Result};
+
+use super::TransferRunner;
+
+/// What was copied.
+pub(super) enum CopiedSource {
+    /// A local file.
+    File(LocalSource),
+    /// An object.
+    Object {
+        /// The ETag of the content that was copied.
+        etag: ETag,
+        /// Whether the copy replaced a local file.
+        replaced_file: bool,
+    },
+    /// A stream, or an object that is not moved.
+    NotRemovable,
+}
+
+/// The state of a local path and of the file that it leads to, which differs from the path's own state if the path is a
+/// link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LocalSource {
+    link: FileState,
+    file: FileState,
+}
+
+/// At least one of these values changes when a program changes the file or renames another file to its path. The times
+/// are in seconds and nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileState {
+    device: u64,
+    inode: u64,
+    size_bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl LocalSource {
+    /// Returns the state from the metadata of the path and of the opened file.
+    pub(super) fn new(path: &Metadata, file: &Metadata) -> Self {
+        LocalSource { link: FileState::new(path), file: FileState::new(file) }
+    }
+
+    fn find(path: &Path) -> io::Result<Self> {
+        Ok(LocalSource::new(&path.symlink_metadata()?, &path.metadata()?))
+    }
+}
+
+impl FileState {
+    fn new(about: &Metadata) -> Self {
+        FileState {
+            device: about.dev(),
+            inode: about.ino(),
+            size_bytes: about.size(),
+            modified: (about.mtime(), about.mtime_nsec()),
+            changed: (about.ctime(), about.ctime_nsec()),
+        }
+    }
+}
+
+impl TransferRunner<'_> {
+    /// Completes a copy: removes the source if this is a move. Errors: `InvalidArgument` if source and destination are
+    /// the same; `ConditionalConflict` if the source is no longer what was copied, and is kept.
+    pub(super) fn settle(
+        &self,
+        from: &StorageAddress,
+        to: &StorageAddress,
+        copied: &CopiedSource,
+    ) -> Result<()> {
+        if !self.settings.removes_sources {
+            return Ok(());
+        }
+        if from == to {
+            let why = format!("the source and the destination are both {from}");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        match (from, copied) {
+            (StorageAddress::S3(bucket, key), CopiedSource::Object { etag, replaced_file }) => {
+                let key = Key::new(key)?;
+                let removed = self.remove_copied_object(bucket, &key, etag, *replaced_file);
+                removed.map_err(|error| {
+                    error.during("delete", self.store().lane(), bucket.as_str(), key.as_str())
+                })
+            }
+            (StorageAddress::Local(path), CopiedSource::File(state)) => remove_copied_file(path, state),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes an object that still has this ETag. A request with a condition suffices, unless the copy replaced a file:
+    /// that file may have been the object's, and some services ignore the condition.
+    fn remove_copied_object(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        etag: &ETag,
+        replaced_file: bool,
+    ) -> Result<()> {
+        if replaced_file {
+            self.check_unchanged(bucket, key, etag)?;
+        }
+        let only_if = DeleteOptions { conditions: Conditions::only_if(etag.clone()), ..Default::default() };
+        match self.store().delete(bucket, key, &only_if) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                ErrorKind::PreconditionFailed => Err(changed("the object")),
+                ErrorKind::NoSuchKey => Ok(()),
+                // Not every service and file system supports the condition, which may also need room for a lock.
+                ErrorKind::NotImplemented | ErrorKind::NoSpace | ErrorKind::QuotaExceeded => {
+                    self.check_unchanged(bucket, key, etag)?;
+                    self.store().delete(bucket, key, &DeleteOptions::default()).map(drop)
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn check_unchanged(&self, bucket: &Bucket, key: &Key, etag: &ETag) -> Result<()> {
+        match self.store().head(bucket, key, &GetOptions::default())?.etag == *etag {
+            true => Ok(()),
+            false => Err(changed("the object")),
+        }
+    }
+}
+
+/// Removes a file that is still what was copied.
+fn remove_copied_file(path: &Path, copied: &LocalSource) -> Result<()> {
+    let failed = |error| file_error("removing", path.display(), error);
+    if LocalSource::find(path).map_err(failed)? != *copied {
+        return Err(changed(&path.display().to_string()));
+    }
+    std::fs::remove_file(path).map_err(failed)
+}
+
+fn changed(name: &str) -> Error {
+    let why = format!(
+        "{name} was changed during the copy, or the copy itself replaced it, so it was copied but not removed"
+    );
+    Error::new(ErrorKind::ConditionalConflict, why)
+}

@@ -1,0 +1,135 @@
+//! Tests that `mv` removes a source only if it is what was copied, in memory and on every lane.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+
+use fordway_command::CommandExit;
+use fordway_store::{Objects, PutOptions};
+
+use crate::support::{Fault, FaultyStore, Rig, bucket, name};
+
+/// A rig in which another program replaces the source of a move during the copy.
+fn with_another_program(act: impl Fn() + Send + Sync + 'static) -> Rig {
+    Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(act)) }))
+}
+
+#[test]
+fn a_file_that_is_replaced_during_its_upload_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, new) = (dir.path().join("file"), dir.path().join("new"));
+    std::fs::write(&path, "old").unwrap();
+    let replaced = path.clone();
+    let rig = with_another_program(move || {
+        // The same size, so that only the identity and the times differ.
+        std::fs::write(&new, "new").unwrap();
+        std::fs::rename(&new, &replaced).unwrap();
+    });
+    let words = ["mv", path.to_str().unwrap(), "s3://bkt/k"];
+    let ran = rig.run(&words).ended(CommandExit::Conflict);
+    assert!(ran.stderr.contains("it was copied but not removed"), "{}", ran.stderr);
+    assert_eq!(std::fs::read(&path).unwrap(), b"new");
+    assert_eq!(rig.get("k").unwrap(), b"old");
+}
+
+#[test]
+fn a_link_is_moved_with_the_content_of_its_file() {
+    let rig = Rig::new();
+    rig.write("file", "content");
+    std::os::unix::fs::symlink("file", rig.path("link")).unwrap();
+    rig.run(&["mv", "DIR/link", "s3://bkt/k"]).ok();
+    assert_eq!((rig.files(), rig.keys()), (vec!["file".to_owned()], vec!["k".to_owned()]));
+}
+
+#[test]
+fn an_object_that_is_replaced_during_its_copy_is_kept() {
+    for words in [["mv", "s3://bkt/k", "DIR/out"], ["mv", "s3://bkt/k", "s3://other/copied"]] {
+        let memory = Arc::new(std::sync::OnceLock::new());
+        let store = Arc::clone(&memory);
+        let rig = with_another_program(move || {
+            let store: &fordway_store::MemoryStore = store.get().unwrap();
+            store.put(&bucket("bkt"), &name("k"), b"new", &PutOptions::default()).map(drop).unwrap();
+        });
+        memory.set(rig.memory.clone()).ok().unwrap();
+        rig.memory.create_bucket(&bucket("other")).unwrap();
+        rig.put("k", "old");
+        let ran = rig.run(&words).ended(CommandExit::Conflict);
+        assert!(ran.stderr.contains("delete s3://bkt/k (memory)"), "{}", ran.stderr);
+        assert_eq!(rig.get("k").unwrap(), b"new", "{words:?}");
+    }
+}
+
+/// A gateway in a separate process, and its endpoint; killed when dropped.
+struct Gateway(Child, String);
+
+impl Gateway {
+    fn start(words: &[&str], root: &Path) -> Self {
+        let mut process = program().args(words).arg(root).stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        let endpoint = ready.trim().rsplit_once(" at ").map(|(_, place)| place.to_owned());
+        Gateway(process, endpoint.unwrap_or_default())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The program, with the same keys for the gateway and its clients.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    command.env("AWS_ACCESS_KEY_ID", "me").env("AWS_SECRET_ACCESS_KEY", "secret");
+    command
+}
+
+fn fordway(endpoint: &str, words: &[&str]) -> Output {
+    program().args(["--endpoint", endpoint]).args(words).output().unwrap()
+}
+
+/// A local path can be the file of an object: either of the two is the only copy.
+#[test]
+fn an_object_that_is_moved_onto_its_own_file_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
+    std::fs::create_dir_all(root.join("bucket")).unwrap();
+    let _node = Gateway::start(&["node", "--socket", socket.to_str().unwrap()], &root);
+    let http = Gateway::start(&["serve", "--listen", "127.0.0.1:0"], &root);
+    let unix = format!("unix://{}", socket.display());
+    let file = format!("file://{}", root.display());
+    let without_conditions = format!("{file}?conditions=none-match-only");
+    for endpoint in [&file, &unix, &http.1, &without_conditions] {
+        for key in ["k", "d/k"] {
+            let (path, object) = (root.join("bucket").join(key), format!("s3://bucket/{key}"));
+            let local = path.to_str().unwrap();
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            for (from, to) in [(local, &*object), (&*object, local)] {
+                std::fs::write(&path, "only copy").unwrap();
+                let ran = fordway(endpoint, &["mv", from, to]);
+                let said = String::from_utf8_lossy(&ran.stderr);
+                assert_eq!(ran.status.code(), Some(5), "{endpoint}: {from} to {to}: {said}");
+                assert_eq!(std::fs::read(&path).unwrap(), b"only copy", "{endpoint}: {from} to {to}");
+            }
+        }
+        let (path, directory) = (root.join("bucket/d/k"), root.join("bucket/d"));
+        let directory = directory.to_str().unwrap();
+        for (from, to) in [(directory, "s3://bucket/d"), ("s3://bucket/d", directory)] {
+            let ran = fordway(endpoint, &["mv", "--recursive", from, to]);
+            assert_eq!(ran.status.code(), Some(5), "{endpoint}: {from} to {to}");
+            assert_eq!(std::fs::read(&path).unwrap(), b"only copy", "{endpoint}: {from} to {to}");
+        }
+        // Any other file is moved.
+        let out = dir.path().join("out");
+        let out = out.to_str().unwrap();
+        for (from, to) in [("s3://bucket/d/k", out), (out, "s3://bucket/d/k"), ("s3://bucket/d/k", out)] {
+            let ran = fordway(endpoint, &["mv", from, to]);
+            assert!(ran.status.success(), "{endpoint}: {}", String::from_utf8_lossy(&ran.stderr));
+        }
+        assert_eq!(std::fs::read(out).unwrap(), b"only copy");
+        assert!(!path.exists());
+    }
+}
