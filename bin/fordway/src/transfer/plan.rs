@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_command::{CommandContext, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
@@ -50,12 +50,15 @@ impl SyncRules {
         if source.size != destination.size {
             return false;
         }
-        let (from, to) = (whole_seconds(source.modified), whole_seconds(destination.modified));
         match self.direction {
             _ if self.size_only => true,
-            SyncDirection::Download if self.exact_timestamps => from == to,
-            SyncDirection::Download => to <= from,
-            SyncDirection::Upload | SyncDirection::Copy => to >= from,
+            SyncDirection::Download => {
+                let (from, to) = (whole_seconds(source.modified), whole_seconds(destination.modified));
+                if self.exact_timestamps { from == to } else { to <= from }
+            }
+            SyncDirection::Upload | SyncDirection::Copy => {
+                destination.modified >= rounded_like(destination.modified, source.modified)
+            }
         }
     }
 }
@@ -63,6 +66,15 @@ impl SyncRules {
 /// Returns the time in whole seconds since 1970, rounded down, because services keep times in seconds.
 fn whole_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Rounds `time` down to the unit in which a listing shows `listed`: a second, a millisecond, a microsecond or a
+/// nanosecond. Otherwise a listing in milliseconds would show each file as newer than its upload in that millisecond.
+fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
+    let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
+    let unit_ns = [1_000_000_000, 1_000_000, 1_000].into_iter().find(|unit| shown_ns % unit == 0);
+    let Ok(since) = time.duration_since(UNIX_EPOCH) else { return time };
+    time - Duration::from_nanos(u64::from(since.subsec_nanos() % unit_ns.unwrap_or(1)))
 }
 
 /// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
@@ -357,10 +369,6 @@ fn walk_error(error: walkdir::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use fordway_store::{Error, ErrorKind};
-
     use super::*;
 
     const RULES: SyncRules = SyncRules {
@@ -408,6 +416,34 @@ mod tests {
             assert_eq!(copied(from, to, RULES), upload, "upload {from} {to}");
             assert_eq!(copied(from, to, download), down, "download {from} {to}");
             assert_eq!(copied(from, to, exact), exactly, "exact {from} {to}");
+        }
+    }
+
+    #[test]
+    fn fractions_of_a_second_count_if_the_listing_has_them() {
+        let at = |ns| UNIX_EPOCH + Duration::from_nanos(5_000_000_000 + ns);
+        let copied = |from: u64, to: u64, rules: SyncRules| {
+            let item = |ns| SyncItem { relative: "a".to_owned(), size: 1, modified: at(ns) };
+            !rules.is_current(&item(from), &item(to))
+        };
+        let download = SyncRules { direction: SyncDirection::Download, ..RULES };
+        let exact = SyncRules { exact_timestamps: true, ..download };
+        for (from, to, upload) in [
+            // In nanoseconds, microseconds and milliseconds.
+            (300_000_002, 300_000_001, true),
+            (300_000_001, 300_000_001, false),
+            (300_000_001, 300_000_002, false),
+            (300_001_999, 300_001_000, false),
+            (300_002_000, 300_001_000, true),
+            (300_999_999, 300_000_000, false),
+            (301_000_000, 300_000_000, true),
+            // A listing in seconds.
+            (999_999_999, 0, false),
+        ] {
+            for direction in [SyncDirection::Upload, SyncDirection::Copy] {
+                assert_eq!(copied(from, to, SyncRules { direction, ..RULES }), upload, "{from} {to}");
+            }
+            assert!(!copied(from, to, download) && !copied(from, to, exact), "{from} {to}");
         }
     }
 
