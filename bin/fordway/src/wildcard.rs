@@ -146,6 +146,15 @@ impl FilterRules {
         let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
         deciding.is_none_or(|(verdict, _)| *verdict == FilterAction::Include)
     }
+
+    /// Returns whether every name below `directory` (which ends in `/`) is certainly excluded: by a pattern that ends in
+    /// `*`, and that no later filter overrides.
+    pub(crate) fn exclude_all_below(&self, directory: &str) -> bool {
+        let excludes = self.0.iter().rev().take_while(|(verdict, _)| *verdict == FilterAction::Exclude);
+        excludes.into_iter().any(|(_, pattern)| {
+            pattern.0.last() == Some(&PatternToken::AnyMany) && pattern.matches(directory)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +212,23 @@ mod tests {
             FilterRules::new(vec![rule(FilterAction::Include, "*.txt"), rule(FilterAction::Exclude, "*")]);
         assert!(!filters.admit("a/b.txt"));
         assert!(FilterRules::default().admit("anything"));
+    }
+
+    #[test]
+    fn only_a_pattern_that_ends_in_a_star_excludes_a_directory() {
+        let rules = |rules: &[(FilterAction, &str)]| {
+            let rule = |(verdict, text): &(_, &str)| (*verdict, WildcardPattern::of_filter(text));
+            FilterRules::new(rules.iter().map(rule).collect())
+        };
+        let (exclude, include) = (FilterAction::Exclude, FilterAction::Include);
+        assert!(rules(&[(exclude, "d/*")]).exclude_all_below("d/"));
+        assert!(rules(&[(exclude, "*")]).exclude_all_below("d/"));
+        assert!(rules(&[(include, "*.txt"), (exclude, "d*")]).exclude_all_below("d/"));
+        assert!(rules(&[(exclude, "d/*"), (exclude, "x")]).exclude_all_below("d/"));
+        assert!(!rules(&[(exclude, "*"), (include, "*.txt")]).exclude_all_below("d/"));
+        assert!(!rules(&[(exclude, "d")]).exclude_all_below("d/"));
+        assert!(!rules(&[(exclude, "d/*.txt")]).exclude_all_below("d/"));
+        assert!(!FilterRules::default().exclude_all_below("d/"));
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn empty(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<Com
 
 fn remove_objects(args: &RbArgs, context: &CommandContext, bucket: &Bucket) -> Result<CommandExit> {
     let root = StorageAddress::S3(bucket.clone(), String::new());
-    let items = plan::items(context, &root)?;
+    let items = plan::items(context, &root, &FilterRules::default())?;
     let removals = items.map(|item| item.map(|item| TransferAction::Remove(from_item(&root, &item))));
     transfer::run(context, &TransferSettings::removal(args.dry_run, args.jobs), removals)
 }
@@ -126,7 +126,7 @@ fn removals<'a>(
     filters: &'a FilterRules,
 ) -> Box<dyn Iterator<Item = Result<TransferAction>> + 'a> {
     let root = source.root();
-    match (source.items(context), source) {
+    match (source.items(context, filters), source) {
         (Err(error), _) => Box::new(std::iter::once(Err(error))),
         (Ok(None), SourceSelection::One(place)) => {
             Box::new(std::iter::once(Ok(TransferAction::Remove(place))))

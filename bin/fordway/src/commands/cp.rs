@@ -135,7 +135,7 @@ fn check_overlap(
     }
     // An object `root/inside/name` is copied to `directory/inside/name`, which is `root/name`.
     let again = StorageAddress::S3(bucket.clone(), format!("{prefix}{inside}"));
-    for item in plan::items(context, &again)? {
+    for item in plan::items(context, &again, filters)? {
         let item = item?;
         let relative = format!("{inside}{}", item.relative);
         let key = format!("{prefix}{relative}");
@@ -211,7 +211,7 @@ fn actions<'a>(
     filters: &'a FilterRules,
 ) -> Result<Actions<'a>> {
     let root = source.root();
-    match (source, source.items(context)?) {
+    match (source, source.items(context, filters)?) {
         (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
         (SourceSelection::One(place), None) => {
             let action = one(place, target, filters).transpose();
@@ -336,8 +336,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     };
     let filters = &args.transfer.filters;
     // Both sides are filtered, so that --delete does not remove what the filters exclude.
-    let source = wanted(plan::items(context, &from)?, filters);
-    let destination = wanted(destination_items(context, &to, args.transfer.dry_run)?, filters);
+    let source = wanted(plan::items(context, &from, filters)?, filters);
+    let destination = wanted(destination_items(context, &to, args)?, filters);
     let lane = context.store()?.lane();
     let actions = plan::sync(source, destination, rules).map(|step| match step? {
         SyncStep::Copy(item) => {
@@ -366,21 +366,21 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. Creates a missing local directory; with `dry_run`, treats it as empty.
+/// Lists the destination. Creates a missing local directory; in a dry run, treats it as empty.
 fn destination_items(
     context: &CommandContext,
     to: &StorageAddress,
-    dry_run: bool,
+    args: &SyncArgs,
 ) -> Result<SyncItemIterator> {
     if let StorageAddress::Local(path) = to
         && !path.exists()
     {
-        if dry_run {
+        if args.transfer.dry_run {
             return Ok(Box::new(std::iter::empty()));
         }
         std::fs::create_dir_all(path).map_err(|error| file_error("making", path.display(), error))?;
     }
-    plan::items(context, to)
+    plan::items(context, to, &args.transfer.filters)
 }
 
 /// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::LsArgs;
 use crate::transfer::plan::{self, SyncItem};
-use crate::wildcard::{WildcardPattern, has_wildcard, literal_prefix};
+use crate::wildcard::{FilterRules, WildcardPattern, has_wildcard, literal_prefix};
 use crate::{dav, web};
 
 /// One line of a listing.
@@ -137,7 +137,9 @@ impl ListingPrinter<'_> {
 
     fn directory(&mut self, path: &Path, recursive: bool) -> Result<()> {
         if recursive {
-            for item in plan::items(self.context, &StorageAddress::Local(path.to_owned()))? {
+            for item in
+                plan::items(self.context, &StorageAddress::Local(path.to_owned()), &FilterRules::default())?
+            {
                 let SyncItem { relative, size, modified } = item?;
                 self.content(&relative, &relative, size, modified, None)?;
             }

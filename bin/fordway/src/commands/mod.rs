@@ -27,7 +27,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, GlobalArgs, ManArgs};
-use crate::wildcard::{WildcardPattern, directory, has_wildcard, literal_prefix};
+use crate::wildcard::{FilterRules, WildcardPattern, directory, has_wildcard, literal_prefix};
 
 /// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
@@ -187,11 +187,11 @@ impl SourceSelection {
     }
 
     /// Lists the items of a source; `None` for a source that is a single object or file. A wildcard that matches
-    /// nothing results in one `NoSuchKey` error.
-    fn items(&self, context: &CommandContext) -> Result<Option<SyncItemIterator>> {
+    /// nothing results in one `NoSuchKey` error. The filters apply as in [`plan::items`].
+    fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
-            SourceSelection::Below(root) => plan::items(context, root).map(Some),
+            SourceSelection::Below(root) => plan::items(context, root, filters).map(Some),
             SourceSelection::Matching(bucket, wildcard) => {
                 let mut items = plan::matching(context, bucket, wildcard)?.peekable();
                 if items.peek().is_none() {

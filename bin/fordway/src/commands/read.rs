@@ -20,6 +20,7 @@ use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{ContentVerifier, temporary_beside};
 use crate::web;
+use crate::wildcard::FilterRules;
 
 /// The maximum number of bytes to read at once; larger blocks are read in several parts.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
@@ -163,7 +164,7 @@ fn write_source(
     wanted: &CatOptions<'_>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    let Some(items) = source.items(context)? else {
+    let Some(items) = source.items(context, &FilterRules::default())? else {
         let SourceSelection::One(place) = source else { return Ok(CommandExit::Ok) };
         let (bucket, key) = place.clone().into_object()?;
         return write_object(&bucket, &key, wanted, context).map(|()| CommandExit::Ok);

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::{SourceSelection, report};
 use crate::args::{DuArgs, StatArgs};
+use crate::wildcard::FilterRules;
 use crate::{dav, web};
 
 pub(super) fn run(args: &StatArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -197,7 +198,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     let source = SourceSelection::find(&args.address, true, args.raw)?;
     let root = source.root();
     let (mut prefixes, mut total) = (BTreeMap::<String, SpaceUsage>::new(), SpaceUsage::default());
-    for item in source.items(context)?.into_iter().flatten() {
+    for item in source.items(context, &FilterRules::default())?.into_iter().flatten() {
         context.interrupt.check()?;
         let item = item?;
         total.add(item.size);

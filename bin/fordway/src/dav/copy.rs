@@ -13,6 +13,7 @@ use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
 use crate::transfer::{self, ClaimedDestinations, OverwritePolicy, plan};
 use crate::web::{self, http_url};
+use crate::wildcard::FilterRules;
 
 /// The options of `cp` and `mv`.
 pub(crate) struct DavCopyOptions<'o> {
@@ -163,15 +164,15 @@ fn plan<'p>(
     source: &DavCopyEndpoint,
     (destination, is_directory): (&DavCopyEndpoint, bool),
 ) -> Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p> {
+    let filters = &order.transfer.filters;
     let found = match order.recursive {
         // One MOVE request moves the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }
-        true => below(dav, context, source, destination),
+        true => below(dav, context, filters, (source, destination)),
         false => one(source, destination, is_directory).map(|task| Box::new(std::iter::once(Ok(task))) as _),
     };
-    let filters = &order.transfer.filters;
     match found {
         Ok(tasks) => {
             Box::new(tasks.filter(|task| task.as_ref().map_or(true, |task| filters.admit(&task.relative))))
@@ -218,8 +219,8 @@ type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p>;
 fn below<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
-    source: &DavCopyEndpoint,
-    to: &DavCopyEndpoint,
+    filters: &FilterRules,
+    (source, to): (&DavCopyEndpoint, &DavCopyEndpoint),
 ) -> Result<CopyTaskIterator<'p>> {
     let (source, to) = (source.clone(), to.clone());
     match &source {
@@ -230,7 +231,7 @@ fn below<'p>(
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)
         }
         DavCopyEndpoint::Local(path) => {
-            let items = plan::items(context, &StorageAddress::Local(path.clone()))?;
+            let items = plan::items(context, &StorageAddress::Local(path.clone()), filters)?;
             Ok(Box::new(items.map(move |item| {
                 let item = item?;
                 let (from, to) = (source.below(&item.relative), to.below(&item.relative));

@@ -250,8 +250,24 @@ pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
     // The usual mode of a new file, to which the process's umask applies.
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".fordway-").suffix(".part").permissions(mode);
+    builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
+    builder.permissions(mode);
     builder.tempfile_in(parent).map_err(|error| file_error("creating a file in", parent.display(), error))
+}
+
+const TEMPORARY_PREFIX: &str = ".fordway-";
+const TEMPORARY_SUFFIX: &str = ".part";
+/// The number of letters and digits between the prefix and the suffix.
+const TEMPORARY_RANDOM_BYTES: usize = 6;
+
+/// Returns whether the file's name is one that [`temporary_beside`] chooses: such a file is an unfinished download of
+/// this or another process, or was left by one that was killed.
+pub(super) fn is_temporary(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let random = name.strip_prefix(TEMPORARY_PREFIX).and_then(|rest| rest.strip_suffix(TEMPORARY_SUFFIX));
+    random.is_some_and(|random| {
+        random.len() == TEMPORARY_RANDOM_BYTES && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 /// The number of bytes copied at a time: large enough to hide the cost of a call, but small enough for the cache.

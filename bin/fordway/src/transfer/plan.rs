@@ -13,7 +13,8 @@ use fordway_command::{CommandContext, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, ListEntry, ListQuery, ObjectSummary, Result, Store};
 use walkdir::{DirEntry, WalkDir};
 
-use crate::wildcard::{WildcardPattern, directory, literal_prefix};
+use super::download::is_temporary;
+use crate::wildcard::{FilterRules, WildcardPattern, directory, literal_prefix};
 
 /// The direction of a transfer. It matters because downloads compare times differently, as in `aws s3 sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,10 +225,15 @@ pub(crate) struct SyncItem {
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
-/// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty).
-pub(crate) fn items(context: &CommandContext, root: &StorageAddress) -> Result<SyncItemIterator> {
+/// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
+/// only decide which errors matter: an entry that they exclude need not be readable.
+pub(crate) fn items(
+    context: &CommandContext,
+    root: &StorageAddress,
+    filters: &FilterRules,
+) -> Result<SyncItemIterator> {
     match root {
-        StorageAddress::Local(path) => files(path),
+        StorageAddress::Local(path) => files(path, filters),
         StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
         other => Err(Error::new(
             ErrorKind::InvalidArgument,
@@ -293,24 +299,38 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, following links. In place of an entry that cannot be read, the stream contains
-/// an error.
-fn files(root: &Path) -> Result<SyncItemIterator> {
+/// Lists the regular files below `root`, following links, but not the temporary files of downloads. In place of an entry
+/// that cannot be read, the stream contains an error, unless the filters exclude the entry.
+fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
-    let root: PathBuf = root.to_owned();
+    let (root, filters) = (root.to_owned(), filters.clone());
     let mut order = KeyOrder::default();
     let walk = WalkDir::new(&root)
         .follow_links(true)
         .min_depth(1)
         .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
-    let found =
-        walk.into_iter().filter(|entry| entry.as_ref().map_or(true, |entry| !entry.file_type().is_dir()));
-    Ok(Box::new(found.map(move |entry| match entry {
-        Ok(entry) => file_item(&root, &entry),
-        Err(error) => Err(walk_error(error)),
+    let found = walk.into_iter().filter(|entry| {
+        entry
+            .as_ref()
+            .map_or(true, |entry| !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())))
+    });
+    Ok(Box::new(found.filter_map(move |entry| {
+        let (path, is_loop) = match &entry {
+            Ok(entry) => (Some(entry.path().to_owned()), false),
+            Err(error) => (error.path().map(Path::to_owned), error.loop_ancestor().is_some()),
+        };
+        let item = entry.map_err(walk_error).and_then(|entry| file_item(&root, &entry));
+        let is_excluded = |path: PathBuf| {
+            let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
+            // A directory may hold files that the filters do not exclude, unless it is a link to its own parent.
+            let may_hold_files = path.is_dir() && !is_loop;
+            (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
+        };
+        let is_skipped = item.is_err() && path.is_some_and(is_excluded);
+        (!is_skipped).then_some(item)
     })))
 }
 
@@ -361,10 +381,14 @@ fn file_item(root: &Path, entry: &DirEntry) -> Result<SyncItem> {
 }
 
 fn walk_error(error: walkdir::Error) -> Error {
-    let path = error.path().map(|path| path.display().to_string()).unwrap_or_default();
+    let path = error.path().map(Path::to_owned).unwrap_or_default();
     let message = error.to_string();
     let cause = error.into_io_error().unwrap_or_else(|| std::io::Error::other(message));
-    file_error("reading", path, cause)
+    if cause.kind() == std::io::ErrorKind::NotFound && path.is_symlink() {
+        let why = format!("{} is a dangling link; skip it with --exclude", path.display());
+        return Error::new(ErrorKind::Io, why).caused_by(cause);
+    }
+    file_error("reading", path.display(), cause)
 }
 
 #[cfg(test)]
@@ -465,7 +489,8 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, name).unwrap();
         }
-        let found: Vec<String> = files(root.path()).unwrap().map(|item| item.unwrap().relative).collect();
+        let found: Vec<String> =
+            files(root.path(), &FilterRules::default()).unwrap().map(|item| item.unwrap().relative).collect();
         assert_eq!(found, ["B", "a.txt", "a/x", "a/y/z", "a0"]);
         let mut sorted = found.clone();
         sorted.sort();
@@ -481,7 +506,8 @@ mod tests {
             std::fs::write(path, name).unwrap();
         }
         std::os::unix::fs::symlink("real.d", root.path().join("sub")).unwrap();
-        let found: Vec<String> = files(root.path()).unwrap().map(|item| item.unwrap().relative).collect();
+        let found: Vec<String> =
+            files(root.path(), &FilterRules::default()).unwrap().map(|item| item.unwrap().relative).collect();
         assert_eq!(found, ["real.d/x", "sub-2", "sub.txt", "sub/x", "sub0"]);
     }
 
@@ -500,10 +526,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("nowhere", root.path().join("dangling")).unwrap();
         std::fs::write(root.path().join("file"), "x").unwrap();
-        let found: Vec<_> = files(root.path()).unwrap().collect();
+        let found: Vec<_> = files(root.path(), &FilterRules::default()).unwrap().collect();
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0].as_ref().unwrap_err().kind(), ErrorKind::Io);
+        let error = found[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("is a dangling link"), "{error}");
         assert_eq!(found[1].as_ref().unwrap().relative, "file");
-        assert!(files(&root.path().join("none")).is_err());
+        assert!(files(&root.path().join("none"), &FilterRules::default()).is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! Tests `cp`, `cat` and `sync` against an in-memory store.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -427,6 +429,41 @@ fn sync_finds_what_exists_beside_a_linked_directory() {
     rig.run(&words).ok();
     assert_eq!(rig.run(&words).ok().stdout, "", "nothing is left to do");
     assert_eq!(rig.keys(), ["s/real.d/x", "s/sub-2", "s/sub.txt", "s/sub/x"]);
+}
+
+/// An unreadable directory is left out (in Docker, tests often run as root, which can read everything).
+#[test]
+fn excluded_entries_need_not_be_readable() {
+    let rig = Rig::new();
+    rig.write("t/a", "a");
+    std::fs::create_dir(rig.path("t/d")).unwrap();
+    symlink("nowhere", rig.path("t/bad-dangling")).unwrap();
+    symlink("bad-self", rig.path("t/bad-self")).unwrap();
+    symlink("..", rig.path("t/d/bad-loop")).unwrap();
+    let odd = OsStr::from_bytes(b"bad-\xff");
+    std::fs::write(rig.path("t").join(odd), "x").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("t/bad-pipe"), rustix::fs::Mode::RWXU).unwrap();
+    for words in [&["cp", "-r", "DIR/t", "s3://bkt/c"][..], &["sync", "DIR/t", "s3://bkt/s"]] {
+        let ran = rig.run(words);
+        assert!(ran.exit != CommandExit::Ok && ran.stderr.contains("5 of 6 failed"), "{}", ran.stderr);
+        rig.run(&[words, &["--exclude", "*bad-*"]].concat()).ok();
+        let ran = rig.run(&[words, &["--exclude", "*bad-*", "--include", "*pipe"]].concat());
+        assert!(ran.stderr.contains("bad-pipe is neither a file nor a directory"), "{}", ran.stderr);
+    }
+    assert_eq!(rig.keys(), ["c/a", "s/a"]);
+}
+
+#[test]
+fn unfinished_downloads_are_not_content() {
+    let rig = Rig::new();
+    for file in ["t/a", "t/.fordway-a1B2c3.part", "t/d/.fordway-ZZZZZZ.part", "t/.fordway-notes.part.txt"] {
+        rig.write(file, file);
+    }
+    rig.run(&["sync", "DIR/t", "s3://bkt/s"]).ok();
+    rig.run(&["cp", "-r", "DIR/t", "s3://bkt/c"]).ok();
+    assert_eq!(rig.keys(), ["c/.fordway-notes.part.txt", "c/a", "s/.fordway-notes.part.txt", "s/a"]);
+    rig.run(&["sync", "s3://bkt/s", "DIR/t", "--delete"]).ok();
+    assert_eq!(rig.files().len(), 4, "another download still needs its file");
 }
 
 #[test]
