@@ -18,7 +18,7 @@ use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::replicas;
-use crate::transfer::OverwritePolicy;
+use crate::transfer::{OverwritePolicy, is_open_file};
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web(), &http_url(url))
@@ -238,7 +238,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     let path = Path::new(destination);
     if !destination.ends_with('/') && !path.is_dir() {
         return match path.metadata() {
-            Ok(about) if !about.is_file() => {
+            Ok(about) if !about.is_file() || is_open_file(path) => {
                 refused(format!("{destination} is not a file; write to - instead"))
             }
             Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),

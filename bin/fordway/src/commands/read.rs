@@ -3,7 +3,7 @@
 //! object.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{ContentVerifier, temporary_beside};
+use crate::transfer::{ContentVerifier, open_special, temporary_beside};
 use crate::web;
 use crate::wildcard::FilterRules;
 
@@ -85,8 +85,8 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
 /// nothing behind.
 fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
-    if path.metadata().is_ok_and(|about| !about.is_file()) {
-        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    if let Some(opened) = open_special(path) {
+        let file = opened.map_err(failed)?;
         return write_all(reading, &file, (path, context));
     }
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());

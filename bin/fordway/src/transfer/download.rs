@@ -1,7 +1,7 @@
 //! Downloads one object to a file. This file also contains the code that copies and verifies bytes, for both uploads
 //! and downloads.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use fordway_store::{
 };
 use tempfile::NamedTempFile;
 
+use super::special::open_special;
 use super::upload::part_ranges;
 use super::{OverwritePolicy, TransferRunner};
 
@@ -27,10 +28,10 @@ impl TransferRunner<'_> {
         size: Option<u64>,
         path: &Path,
     ) -> Result<ObjectInfo> {
-        let target = DestinationFileState::find(path)?;
-        if target == DestinationFileState::Special {
-            return self.download_into_special(from, path);
+        if let Some(opened) = open_special(path) {
+            return self.download_into_special(from, opened, path);
         }
+        let target = DestinationFileState::find(path)?;
         if self.settings.existing == OverwritePolicy::Fail && target != DestinationFileState::Missing {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
@@ -59,9 +60,12 @@ impl TransferRunner<'_> {
         Ok(info)
     }
 
-    /// Writes directly to a device or pipe, because a rename would replace it.
-    fn download_into_special(&self, from: (&Bucket, &Key), path: &Path) -> Result<ObjectInfo> {
-        let opened = OpenOptions::new().write(true).open(path);
+    fn download_into_special(
+        &self,
+        from: (&Bucket, &Key),
+        opened: io::Result<File>,
+        path: &Path,
+    ) -> Result<ObjectInfo> {
         let mut file = opened.map_err(|error| file_error("opening", path.display(), error))?;
         let object = self.store().get(from.0, from.1, &self.source())?;
         self.fetch_stream(object, from, &mut file, path)
@@ -206,15 +210,13 @@ fn verify_parts<'p>(
     }
 }
 
-/// What exists at a download's destination.
+/// What exists at a download's destination, if that is not special.
 #[derive(Debug, PartialEq, Eq)]
 enum DestinationFileState {
     Missing,
     /// A regular file, after following links. If the destination is a link, the link is kept and the file that it
     /// points to is replaced.
     File(PathBuf),
-    /// A device, pipe or socket.
-    Special,
 }
 
 impl DestinationFileState {
@@ -225,10 +227,7 @@ impl DestinationFileState {
                     format!("{} is a directory, but the object needs a file of that name", path.display());
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Ok(about) if about.is_file() => {
-                Ok(DestinationFileState::File(path.canonicalize().unwrap_or(path.to_owned())))
-            }
-            Ok(_) => Ok(DestinationFileState::Special),
+            Ok(_) => Ok(DestinationFileState::File(path.canonicalize().unwrap_or(path.to_owned()))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DestinationFileState::Missing),
             Err(error) => Err(file_error("reading", path.display(), error)),
         }
@@ -237,7 +236,7 @@ impl DestinationFileState {
     fn path(self, asked: &Path) -> PathBuf {
         match self {
             DestinationFileState::File(path) => path,
-            DestinationFileState::Missing | DestinationFileState::Special => asked.to_owned(),
+            DestinationFileState::Missing => asked.to_owned(),
         }
     }
 }

@@ -3,15 +3,18 @@
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
 
 mod download;
 mod moved;
 pub(crate) mod plan;
+mod special;
 mod upload;
 
 pub(crate) use download::{ContentVerifier, temporary_beside};
+pub(crate) use special::{is_open_file, open_special};
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};

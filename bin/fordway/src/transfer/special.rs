@@ -1,0 +1,76 @@
+//! Destinations that are written in place, because a rename would replace them: devices, pipes, and open files of a
+//! process, such as `/dev/stdout`.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// The maximum number of links in a path that the kernel follows.
+const MAX_LINKS: usize = 40;
+
+/// Opens `path` for writing; `None` if it is a regular file or does not exist.
+pub(crate) fn open_special(path: &Path) -> Option<io::Result<File>> {
+    if let Some(descriptor) = descriptor(path) {
+        return Some(open_descriptor(&descriptor));
+    }
+    let is_special = path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir());
+    is_special.then(|| OpenOptions::new().write(true).open(path))
+}
+
+/// Returns whether `path` leads to an open file of a process, which a rename must not replace.
+pub(crate) fn is_open_file(path: &Path) -> bool {
+    descriptor(path).is_some()
+}
+
+/// If the path leads to an open file of a process, returns its path below `/proc`.
+fn descriptor(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().ok()?;
+        let name = path.file_name()?;
+        if parent.starts_with("/proc") && parent.ends_with("fd") {
+            return Some(parent.join(name));
+        }
+        path = parent.join(path.read_link().ok()?);
+    }
+    None
+}
+
+/// Opens what a process has open. Standard output and error are shared, so that a file keeps its content and its
+/// position; the kernel would open a file again from its start. Other files are appended to.
+fn open_descriptor(path: &Path) -> io::Result<File> {
+    let own = |number: u8| format!("/proc/{}/fd/{number}", std::process::id());
+    if path == Path::new(&own(1)) {
+        return io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    }
+    if path == Path::new(&own(2)) {
+        return io::stderr().as_fd().try_clone_to_owned().map(File::from);
+    }
+    OpenOptions::new().append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn an_open_file_is_found_through_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "before ").unwrap();
+        let opened = OpenOptions::new().append(true).open(&file).unwrap();
+        std::os::unix::fs::symlink(format!("/dev/fd/{}", opened.as_raw_fd()), &link).unwrap();
+        open_special(&link).unwrap().unwrap().write_all(b"after").unwrap();
+        let mut text = String::new();
+        File::open(&file).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before after");
+        assert!(link.is_symlink() && open_special(&file).is_none());
+        assert!(open_special(&dir.path().join("none")).is_none() && open_special(dir.path()).is_none());
+        assert!(open_special(Path::new("/dev/null")).unwrap().is_ok());
+    }
+}
