@@ -3,6 +3,7 @@
 use std::io;
 
 use fordway_store::{Error, ErrorKind};
+use rustix::io::Errno;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +85,12 @@ impl From<CommandExit> for std::process::ExitCode {
     }
 }
 
-/// Converts an operating system error: sets its kind, and adds the action and the file.
+/// Converts an operating system error: sets its kind, and adds the action and the file. `ECANCELED` means that a signal
+/// ended a wait.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
-    Error::new(ErrorKind::from(&error), format!("{doing} {path}")).caused_by(error)
+    let is_interrupted = error.raw_os_error() == Some(Errno::CANCELED.raw_os_error());
+    let kind = if is_interrupted { ErrorKind::Interrupted } else { ErrorKind::from(&error) };
+    Error::new(kind, format!("{doing} {path}")).caused_by(error)
 }
 
 #[cfg(test)]

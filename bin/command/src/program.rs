@@ -1,13 +1,16 @@
 //! Connects commands to `main`: logging, signals, the command's context, and the exit code.
 
-use std::io::{IsTerminal, Read as _, Write as _};
+use std::io::{self, IsTerminal, Read, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::replicas::MetalinkCache;
 use fordway_lanes::LaneOptions;
 use fordway_store::{Error, ErrorKind, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
@@ -19,6 +22,9 @@ use crate::output::{CommandOutput, OutputFormat};
 
 /// How often a server checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// How often a command that waits for standard input checks whether it should stop.
+const INPUT_POLL: Duration = Duration::from_millis(50);
 
 /// Runs a command with a new context. `log` is the log filter that applies unless FORDWAY_LOG is set.
 pub fn run(
@@ -37,6 +43,7 @@ pub fn run_on_lane(
     command: impl FnOnce(&CommandContext) -> ExitCode,
 ) -> ExitCode {
     start_logging(log);
+    survive_file_size_limit();
     let interrupt = InterruptFlag::default();
     let context = surroundings(global, lane, interrupt.clone());
     stop_on_signals(interrupt);
@@ -96,6 +103,15 @@ fn stop_on_signals(interrupt: InterruptFlag) {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (RLIMIT_FSIZE) fail with an error, which would otherwise kill the
+/// process. The signal gets a handler instead of being ignored, because programs that this process starts would also
+/// ignore it.
+fn survive_file_size_limit() {
+    if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
+        tracing::warn!(%error, "cannot handle SIGXFSZ");
+    }
+}
+
 fn surroundings(global: &GlobalArgs, options: LaneOptions, interrupt: InterruptFlag) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
     let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
@@ -105,9 +121,30 @@ fn surroundings(global: &GlobalArgs, options: LaneOptions, interrupt: InterruptF
         }
         None => fordway_lanes::open(&options),
     };
-    let mut context = CommandContext::new(open, output, std::io::stdin(), interrupt);
+    let input = InterruptibleInput(interrupt.clone());
+    let mut context = CommandContext::new(open, output, input, interrupt);
     context.metalinks = MetalinkCache::of_user();
     context
+}
+
+/// Standard input. A read ends when the flag is raised, even if no input arrives.
+struct InterruptibleInput(InterruptFlag);
+
+impl Read for InterruptibleInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        while !self.0.is_raised() {
+            let mut wanted = [PollFd::new(&stdin, PollFlags::IN)];
+            let wait = Timespec { tv_sec: 0, tv_nsec: INPUT_POLL.as_nanos() as _ };
+            match poll(&mut wanted, Some(&wait)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                // A closed pipe and an error count as input, too: the read tells which of them it is. Errors of `poll`
+                // itself are ignored, because not every file can be waited for.
+                Ok(_) | Err(_) => return Ok(rustix::io::read(&stdin, buffer)?),
+            }
+        }
+        Err(Errno::CANCELED.into())
+    }
 }
 
 /// Starts logging to standard error with the filter in `FORDWAY_LOG`, such as `debug` or `fordway_cli=trace`, or with

@@ -1,7 +1,7 @@
 //! Uploads a file or stream to an object, copies an object to another object in the store, and removes objects. Objects
 //! are removed in batches of up to 1,000, the maximum that services accept in one request.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -26,12 +26,17 @@ impl TransferRunner<'_> {
         let name = path.display().to_string();
         let failed = |error| super::source_error("opening", path, error);
         let link = path.symlink_metadata().map_err(failed)?;
+        let regular = |about: Metadata| match about.is_file() {
+            true => Ok(about),
+            false => {
+                let why = format!("{name} is not a regular file; pipe it in and use - as the source");
+                Err(Error::new(ErrorKind::InvalidArgument, why))
+            }
+        };
+        // Opening a pipe would wait for its writer, even if a signal arrives.
+        regular(path.metadata().map_err(failed)?)?;
         let file = File::open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if !about.is_file() {
-            let why = format!("{name} is not a regular file; pipe it in and use - as the source");
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
+        let about = regular(file.metadata().map_err(failed)?)?;
         let (size, source) = (about.len(), LocalSource::new(&link, &about));
         let options = self.put_options(&name, Some(size));
         let region = FileRegion { file, offset: 0, len: size };

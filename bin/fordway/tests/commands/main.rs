@@ -11,6 +11,7 @@ mod proportion;
 mod reading;
 mod replicas;
 mod sources;
+mod special;
 mod support;
 mod versions;
 mod web;

@@ -1,0 +1,98 @@
+//! Tests the program with sources and destinations that are not regular files, and with a limit on file sizes.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Creates a directory with `root/bucket/key` in it.
+fn place() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
+    std::fs::write(dir.path().join("root/bucket/key"), "content\n").unwrap();
+    dir
+}
+
+fn fordway(dir: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
+    command.args(["--endpoint", &format!("file://{}", dir.join("root").display())]).args(words);
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn standard_output_is_written_in_place() {
+    let dir = place();
+    let log = dir.path().join("log");
+    for destination in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        std::fs::write(&log, "before\n").unwrap();
+        let opened = OpenOptions::new().append(true).open(&log).unwrap();
+        let words = ["cp", "--quiet", "s3://bucket/key", destination];
+        let status = fordway(dir.path(), &words).stdout(opened).status().unwrap();
+        assert!(status.success(), "{destination}");
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "before\ncontent\n", "{destination}");
+    }
+    assert_eq!(dir.path().read_dir().unwrap().count(), 2, "no other file is left");
+}
+
+/// Sends SIGTERM once the process has started to wait; returns its exit code and messages.
+fn stopped(mut child: Child) -> (Option<i32>, String) {
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(10) {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (child.wait().unwrap().code(), said)
+}
+
+#[test]
+fn one_signal_ends_a_command_that_waits_for_input() {
+    let dir = place();
+    let mut child =
+        fordway(dir.path(), &["cp", "-", "s3://bucket/piped"]).stdin(Stdio::piped()).spawn().unwrap();
+    let input = child.stdin.take();
+    let (code, said) = stopped(child);
+    assert_eq!(code, Some(130), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!dir.path().join("root/bucket/piped").exists());
+    drop(input);
+}
+
+#[test]
+fn a_pipe_is_refused_without_waiting_for_its_writer() {
+    let dir = place();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let child = fordway(dir.path(), &["cp", pipe.to_str().unwrap(), "s3://bucket/piped"]).spawn().unwrap();
+    let (code, said) = stopped(child);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is not a regular file; pipe it in"), "{said}");
+}
+
+/// By default, the kernel kills a process that writes beyond the limit (RLIMIT_FSIZE).
+#[test]
+fn a_file_size_limit_is_an_ordinary_error() {
+    let dir = place();
+    let large = dir.path().join("large");
+    File::create(&large).unwrap().set_len(1 << 20).unwrap();
+    let fordway = fordway(dir.path(), &["cp", large.to_str().unwrap(), "s3://bucket/large"]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -f 64; exec \"$0\" \"$@\""])
+        .arg(fordway.get_program())
+        .args(fordway.get_args());
+    let ran = shell.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains("entity too large"), "{said}");
+    assert!(!dir.path().join("root/bucket/large").exists());
+}
