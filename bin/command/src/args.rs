@@ -29,7 +29,7 @@ pub struct GlobalArgs {
     #[arg(long, global = true)]
     pub json: bool,
     /// Do not print progress or completed operations; errors are still printed
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, visible_alias = "only-show-errors")]
     pub quiet: bool,
     /// Do not show a progress bar
     #[arg(long, global = true)]

@@ -6,8 +6,8 @@ use std::fmt;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
-    VersioningState, VersionsQuery,
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store, Tags, UploadsQuery,
+    VersionId, VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use super::SourceSelection;
 use super::cp::from_item;
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
 use crate::transfer::{self, TransferAction, TransferSettings, plan};
-use crate::wildcard::FilterRules;
+use crate::wildcard::{FilterRules, has_wildcard};
 use crate::{dav, web};
 
 /// A bucket that was created or removed.
@@ -108,7 +108,10 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     for text in &args.addresses {
         // Local files can be removed with the system's `rm`. A typo in this command must not remove a local file.
         StorageAddress::parse(text)?.into_s3()?;
-        sources.push(SourceSelection::find(text, args.recursive, args.raw)?);
+        sources.push(match marker(text, args, context)? {
+            Some(marker) => SourceSelection::One(marker),
+            None => SourceSelection::find(text, args.recursive, args.raw)?,
+        });
     }
     if let Some(version) = &args.version_id {
         let (bucket, key) = only_object(&sources)?;
@@ -117,6 +120,24 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     let settings = TransferSettings::removal(args.dry_run, args.jobs);
     let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
     transfer::run(context, &settings, removals)
+}
+
+/// Returns the address if it names one object that represents a directory, as `mkdir` creates it.
+fn marker(text: &str, args: &RmArgs, context: &CommandContext) -> Result<Option<StorageAddress>> {
+    let (bucket, key) = StorageAddress::parse(text)?.into_s3()?;
+    if args.recursive || !key.ends_with('/') || (!args.raw && has_wildcard(&key)) {
+        return Ok(None);
+    }
+    let place = StorageAddress::S3(bucket.clone(), key.clone());
+    // A version is removed without a look at the latest one, which may be a delete marker.
+    if args.version_id.is_some() {
+        return Ok(Some(place));
+    }
+    match context.store()?.head(&bucket, &Key::new(key)?, &GetOptions::default()) {
+        Ok(_) => Ok(Some(place)),
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the removals to perform for one address. An address that cannot be listed counts as one of the failures.

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{SourceSelection, report};
 use crate::args::{DuArgs, StatArgs};
-use crate::wildcard::FilterRules;
+use crate::wildcard::{FilterRules, has_wildcard};
 use crate::{dav, web};
 
 pub(super) fn run(args: &StatArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -208,6 +208,11 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
             prefixes.entry(prefix.to_owned()).or_default().add(item.size);
         }
     }
+    if total.objects == 0
+        && let Some(size_bytes) = object_size(args, context)?
+    {
+        total.add(size_bytes);
+    }
     let print = |address: &str, usage: SpaceUsage| {
         let SpaceUsage { objects, size_bytes } = usage;
         context.output.record(&DiskUsageOutput { address, objects, size_bytes, human: args.human_readable })
@@ -217,6 +222,19 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     }
     print(&args.address, total)?;
     Ok(CommandExit::Ok)
+}
+
+/// Returns the size of the object that the address names; `None` if it names none.
+fn object_size(args: &DuArgs, context: &CommandContext) -> Result<Option<u64>> {
+    let (bucket, key) = StorageAddress::parse(&args.address)?.into_s3()?;
+    if key.is_empty() || (!args.raw && has_wildcard(&key)) {
+        return Ok(None);
+    }
+    match context.store()?.head(&bucket, &Key::new(key)?, &GetOptions::default()) {
+        Ok(info) => Ok(Some(info.size)),
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn show_root(root: &StorageAddress) -> String {

@@ -84,3 +84,34 @@ fn a_file_that_says_nothing_of_its_size_is_to_be_piped_in() {
     assert!(ran.stderr.contains("pipe it in and use - as the source"), "{}", ran.stderr);
     assert_eq!(rig.get("k"), None);
 }
+
+#[test]
+fn rm_removes_what_mkdir_made() {
+    let rig = Rig::new();
+    rig.run(&["mkdir", "s3://bkt/mk"]).ok();
+    rig.put("mk/a", "a");
+    rig.run(&["rm", "--dry-run", "s3://bkt/mk/"]).ok();
+    assert_eq!(rig.run(&["rm", "s3://bkt/mk/"]).ok().stdout, "delete: s3://bkt/mk/\n");
+    assert_eq!(rig.keys(), ["mk/a"]);
+    let ran = rig.run(&["rm", "s3://bkt/mk/"]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("add --recursive"), "{}", ran.stderr);
+    assert_eq!(rig.keys(), ["mk/a"]);
+}
+
+#[test]
+fn du_of_an_object_shows_its_size() {
+    let rig = Rig::new();
+    rig.put("p/a", "12345");
+    let words =
+        |address| rig.run(&["du", address]).ok().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words("s3://bkt/p/a"), "5 1 objects s3://bkt/p/a");
+    assert_eq!(words("s3://bkt/p"), "5 1 objects s3://bkt/p");
+    assert_eq!(words("s3://bkt/none"), "0 0 objects s3://bkt/none");
+}
+
+#[test]
+fn quiet_has_the_name_that_aws_uses() {
+    let rig = Rig::new();
+    rig.write("f", "x");
+    assert_eq!(rig.run(&["cp", "--only-show-errors", "DIR/f", "s3://bkt/"]).ok().stdout, "");
+}
