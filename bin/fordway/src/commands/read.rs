@@ -18,7 +18,7 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{ContentVerifier, open_special, temporary_beside};
+use crate::transfer::{ContentSource, ContentVerifier, open_special, temporary_beside};
 use crate::web;
 use crate::wildcard::FilterRules;
 
@@ -180,9 +180,9 @@ fn write_object(bucket: &Bucket, key: &Key, wanted: &CatOptions<'_>, context: &C
     let store = context.store()?;
     let object = store.get(bucket, key, &wanted.options)?;
     let mut verifier = ContentVerifier::new(&object.info, wanted.verify);
-    object
-        .content
-        .for_each_chunk(|chunk| {
+    let (version, interrupt) = (wanted.options.version.as_ref(), &context.interrupt);
+    ContentSource { store: &*store, object: (bucket, key), version, interrupt }
+        .receive(object, &mut |chunk| {
             verifier.update(chunk);
             context.interrupt.check()?;
             context.output.data(chunk)

@@ -102,16 +102,16 @@ impl TransferRunner<'_> {
         path: &Path,
     ) -> Result<ObjectInfo> {
         let mut verifier = ContentVerifier::new(&object.info, self.settings.verify);
-        object
-            .content
-            .for_each_chunk(|chunk| {
+        let info = object.info.clone();
+        self.content_source(from)
+            .receive(object, &mut |chunk| {
                 verifier.update(chunk);
                 file.write_all(chunk).map_err(|error| file_error("writing", path.display(), error))?;
                 self.advance(chunk.len() as u64)
             })
             .and_then(|()| verifier.finish())
             .map_err(|error| self.during_get(error, from))?;
-        Ok(object.info)
+        Ok(info)
     }
 
     /// Fetches several ranges at once, all of the same version of the object. If a CRC was recorded, verifies the
@@ -164,12 +164,13 @@ impl TransferRunner<'_> {
         }
         let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, algorithm);
         let mut at = offset;
-        object.content.for_each_chunk(|chunk| {
+        let received = self.content_source(from).receive(object, &mut |chunk| {
             hasher.update(chunk);
             file.write_all_at(chunk, at).map_err(|error| file_error("writing", path.display(), error))?;
             at += chunk.len() as u64;
             self.advance(chunk.len() as u64)
-        })?;
+        });
+        received.map_err(|error| self.during_get(error, from))?;
         let checksum = hasher.finish(&ExpectedContent::default())?.checksum;
         Ok(CompletedPart { number, etag: info.etag.clone(), checksum })
     }

@@ -3,6 +3,7 @@
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
@@ -10,10 +11,12 @@
 mod download;
 mod moved;
 pub(crate) mod plan;
+mod receive;
 mod special;
 mod upload;
 
 pub(crate) use download::{ContentVerifier, temporary_beside};
+pub(crate) use receive::ContentSource;
 pub(crate) use special::{is_open_file, open_special};
 
 use std::collections::HashSet;
@@ -345,6 +348,11 @@ impl TransferRunner<'_> {
     /// Returns the options for reading a source, including the version to read.
     fn source(&self) -> GetOptions {
         GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
+    }
+
+    fn content_source<'s>(&'s self, object: (&'s Bucket, &'s Key)) -> ContentSource<'s> {
+        let (version, interrupt) = (self.settings.source_version.as_ref(), &self.context.interrupt);
+        ContentSource { store: self.store(), object, version, interrupt }
     }
 
     fn store(&self) -> &dyn Store {

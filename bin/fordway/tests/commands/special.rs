@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::binary;
 
 /// Creates a directory with `root/bucket/key` in it.
 fn place() -> tempfile::TempDir {
@@ -95,4 +98,34 @@ fn a_file_size_limit_is_an_ordinary_error() {
     assert_eq!(ran.status.code(), Some(2), "{said}");
     assert!(said.contains("entity too large"), "{said}");
     assert!(!dir.path().join("root/bucket/large").exists());
+}
+
+/// A download whose connection breaks continues from where it broke, and asks for the same version.
+#[test]
+fn a_broken_connection_does_not_end_a_download() {
+    let content: Vec<u8> = (0..900_000_u32).map(|number| (number >> 3) as u8).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    for words in [
+        &["cp", "s3://bkt/key", out.to_str().unwrap()][..],
+        &["cp", "s3://bkt/key", out.to_str().unwrap(), "--multipart-threshold", "1"],
+        &["cat", "s3://bkt/key"],
+    ] {
+        let cut = ResponseFaultScript::honest().on_requests(0..3, ResponseFault::ResetAt(200_000));
+        let server = HostileServer::start(content.clone(), cut);
+        let endpoint = format!("http://{}", server.address());
+        let words = [&["--quiet", "--endpoint", &endpoint][..], words].concat();
+        let ran = binary::fordway(&words, "");
+        assert!(ran.status.success(), "{}", binary::text(&ran.stderr));
+        let got = if ran.stdout.is_empty() { std::fs::read(&out).unwrap() } else { ran.stdout };
+        assert!(got == content, "{words:?}");
+        let resumed = server.requests().iter().filter(|request| request.header("if-match").is_some()).count();
+        assert!(resumed >= 2, "{resumed} requests");
+
+        server.follow(ResponseFaultScript::honest().on_method("GET", ResponseFault::ResetAt(500)));
+        let ran = binary::fordway(&words, "");
+        let said = binary::text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(7), "{said}");
+        assert!(said.contains("the connection broke with") && !said.contains("send it again"), "{said}");
+    }
 }
