@@ -339,15 +339,27 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let source = wanted(plan::items(context, &from, filters)?, filters);
     let destination = wanted(destination_items(context, &to, args)?, filters);
     let lane = context.store()?.lane();
-    let actions = plan::sync(source, destination, rules).map(|step| match step? {
-        SyncStep::Copy(item) => {
-            let source = from_item(&from, &item);
-            let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
-            Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
-        }
-        SyncStep::Remove(item) => Ok(TransferAction::Remove(from_item(&to, &item))),
+    let copy = |item: SyncItem| {
+        let source = from_item(&from, &item);
+        let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+        Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
+    };
+    let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
+        Ok(SyncStep::Copy(item)) => Some(copy(item)),
+        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) => None,
+        Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
+        Err(error) => Some(Err(error)),
     });
     transfer::run(context, &TransferSettings::of(&args.transfer, OverwritePolicy::Replace), actions)
+}
+
+/// Returns whether an item that the source did not list exists there after all: it was created in the meantime, or the
+/// listing was wrong. The destination's copy of it must not be removed.
+fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
+    match from.below(&item.relative) {
+        Ok(StorageAddress::Local(path)) => path.is_file(),
+        _ => false,
+    }
 }
 
 fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection> {

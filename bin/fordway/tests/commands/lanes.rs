@@ -1,9 +1,11 @@
-//! Tests that `mv` removes a source only if it is what was copied, in memory and on every lane.
+//! Tests that `mv` removes a source only if it is what was copied, and that `sync` misses no change, in memory and on
+//! every lane.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_command::CommandExit;
 use fordway_store::{Objects, PutOptions};
@@ -91,18 +93,60 @@ fn fordway(endpoint: &str, words: &[&str]) -> Output {
     program().args(["--endpoint", endpoint]).args(words).output().unwrap()
 }
 
+/// A directory with a bucket, and the endpoints of all lanes to it.
+struct Lanes {
+    dir: tempfile::TempDir,
+    root: PathBuf,
+    endpoints: Vec<String>,
+    _gateways: [Gateway; 2],
+}
+
+impl Lanes {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
+        std::fs::create_dir_all(root.join("bucket")).unwrap();
+        let node = Gateway::start(&["node", "--socket", socket.to_str().unwrap()], &root);
+        let http = Gateway::start(&["serve", "--listen", "127.0.0.1:0"], &root);
+        let unix = format!("unix://{}", socket.display());
+        let file = format!("file://{}", root.display());
+        let without_conditions = format!("{file}?conditions=none-match-only");
+        let endpoints = vec![file, unix, http.1.clone(), without_conditions];
+        Lanes { dir, root, endpoints, _gateways: [node, http] }
+    }
+}
+
+/// A change that keeps the size, less than a second after the upload.
+#[test]
+fn sync_finds_a_change_within_a_second() {
+    let lanes = Lanes::start();
+    let (tree, file) = (lanes.dir.path().join("tree"), lanes.dir.path().join("tree/file"));
+    std::fs::create_dir(&tree).unwrap();
+    for (number, endpoint) in lanes.endpoints.iter().enumerate() {
+        let sync = |from: &str, to: &str| {
+            let ran = fordway(endpoint, &["sync", from, to]);
+            assert!(ran.status.success(), "{endpoint}: {}", String::from_utf8_lossy(&ran.stderr));
+            String::from_utf8(ran.stdout).unwrap().lines().count()
+        };
+        let (up, mirror) = (format!("s3://bucket/{number}/up"), format!("s3://bucket/{number}/mirror"));
+        for content in ["one", "two"] {
+            std::thread::sleep(Duration::from_millis(20));
+            std::fs::write(&file, content).unwrap();
+            for (from, to) in [(tree.to_str().unwrap(), &up), (&up, &mirror)] {
+                assert_eq!(sync(from, to), 1, "{endpoint}: {from} to {to}, {content}");
+                assert_eq!(sync(from, to), 0, "{endpoint}: {from} to {to}, nothing is left to do");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
 /// A local path can be the file of an object: either of the two is the only copy.
 #[test]
 fn an_object_that_is_moved_onto_its_own_file_is_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
-    std::fs::create_dir_all(root.join("bucket")).unwrap();
-    let _node = Gateway::start(&["node", "--socket", socket.to_str().unwrap()], &root);
-    let http = Gateway::start(&["serve", "--listen", "127.0.0.1:0"], &root);
-    let unix = format!("unix://{}", socket.display());
-    let file = format!("file://{}", root.display());
-    let without_conditions = format!("{file}?conditions=none-match-only");
-    for endpoint in [&file, &unix, &http.1, &without_conditions] {
+    let lanes = Lanes::start();
+    let (dir, root) = (&lanes.dir, &lanes.root);
+    for endpoint in &lanes.endpoints {
         for key in ["k", "d/k"] {
             let (path, object) = (root.join("bucket").join(key), format!("s3://bucket/{key}"));
             let local = path.to_str().unwrap();
