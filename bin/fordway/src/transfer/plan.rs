@@ -73,7 +73,8 @@ fn whole_seconds(time: SystemTime) -> u64 {
 /// nanosecond. Otherwise a listing in milliseconds would show each file as newer than its upload in that millisecond.
 fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
     let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
-    let unit_ns = [1_000_000_000, 1_000_000, 1_000].into_iter().find(|unit| shown_ns % unit == 0);
+    let units_ns = [1_000_000_000, 1_000_000, 1_000];
+    let unit_ns = units_ns.into_iter().find(|unit| shown_ns.is_multiple_of(*unit));
     let Ok(since) = time.duration_since(UNIX_EPOCH) else { return time };
     time - Duration::from_nanos(u64::from(since.subsec_nanos() % unit_ns.unwrap_or(1)))
 }
