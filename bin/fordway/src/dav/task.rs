@@ -16,7 +16,7 @@ use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{OverwritePolicy, SharedTransferCounts};
+use crate::transfer::{LocalSource, OverwritePolicy, SharedTransferCounts};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -138,6 +138,10 @@ impl<'c> DavCopier<'c> {
     }
 
     fn copy_content(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
+        let file = match &task.from {
+            DavCopyEndpoint::Local(path) if self.order.moves => Some(LocalSource::find(path)?),
+            _ => None,
+        };
         let copied = match (&task.from, &task.to) {
             (DavCopyEndpoint::Local(path), DavCopyEndpoint::Web(url)) => {
                 self.upload(path, url, task.size_bytes)?
@@ -158,20 +162,12 @@ impl<'c> DavCopier<'c> {
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
         };
-        if self.order.moves {
-            self.remove_source(&task.from)?;
+        match &task.from {
+            DavCopyEndpoint::Web(url) if self.order.moves => self.dav.remove(url)?,
+            DavCopyEndpoint::Local(path) => file.map_or(Ok(()), |copied| copied.remove(path))?,
+            DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => {}
         }
         Ok(copied)
-    }
-
-    fn remove_source(&self, source: &DavCopyEndpoint) -> Result<()> {
-        match source {
-            DavCopyEndpoint::Web(url) => self.dav.remove(url),
-            DavCopyEndpoint::Local(path) => {
-                std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
-            }
-            DavCopyEndpoint::Stdin => Ok(()),
-        }
     }
 
     fn exists(&self, place: &DavCopyEndpoint) -> Result<bool> {

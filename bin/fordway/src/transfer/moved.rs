@@ -2,7 +2,6 @@
 //! meanwhile, or the copy may have replaced it because a local path can be the file of an object.
 
 use std::fs::Metadata;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -29,7 +28,7 @@ pub(super) enum CopiedSource {
 /// The state of a local path and of the file that it leads to, which differs from the path's own state if the path is a
 /// link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LocalSource {
+pub(crate) struct LocalSource {
     link: FileState,
     file: FileState,
 }
@@ -51,8 +50,19 @@ impl LocalSource {
         LocalSource { link: FileState::new(path), file: FileState::new(file) }
     }
 
-    fn find(path: &Path) -> io::Result<Self> {
-        Ok(LocalSource::new(&path.symlink_metadata()?, &path.metadata()?))
+    /// Returns the state of a path, before it is opened or after it was copied.
+    pub(crate) fn find(path: &Path) -> Result<Self> {
+        let both = path.symlink_metadata().and_then(|link| Ok((link, path.metadata()?)));
+        let (link, file) = both.map_err(|error| file_error("reading", path.display(), error))?;
+        Ok(LocalSource::new(&link, &file))
+    }
+
+    /// Removes the path if it still leads to what was copied. Errors: `ConditionalConflict`, `Io`.
+    pub(crate) fn remove(&self, path: &Path) -> Result<()> {
+        if LocalSource::find(path)? != *self {
+            return Err(changed(&path.display().to_string()));
+        }
+        std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
     }
 }
 
@@ -92,7 +102,7 @@ impl TransferRunner<'_> {
                     error.during("delete", self.store().lane(), bucket.as_str(), key.as_str())
                 })
             }
-            (StorageAddress::Local(path), CopiedSource::File(state)) => remove_copied_file(path, state),
+            (StorageAddress::Local(path), CopiedSource::File(source)) => source.remove(path),
             _ => Ok(()),
         }
     }
@@ -133,18 +143,33 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Removes a file that is still what was copied.
-fn remove_copied_file(path: &Path, copied: &LocalSource) -> Result<()> {
-    let failed = |error| file_error("removing", path.display(), error);
-    if LocalSource::find(path).map_err(failed)? != *copied {
-        return Err(changed(&path.display().to_string()));
-    }
-    std::fs::remove_file(path).map_err(failed)
-}
-
 fn changed(name: &str) -> Error {
     let why = format!(
         "{name} was changed during the copy, or the copy itself replaced it, so it was copied but not removed"
     );
     Error::new(ErrorKind::ConditionalConflict, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_removed_only_if_it_and_its_link_are_unchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other, link) =
+            (dir.path().join("file"), dir.path().join("other"), dir.path().join("link"));
+        std::fs::write(&path, "old").unwrap();
+        std::fs::write(&other, "new").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let (of_path, of_link) = (LocalSource::find(&path).unwrap(), LocalSource::find(&link).unwrap());
+        std::fs::rename(&other, &path).unwrap();
+        for (source, path) in [(&of_path, &path), (&of_link, &link)] {
+            assert_eq!(source.remove(path).unwrap_err().kind(), ErrorKind::ConditionalConflict);
+            assert!(path.exists());
+        }
+        LocalSource::find(&link).unwrap().remove(&link).unwrap();
+        LocalSource::find(&path).unwrap().remove(&path).unwrap();
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+    }
 }
