@@ -62,7 +62,8 @@ impl CommandContext {
         let _ = self.web_options.set(options);
     }
 
-    /// Returns the options for connections to web servers: those of the command, else those of the environment.
+    /// Returns the options for connections to web servers: those that the command states, or those of the environment
+    /// if it states none.
     pub fn web_options(&self) -> SessionOptions {
         self.web_options.get().cloned().unwrap_or_else(|| web::options(web::ca_bundle()))
     }

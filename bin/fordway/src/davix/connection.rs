@@ -1,4 +1,4 @@
-//! Turns davix's options for connections and credentials into those of Fordway's sessions and lanes.
+//! Converts davix's options for connections and credentials to options of Fordway's sessions and lanes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -97,7 +97,7 @@ pub(super) fn has_secrets(options: &DavixOptions) -> bool {
     !options.headers.is_empty() || options.security.userlogin.is_some()
 }
 
-/// Returns the credentials of the command line, else those of the environment.
+/// Returns the credentials of the command line, or those of the environment if it has none.
 fn credentials(
     security: &SecurityOptions,
     authorization: Option<String>,
