@@ -177,16 +177,15 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
 
 def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool:  # noqa: ANN401
     """Returns whether botocore accepts the types of all parameters. If not, its own path raises the error."""
+    usual = _usual_types.get(operation)
+    # Most calls need no validation, which may take longer than the call itself.
+    if usual is not None and all(type(value) is usual.get(name) for name, value in parameters.items()):
+        return True
     shape = client.meta.service_model.operation_model(operation).input_shape
     if shape is None:
         return True
-    usual = _usual_types.get(operation)
     if usual is None:
-        usual = {name: USUAL.get(member.type_name) for name, member in shape.members.items()}
-        _usual_types[operation] = usual
-    # Most calls need no validation, which may take longer than the call itself.
-    if all(type(value) is usual.get(name) for name, value in parameters.items()):
-        return True
+        _usual_types[operation] = {name: USUAL.get(kind.type_name) for name, kind in shape.members.items()}
     if "CopySource" in parameters:
         # botocore converts a dictionary to a string before it validates.
         parameters = {**parameters, "CopySource": ""}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
 from fordway._fordway import S3_ERRORS
@@ -27,6 +26,9 @@ OK, NOT_MODIFIED = 200, 304
 
 ENCODED = "=?UTF-8?B?"
 """The start of an encoded text in a header."""
+
+DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
+MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
 
 DOCUMENT = {"content-type": "application/xml"}
 
@@ -92,10 +94,16 @@ def _has_document(shape: Shape | None) -> bool:
 
 def _text(value: object) -> str:
     if isinstance(value, datetime):
-        return format_datetime(value.astimezone(UTC), usegmt=True)
+        return _date(value if value.tzinfo is UTC else value.astimezone(UTC))
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+def _date(time: datetime) -> str:
+    """Returns a time in UTC as a date of HTTP. `email.utils` would take longer than the call to the store."""
+    day, month = DAYS[time.weekday()], MONTHS[time.month - 1]
+    return f"{day}, {time.day:02} {month} {time.year:04} {time.hour:02}:{time.minute:02}:{time.second:02} GMT"
 
 
 def encoded(text: str) -> str:
