@@ -195,8 +195,8 @@ impl Drop for LockStripeGuard<'_> {
     }
 }
 
-/// The order in which a thread takes two locks of one table, so that no two threads, in any processes, wait for each
-/// other.
+/// The order in which a thread takes two locks of one table. If all threads of all processes follow it, they do not
+/// deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockOrder {
     stripe: usize,

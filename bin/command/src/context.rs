@@ -55,15 +55,14 @@ impl CommandContext {
         }
     }
 
-    /// Makes connections to web servers with these options instead of those of the environment. Has no effect once
-    /// connections exist.
+    /// Sets the options for connections to web servers, which override the environment. Has no effect after the first
+    /// connection.
     pub fn use_web_options(&self, options: SessionOptions) {
         // A second call is an error of the caller, and must not replace options that are in use.
         let _ = self.web_options.set(options);
     }
 
-    /// Returns the options for connections to web servers: those that the command states, or those of the environment
-    /// if it states none.
+    /// Returns the options for connections to web servers. The defaults come from the environment.
     pub fn web_options(&self) -> SessionOptions {
         self.web_options.get().cloned().unwrap_or_else(|| web::options(web::ca_bundle()))
     }

@@ -1,6 +1,6 @@
 //! Changes an object's key with one `rename` call, while holding the locks of both keys.
 //!
-//! The locks are taken in one order, so that two renames never wait for each other. If no object has the
+//! The locks are taken in one order, so that two renames do not deadlock. If no object has the
 //! new key yet, the rename is made to fail if the new name is taken, because a put of a new key takes no lock.
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};

@@ -422,7 +422,7 @@ fn what_two_keys_lead_to_is_not_lost() {
 
 /// The locks of two keys may share what keeps the threads of one process apart.
 #[test]
-fn renames_do_not_wait_for_each_other() {
+fn renames_do_not_deadlock() {
     let (_dir, store, bucket) = open();
     let pairs: Vec<_> = (0..600).map(|number| (format!("from/{number}"), format!("to/{number}"))).collect();
     for (from, _) in &pairs {

@@ -97,7 +97,7 @@ pub(super) fn has_secrets(options: &DavixOptions) -> bool {
     !options.headers.is_empty() || options.security.userlogin.is_some()
 }
 
-/// Returns the credentials of the command line, or those of the environment if it has none.
+/// Returns the credentials from the command line; the default is the environment's.
 fn credentials(
     security: &SecurityOptions,
     authorization: Option<String>,

@@ -117,8 +117,9 @@ pub(super) fn write_conditions(
 pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions in a head, from the headers with these `names`. An invalid date is ignored in HTTP's own headers
-/// (RFC 9110 section 13.1.3), but not in those of S3, for instance for the source of a copy. Errors: `InvalidArgument`.
+/// Reads the conditions in a head, from the headers with these `names`. An invalid date in one of HTTP's
+/// headers is ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-`
+/// header.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     Ok(Conditions {
