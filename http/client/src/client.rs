@@ -145,7 +145,7 @@ impl HttpClient {
     }
 
     /// Receives the response of a server that refuses a request before reading its body and then closes the connection.
-    /// The response states the reason.
+    /// The response states the reason. Errors: `BadResponse` if the response is a success.
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
@@ -156,7 +156,10 @@ impl HttpClient {
             return Err(io_error(error, "sending the request", "the server stopped reading the request"));
         }
         match connection.receive_head() {
-            Ok(Some(head)) => self.answered(head, connection, exchange).map(Some),
+            Ok(Some(head)) => {
+                check_refusal(&head)?;
+                self.answered(head, connection, exchange).map(Some)
+            }
             Ok(None) | Err(_) => Ok(None),
         }
     }
@@ -174,6 +177,18 @@ impl HttpClient {
             None => HttpResponse::new(head, connection, exchange.method, (exchange.origin, &self.pool)),
         }
     }
+}
+
+/// Checks that a response to a request whose content was not sent completely is not a success. Errors: `BadResponse`.
+fn check_refusal(head: &ResponseHead) -> Result<()> {
+    if !(200..300).contains(&head.status) {
+        return Ok(());
+    }
+    let detail = format!(
+        "the server reported success (HTTP status {}) before it had received the content; check what it has stored",
+        head.status
+    );
+    Err(Error::new(ErrorKind::BadResponse, detail))
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {
@@ -227,6 +242,7 @@ impl HttpClient {
         if streamed.asks_first
             && let EarlyResponse::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
         {
+            check_refusal(&head).map_err(acted)?;
             // The server may still expect the body, so no further request can be sent on this connection.
             return self.answered(head, connection, exchange).map(HttpResponse::into_last).map_err(unsent);
         }

@@ -1,7 +1,7 @@
 //! Deletes one or more objects, and accesses the documents of a bucket. A document is identified by the name of its S3
 //! sub-resource; the document is sent unchanged.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
@@ -51,7 +51,7 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
     let call = S3Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
     let answer = session
         .run(&call, |mut response| s3_xml::delete_result(&response.read_document()?))
-        .map(ResultsByKey::from);
+        .map(|outcome| ResultsByKey::new(outcome, keys));
     let result_of = |key: &Key| match &answer {
         Ok(outcome) => outcome.of(key),
         Err(error) => Err(Error::new(error.kind(), error.detail()).after_tries(error.tries())),
@@ -62,31 +62,47 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
     keys.iter().map(|key| result_of(key).map_err(|error| named(error, key))).collect()
 }
 
-/// The result for each key of a batch. A key that the response does not mention counts as deleted.
+/// The result for each key of a batch. A key that the response does not mention counts as deleted, unless the response
+/// reports a failure for a name that was not in the request.
 struct ResultsByKey {
     deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,
-}
-
-impl From<DeleteObjectsResult> for ResultsByKey {
-    fn from(outcome: DeleteObjectsResult) -> Self {
-        let is_missing =
-            |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
-        let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));
-        ResultsByKey {
-            deleted: outcome.deleted.into_iter().collect(),
-            failures: failures.map(|failure| (failure.key.clone(), failure)).collect(),
-        }
-    }
+    /// A failure whose name matches no key, so any of the unmentioned keys may have failed.
+    stray: Option<DeleteFailure>,
 }
 
 impl ResultsByKey {
-    fn of(&self, key: &Key) -> Result<DeleteResult> {
-        match self.failures.get(key.as_str()) {
-            Some(failure) => Err(explained(failure)),
-            None => Ok(self.deleted.get(key.as_str()).cloned().unwrap_or_default()),
+    fn new(outcome: DeleteObjectsResult, keys: &[Key]) -> Self {
+        let is_missing =
+            |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
+        let asked: HashSet<&str> = keys.iter().map(Key::as_str).collect();
+        let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));
+        let (known, stray): (Vec<_>, Vec<_>) =
+            failures.partition(|failure| asked.contains(failure.key.as_str()));
+        ResultsByKey {
+            deleted: outcome.deleted.into_iter().collect(),
+            failures: known.into_iter().map(|failure| (failure.key.clone(), failure)).collect(),
+            stray: stray.into_iter().next(),
         }
     }
+
+    fn of(&self, key: &Key) -> Result<DeleteResult> {
+        match (self.failures.get(key.as_str()), self.deleted.get(key.as_str()), &self.stray) {
+            (Some(failure), ..) => Err(explained(failure)),
+            (None, Some(deleted), _) => Ok(deleted.clone()),
+            (None, None, Some(stray)) => Err(unmentioned(stray)),
+            (None, None, None) => Ok(DeleteResult::default()),
+        }
+    }
+}
+
+/// Returns the error for a key that the response does not mention although it reports a failure.
+fn unmentioned(stray: &DeleteFailure) -> Error {
+    let DeleteFailure { key, code, message } = stray;
+    let detail = format!(
+        "the response does not mention this key, but reports a failure for {key:?}: {message} ({code}); check the object"
+    );
+    Error::new(ErrorKind::BadResponse, detail)
 }
 
 fn explained(failure: &DeleteFailure) -> Error {

@@ -150,14 +150,16 @@ pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// Returns the result of a write, from the headers of the response.
-pub(super) fn put_result(response: &HttpResponse) -> PutResult {
-    PutResult {
-        etag: etag(response),
-        modified: answered_at(response),
-        checksum: checksum(response),
-        version: version(response),
+/// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag: the
+/// response did not come from an S3 service that stored the content, but, for example, from a proxy's login page.
+pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
+    let etag = etag(response);
+    if etag.as_str().is_empty() {
+        let detail = "the response reports success without an ETag; check whether the content was stored";
+        return Err(Error::new(ErrorKind::BadResponse, detail));
     }
+    let (modified, checksum, version) = (answered_at(response), checksum(response), version(response));
+    Ok(PutResult { etag, modified, checksum, version })
 }
 
 /// Returns the ETag in a response, or an empty ETag.

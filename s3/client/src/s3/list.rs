@@ -1,6 +1,7 @@
 //! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length is
-//! assembled from the service's pages of at most 1,000 entries each. It fails if the service repeats a page or sends
-//! too many pages without an entry.
+//! assembled from the service's pages of at most 1,000 entries each. It fails if the service repeats a page, sends too
+//! many pages without an entry, or sends names in disorder: a caller that compares two listings (`sync --delete`) would
+//! delete objects that exist.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -26,7 +27,7 @@ pub(super) fn list(session: &S3Session, bucket: &Bucket, query: &ListQuery) -> R
         let mut page = s3_xml::list_bucket(&document).map_err(|error| call.named(error))?;
         let next = next_of(page.truncated, page.next_token.take()).map_err(|error| call.named(error))?;
         let before = found.entries.len();
-        found.add(page);
+        found.add(page).map_err(|error| call.named(error))?;
         if next.is_none() || found.entries.len() >= query.max_keys {
             return Ok(found.finish(next.is_some()));
         }
@@ -66,17 +67,26 @@ struct MergedEntries<'q> {
 }
 
 impl MergedEntries<'_> {
-    fn add(&mut self, page: ListObjectsPage) {
+    /// Adds the entries of the next page. Entries that were already on an earlier page are skipped. Errors:
+    /// `BadResponse` for a name without the prefix, or one that belongs on an earlier page.
+    fn add(&mut self, page: ListObjectsPage) -> Result<()> {
         let objects = page.objects.into_iter().map(ListEntry::Object);
         let prefixes = page.common_prefixes.into_iter().map(ListEntry::CommonPrefix);
         let mut arrived: Vec<ListEntry> =
             objects.chain(prefixes).filter(|entry| self.is_behind_start(entry)).collect();
         arrived.sort_by(|a, b| a.name().cmp(b.name()));
         for entry in arrived {
-            if self.entries.last().is_none_or(|last| last.name() < entry.name()) {
+            let name = entry.name();
+            if !name.starts_with(&self.query.prefix) {
+                return Err(bad(&format!("the listing contains {name:?}, which does not have the prefix")));
+            }
+            if self.entries.last().is_none_or(|last| last.name() < name) {
                 self.entries.push(entry);
+            } else if self.entries.binary_search_by(|known| known.name().cmp(name)).is_err() {
+                return Err(bad(&format!("the listing is not in order: {name:?} comes too late")));
             }
         }
+        Ok(())
     }
 
     /// Returns whether `entry` is after the start. If the start is *within* a common prefix, the prefix remains in the
@@ -153,7 +163,7 @@ pub(super) fn list_versions(
         next: query.key_after.clone().map(|key| (key, query.version_after.clone())),
         ..Default::default()
     };
-    let mut pages = ListingLoopDetector::default();
+    let mut pages = ListingLoopDetector::starting_at(&found.next);
     loop {
         let missing = query.max_keys.saturating_sub(found.versions.len() + found.prefixes.len());
         let call = versions_call(bucket, query, found.next.take(), missing.min(MAX_KEYS));
@@ -163,10 +173,12 @@ pub(super) fn list_versions(
         found.versions.append(&mut page.versions);
         found.prefixes.append(&mut page.prefixes);
         found.next = page.next;
+        if found.next.is_some() {
+            pages.go_on(&found.next, count).map_err(|error| call.named(error))?;
+        }
         if found.next.is_none() || found.versions.len() + found.prefixes.len() >= query.max_keys {
             return Ok(found);
         }
-        pages.go_on(&found.next, count).map_err(|error| call.named(error))?;
     }
 }
 
@@ -204,6 +216,13 @@ pub(super) struct ListingLoopDetector {
 }
 
 impl ListingLoopDetector {
+    /// Creates a detector for a listing whose first page begins at `start`.
+    pub(super) fn starting_at(start: &impl Hash) -> Self {
+        let mut pages = Self::default();
+        pages.seen.insert(pages.hasher.hash_one(start));
+        pages
+    }
+
     /// Records a page that had `new_entries` new entries and named `next` as the start of the next page. Errors:
     /// `BadResponse` if an earlier page named the same `next`, or after more than [`EMPTY_PAGES_MAX`] pages without an
     /// entry.

@@ -82,7 +82,7 @@ impl<'a> UploadPartId<'a> {
         }
         session.run(&call, |mut response| {
             response.read_document()?;
-            let made = put_result(&response);
+            let made = put_result(&response)?;
             Ok(PutResult { checksum: made.checksum.or_else(|| sent.clone()), ..made })
         })
     }
@@ -205,7 +205,7 @@ pub(super) fn list_uploads(
 ) -> Result<UploadListing> {
     let mut found = UploadListing::default();
     let (mut key_after, mut upload_after) = (query.key_after.clone(), query.upload_after.clone());
-    let mut pages = ListingLoopDetector::default();
+    let mut pages = ListingLoopDetector::starting_at(&(&key_after, &upload_after));
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
         let mut call = S3Call::on_bucket("GET", "list uploads", bucket)
@@ -223,12 +223,14 @@ pub(super) fn list_uploads(
         upload_after = page.next_upload;
         let (is_last, count) = (key_after.is_none(), page.listing.uploads.len());
         found.uploads.append(&mut page.listing.uploads);
+        if !is_last {
+            pages.go_on(&(&key_after, &upload_after), count).map_err(|error| call.named(error))?;
+        }
         if is_last || found.uploads.len() >= query.max_uploads {
             found.truncated = !is_last || found.uploads.len() > query.max_uploads;
             found.uploads.truncate(query.max_uploads);
             return Ok(found);
         }
-        pages.go_on(&(&key_after, &upload_after), count).map_err(|error| call.named(error))?;
     }
 }
 

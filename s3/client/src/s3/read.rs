@@ -371,7 +371,7 @@ pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> 
     let call = call(session, "HEAD", "head", (bucket, key), &options);
     let (info, opening) = session.run(&call, |response| {
         let opening = ReadTraffic { requests: 1, connections: response.is_first().into() };
-        Ok((described(&response), opening))
+        Ok((described(&response)?, opening))
     })?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object = RangeReadTarget::new(session, (bucket, key), info.version);

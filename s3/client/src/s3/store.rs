@@ -5,11 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
-    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
-    VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
+    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery,
+    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
@@ -76,13 +77,16 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
 /// Describes an object.
 pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
-    session.run(&call, |response| Ok(described(&response)))
+    session.run(&call, |response| described(&response))
 }
 
-/// Returns the description of an object in the response to a HEAD request.
-pub(super) fn described(response: &HttpResponse) -> ObjectInfo {
-    let size = response.header("content-length").and_then(range::digits).unwrap_or(0);
-    object_info(response, size)
+/// Returns the description of an object in the response to a HEAD request. Errors: `BadResponse` if the response does
+/// not state the size: an object of unknown size must not be taken for an empty one.
+pub(super) fn described(response: &HttpResponse) -> Result<ObjectInfo> {
+    let size = response.header("content-length").and_then(range::digits);
+    let detail = "the server's response to HEAD states no size (Content-Length)";
+    let size = size.ok_or_else(|| Error::new(ErrorKind::BadResponse, detail))?;
+    Ok(object_info(response, size))
 }
 
 impl Objects for S3Store {

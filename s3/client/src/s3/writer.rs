@@ -46,7 +46,7 @@ pub(super) fn put(
     let checksum = checksum.filter(|_| options.checksum.is_some());
     session.run(&call, |mut response| {
         response.read_document()?;
-        Ok(PutResult { checksum: checksum.cloned(), ..put_result(&response) })
+        Ok(PutResult { checksum: checksum.cloned(), ..put_result(&response)? })
     })
 }
 

@@ -305,7 +305,7 @@ fn a_conditional_write_is_never_sent_twice_on_a_guess() {
     let error = server.store(|_| {}).put(&bucket(), &key("k"), b"x", &create).unwrap_err();
     assert_eq!((error.kind(), error.tries()), (ErrorKind::Unavailable, 1));
 
-    let server = Server::start(vec![cut(), vec![Step::Request, Step::Send(answer(200, "", ""))]]);
+    let server = Server::start(vec![cut(), vec![Step::Request, Step::Send(object(""))]]);
     server.store(|_| {}).put(&bucket(), &key("k"), b"x", &PutOptions::default()).unwrap();
     assert_eq!(server.seen().len(), 2, "a plain one is");
 }
@@ -319,6 +319,33 @@ fn a_refusal_before_the_body_was_read_is_heard() {
     let error = server.store(once).put(&bucket(), &key("k"), &body, &PutOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AccessDenied);
     assert!(error.to_string().contains("access key AK from a test"), "{error}");
+}
+
+/// If such a response counted as a success, `mv` would delete the source.
+#[test]
+fn a_success_that_cannot_be_one_is_not_believed() {
+    let put = |script: Vec<Step>, body: &[u8]| {
+        let server = Server::start(vec![script]);
+        server.store(once).put(&bucket(), &key("k"), body, &PutOptions::default())
+    };
+    let early = vec![Step::Head, Step::Send(object("")), Step::Pause(Duration::from_millis(50))];
+    let error = put(early, &vec![0; 32 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+    assert!(error.to_string().contains("before it had received the content"), "{error}");
+    let login_page = answer(200, "content-type: text/html\r\n", "<html>Log in</html>");
+    let error = put(vec![Step::Request, Step::Send(login_page)], b"content").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+}
+
+#[test]
+fn an_object_without_a_size_is_not_empty() {
+    let head = || b"HTTP/1.1 200 OK\r\netag: \"t\"\r\n\r\n".to_vec();
+    let server = Server::answering(vec![head()]);
+    let error = server.store(once).head(&bucket(), &key("k"), &GetOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+    let server = Server::answering(vec![head()]);
+    let opened = server.store(once).open_file(&bucket(), &key("k"));
+    assert_eq!(opened.err().unwrap().kind(), ErrorKind::BadResponse);
 }
 
 #[test]

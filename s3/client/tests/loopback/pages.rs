@@ -1,8 +1,8 @@
 //! Listings of services that repeat a page, or do not say where a truncated listing continues.
 
 use fordway_store::{
-    Bucket, ErrorKind, GetOptions, ListQuery, PartsQuery, Result, Store, UploadId, UploadsQuery,
-    VersionsQuery,
+    Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersions, PartsQuery, Result, Store, UploadId,
+    UploadsQuery, VersionsQuery,
 };
 
 use crate::scripted::{Server, answer, bucket, key};
@@ -68,4 +68,17 @@ fn a_listing_that_goes_on_nowhere_is_an_error() {
         let error = ask(&Server::answering(vec![page; 2]).store(|_| {}), &bucket()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadResponse, "{document}: {error}");
     }
+}
+
+/// A caller that asks for one page at a time would ask for the same page for ever.
+#[test]
+fn a_full_page_that_repeats_its_marker_is_an_error() {
+    let version = "<Version><Key>k</Key><VersionId>1</VersionId><Size>1</Size><ETag>e</ETag></Version>";
+    let document = format!(
+        "<ListVersionsResult><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker>{version}</ListVersionsResult>"
+    );
+    let query = VersionsQuery { key_after: Some("k".into()), max_keys: 1, ..Default::default() };
+    let server = Server::answering(vec![answer(200, "", document)]);
+    let error = server.store(|_| {}).list_versions(&bucket(), &query).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
 }

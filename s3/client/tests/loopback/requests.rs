@@ -237,6 +237,33 @@ fn a_prefix_is_not_listed_again_on_the_next_page() {
     assert_eq!(names(&store.list(&bucket(), &query("b/1")).unwrap()), ["b/", "c"], "it stands for b/2");
 }
 
+/// A listing in disorder would make `sync --delete` delete objects that exist.
+#[test]
+fn a_listing_in_disorder_is_an_error() {
+    let list = |pages: Vec<Vec<u8>>, prefix: &str| {
+        let query = ListQuery { prefix: prefix.into(), ..Default::default() };
+        Server::answering(pages).store(|_| {}).list(&bucket(), &query).map_err(|error| error.kind())
+    };
+    let late = vec![page(&["b", "c"], &[], Some("t")), page(&["a", "d"], &[], None)];
+    assert_eq!(list(late, "").unwrap_err(), ErrorKind::BadResponse);
+    assert_eq!(list(vec![page(&["p/a", "q"], &[], None)], "p/").unwrap_err(), ErrorKind::BadResponse);
+    let within = vec![page(&["b", "a"], &[], Some("t")), page(&["b", "c"], &[], None)];
+    assert_eq!(names(&list(within, "").unwrap()), ["a", "b", "c"]);
+}
+
+/// The failure's name may be encoded in some other way, so any of the other keys may be the one that failed.
+#[test]
+fn a_failure_of_a_name_that_was_not_asked_for_is_not_lost() {
+    let body = "<DeleteResult><Deleted><Key>a</Key></Deleted>\
+        <Error><Key>c%26</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>";
+    let server = Server::answering(vec![answer(200, "", body)]);
+    let results = server.store(|_| {}).delete_many(&bucket(), &[key("a"), key("c&")]);
+    assert!(results[0].is_ok());
+    let error = results[1].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.to_string().contains("c%26"), "{error}");
+}
+
 #[test]
 fn many_deletions_are_one_request_and_each_has_its_result() {
     let body = "<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>";
