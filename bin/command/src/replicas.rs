@@ -6,11 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::replicas::{
-    ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink, is_metalink_name,
+    ReplicaCredentials, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink,
+    is_metalink_name,
 };
 use fordway_http::vector::{HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions};
 use fordway_http::{HttpVersion, TlsRoots};
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{
+    ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
+};
 use fordway_wire::metalink::{Metalink, MetalinkFile, MetalinkUrl};
 
 use crate::args::ReplicaArgs;
@@ -129,11 +132,11 @@ impl<'a> ReplicaOpener<'a> {
             let wanted = (metalink.files.len() > 1 && !name.is_empty()).then_some(name.as_str());
             let mut file = metalink.file(wanted)?;
             put_first(&mut file, url);
-            return self.replicated(&file, context).map(OpenedRemoteFile::Many);
+            return self.replicated(&file, named(&[source, url]), context).map(OpenedRemoteFile::Many);
         }
         if is_metalink_name(url) && !self.is_told_none() {
             return self
-                .replicated(&self.read(url, context)?.file(None)?, context)
+                .replicated(&self.read(url, context)?.file(None)?, named(&[url]), context)
                 .map(OpenedRemoteFile::Many);
         }
         match open(&self.session(context), url) {
@@ -144,7 +147,7 @@ impl<'a> ReplicaOpener<'a> {
             Ok(_) if self.args.streams.is_some() => {
                 let mut file = MetalinkFile::default();
                 put_first(&mut file, url);
-                self.replicated(&file, context).map(OpenedRemoteFile::Many)
+                self.replicated(&file, named(&[url]), context).map(OpenedRemoteFile::Many)
             }
             Ok(file) => Ok(OpenedRemoteFile::One(file)),
             Err(error) => self.instead(url, error, context).map(OpenedRemoteFile::Many),
@@ -166,7 +169,7 @@ impl<'a> ReplicaOpener<'a> {
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));
         }
-        self.replicated(&found.file, context).ok()
+        self.replicated(&found.file, named(&[url]), context).ok()
     }
 
     /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it.
@@ -186,15 +189,31 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     /// Opens the file that a Metalink describes. Errors: from opening the file, if every location failed.
-    pub fn replicated(&self, file: &MetalinkFile, context: &CommandContext) -> Result<ReplicatedFile> {
+    pub fn replicated(
+        &self,
+        file: &MetalinkFile,
+        credentials: ReplicaCredentials,
+        context: &CommandContext,
+    ) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
             session: self.options(context),
+            credentials,
             streams: self.args.streams.map(usize::from),
             verify: self.verify,
             locations: self.args.location.clone(),
             ..ReplicaOptions::default()
         };
         ReplicatedFile::open(file, options)
+    }
+}
+
+/// Returns which replicas get the user's credentials if the user named these addresses. A local file is the user's own
+/// list, so all its replicas count as named.
+pub fn named(addresses: &[&str]) -> ReplicaCredentials {
+    let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);
+    match addresses.iter().any(is_local) {
+        true => ReplicaCredentials::All,
+        false => ReplicaCredentials::Named(addresses.iter().map(|&address| address.to_owned()).collect()),
     }
 }
 
@@ -274,9 +293,10 @@ impl OpenedRemoteFile {
             OpenedRemoteFile::One(file) => file,
             OpenedRemoteFile::Many(file) => return file.copy_range(range, sink),
         };
-        let (mut at, mut has_sink_failed) = (range.start, false);
+        let (mut at, mut passed, mut has_sink_failed) = (range.start, content_hasher(), false);
         let mut counted = |bytes: &[u8]| {
             at += bytes.len() as u64;
+            passed.update(bytes);
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
@@ -288,9 +308,54 @@ impl OpenedRemoteFile {
         match copied {
             Err(error) if !has_sink_failed && at < range.end => {
                 let replicated = places.instead(url, error, context)?;
-                replicated.copy_range(at..range.end, sink)
+                if replicated.size_bytes() != file.size_bytes() {
+                    return Err(other_content(&replicated));
+                }
+                continue_copy(&replicated, range, (at, passed), sink)
             }
             copied => copied,
         }
     }
+}
+
+/// A hash function that is faster than any network, for comparing the bytes of two replicas.
+fn content_hasher() -> ContentHasher {
+    ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
+}
+
+/// Passes the rest of `range`, from `at` on, to `sink`. `passed` is the hash of the bytes before `at`, which came from
+/// another replica. They are read again here and compared, because this replica may have another version of the file.
+/// Errors: `BadDigest` if it does.
+fn continue_copy(
+    file: &ReplicatedFile,
+    range: Range<u64>,
+    (at, passed): (u64, ContentHasher),
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let expected = passed.finish(&ExpectedContent::default())?.checksum;
+    let (mut offset, mut again) = (range.start, Some(content_hasher()));
+    file.copy_range(range, &mut |bytes| {
+        let known = bytes.len().min(usize::try_from(at - offset.min(at)).unwrap_or(usize::MAX));
+        let (known, rest) = bytes.split_at(known);
+        offset += bytes.len() as u64;
+        again.iter_mut().for_each(|again| again.update(known));
+        if offset < at {
+            return Ok(());
+        }
+        if let Some(again) = again.take()
+            && again.finish(&ExpectedContent::default())?.checksum != expected
+        {
+            return Err(other_content(file));
+        }
+        if rest.is_empty() { Ok(()) } else { sink(rest) }
+    })
+}
+
+/// Returns the error for a replica whose content differs from what another replica has sent.
+fn other_content(file: &ReplicatedFile) -> Error {
+    let detail = format!(
+        "the connection broke, and the replicas of {} have other content than the bytes written so far; read it again",
+        file.name()
+    );
+    Error::new(ErrorKind::BadDigest, detail)
 }

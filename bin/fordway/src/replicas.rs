@@ -1,6 +1,6 @@
 //! Copies files that have replicas.
 
-pub(crate) use fordway_command::replicas::ReplicaOpener;
+pub(crate) use fordway_command::replicas::{ReplicaOpener, named};
 
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash};
@@ -36,7 +36,13 @@ pub(crate) fn copy_all(
         let path = web::place(&name, source, destination)?;
         if web::is_wanted(&path, existing)? {
             context.output.start_progress();
-            let copied = copy(&places.replicated(described, context)?, source, &path, existing, context);
+            let copied = copy(
+                &places.replicated(described, named(&[source]), context)?,
+                source,
+                &path,
+                existing,
+                context,
+            );
             context.output.end_progress();
             copied?;
         }

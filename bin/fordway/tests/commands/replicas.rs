@@ -126,6 +126,27 @@ fn the_server_is_asked_when_it_fails() {
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
+/// The bytes that were already written are of one version, and the replica has another.
+#[test]
+fn cat_does_not_join_two_versions() {
+    let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();
+    let other = HostileServer::start(newer.clone(), ResponseFaultScript::honest());
+    let mut rig = Rig::new();
+    rig.write("file", newer);
+    made(&rig.run(&["metalink", "make", "DIR/file", "--out", "DIR/m.meta4", "--replica", &other.url()]));
+    let document = std::fs::read_to_string(rig.path("m.meta4")).unwrap();
+    let cut = server(
+        ResponseFaultScript::honest()
+            .on_requests(1..2, ResponseFault::CloseAt(600_000))
+            .on_requests(2..1_000, ResponseFault::Status(500, None))
+            .always(ResponseFault::Document("file.meta4", "application/metalink4+xml", document)),
+    );
+    rig.input.clear();
+    let ran = rig.run(&["cat", &cut.url()]).ended(CommandExit::Corrupt);
+    assert!(ran.stderr.contains("other content"), "{}", ran.stderr);
+    assert!(ran.stdout.bytes().all(|byte| byte.is_ascii_lowercase()), "bytes of both versions");
+}
+
 #[test]
 fn streams_copy_one_file() {
     let one = server(ResponseFaultScript::honest());

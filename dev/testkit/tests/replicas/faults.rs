@@ -1,8 +1,9 @@
 //! Tests in which the first replica fails in every known way while the second works.
 
-use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
+use fordway_http::SessionCredentials;
+use fordway_http::replicas::{ReplicaCredentials, ReplicaOptions, ReplicatedFile};
 use fordway_store::ErrorKind;
-use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::MetalinkFile;
 
 use crate::{SIZE, at, completed, content, copied, described, expected, open, read, server, some_ranges};
@@ -231,4 +232,39 @@ fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
     let found = read(&open(&described), &ranges).unwrap();
     let wanted: Vec<_> = ranges.iter().map(|(at, len)| large[*at as usize..][..*len].to_vec()).collect();
     assert!(found == wanted);
+}
+
+/// A Metalink may name any server, so a server gets the user's token only if the user named it.
+#[test]
+fn credentials_go_only_to_servers_that_the_user_named() {
+    const TOKEN: Option<&str> = Some("Bearer secret");
+    let none = |_: &str| ReplicaCredentials::default();
+    let first = |url: &str| ReplicaCredentials::Named(vec![url.to_owned()]);
+    let all = |_: &str| ReplicaCredentials::All;
+    let cases: [(&dyn Fn(&str) -> ReplicaCredentials, _); 3] =
+        [(&none, [None, None]), (&first, [TOKEN, None]), (&all, [TOKEN, TOKEN])];
+    for (credentials, wanted) in cases {
+        let refusing = ResponseFaultScript::honest().always(ResponseFault::Status(503, None));
+        let servers = [server(refusing), server(ResponseFaultScript::honest())];
+        let mut options = crate::options();
+        options.session.credentials = SessionCredentials::none().with_bearer_token("secret");
+        options.credentials = credentials(&servers[0].url());
+        let file = ReplicatedFile::open(&described(&servers.iter().collect::<Vec<_>>()), options).unwrap();
+        let mut copy = Vec::new();
+        file.copy_range(0..file.size_bytes(), &mut |bytes| {
+            copy.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+        assert!(copy == content());
+        for (server, wanted) in servers.iter().zip(wanted) {
+            let requests = server.requests();
+            let told = |request: &RecordedRequest| {
+                let mut headers = request.headers.iter();
+                headers.find(|(name, _)| name == "authorization").map(|(_, value)| value.clone())
+            };
+            assert!(!requests.is_empty());
+            assert!(requests.iter().all(|request| told(request).as_deref() == wanted), "{requests:?}");
+        }
+    }
 }

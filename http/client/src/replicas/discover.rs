@@ -11,6 +11,7 @@ use fordway_wire::metalink::{
     DOCUMENT_BYTES_MAX, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, is_metalink_type, read_links,
 };
 
+use super::ReplicaCredentials;
 use crate::HttpResponse;
 use crate::vector::HttpSession;
 use crate::vector::redirect::{LinkDocument, fetch, resolve};
@@ -107,7 +108,9 @@ fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile
     let head = fetch(session, url, ("HEAD", "*/*"), 0, |_| false)?;
     let mut file = links_of(&head);
     for address in std::mem::take(&mut file.described_by) {
-        match fetch_metalink(session, &address).and_then(|metalink| metalink.file(None)) {
+        // The server at `url` chose the address, so another server must not get the credentials.
+        let session = ReplicaCredentials::Named(vec![url.to_owned()]).session(session, &address);
+        match fetch_metalink(&session, &address).and_then(|metalink| metalink.file(None)) {
             Ok(described) => {
                 file.name = described.name.clone();
                 file.complete_with(described);

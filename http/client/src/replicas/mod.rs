@@ -29,13 +29,15 @@ use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
-use crate::vector::{HttpSession, ReadTraffic, RemoteFile, WebFile};
+use crate::vector::{HttpSession, RangeTarget as _, ReadTraffic, RemoteFile, WebFile};
 
 /// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
 pub struct ReplicaOptions {
     /// Connections, credentials and timeouts. Retries are counted separately for each replica.
     pub session: vector::SessionOptions,
+    /// Which replicas get the credentials of the session.
+    pub credentials: ReplicaCredentials,
     /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
     /// compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
     /// server that does not support pipelining.
@@ -52,10 +54,47 @@ pub struct ReplicaOptions {
     pub rate_floor_bytes_per_s: f64,
 }
 
+/// The replicas that get the user's credentials. A description of replicas may come from a server that must not learn
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaCredentials {
+    /// All replicas. Use this only if the user wrote or chose the description.
+    All,
+    /// Only replicas whose scheme, host and port are those of one of these URLs, which the user named.
+    Named(Vec<String>),
+}
+
+/// No replica gets credentials.
+impl Default for ReplicaCredentials {
+    fn default() -> Self {
+        ReplicaCredentials::Named(Vec::new())
+    }
+}
+
+impl ReplicaCredentials {
+    /// Returns `session`, or the same session without credentials if the server at `url` must not get them.
+    fn session(&self, session: &Arc<HttpSession>, url: &str) -> Arc<HttpSession> {
+        let is_named = match self {
+            ReplicaCredentials::All => true,
+            ReplicaCredentials::Named(named) => named.iter().any(|named| is_one_origin(named, url)),
+        };
+        if is_named { session.clone() } else { session.without_credentials() }
+    }
+}
+
+/// Returns whether two URLs have the same scheme, host and port.
+fn is_one_origin(one: &str, other: &str) -> bool {
+    match (WebFile::parse(&http_url(one)), WebFile::parse(&http_url(other))) {
+        (Ok(one), Ok(other)) => one.origin() == other.origin(),
+        _ => false,
+    }
+}
+
 impl Default for ReplicaOptions {
     fn default() -> Self {
         ReplicaOptions {
             session: vector::SessionOptions::default(),
+            credentials: ReplicaCredentials::default(),
             streams: None,
             verify: true,
             locations: Vec::new(),
@@ -319,6 +358,7 @@ impl ReplicaState {
             let Some((site, url)) = site else {
                 return Err((&site::told(&self.board().sites)).into());
             };
+            let session = self.options.credentials.session(&session, &url);
             match RemoteFile::open(&session, &url) {
                 Ok(file) => {
                     let size = file.size_bytes();
@@ -372,11 +412,7 @@ fn is_usable(pieces: &PieceHashes) -> bool {
 fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     let mut sites: Vec<ReplicaSite> = Vec::new();
     for replica in &described.replicas {
-        let url = match replica.url.split_once("://") {
-            Some(("dav" | "DAV", rest)) => format!("http://{rest}"),
-            Some(("davs" | "DAVS", rest)) => format!("https://{rest}"),
-            _ => replica.url.clone(),
-        };
+        let url = http_url(&replica.url);
         let is_known = sites.iter().any(|site| site.url == url);
         if is_known || WebFile::parse(&url).is_err() {
             continue;
@@ -389,6 +425,15 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
         sites.push(ReplicaSite::new(&url, shown, replica.priority, is_preferred));
     }
     sites
+}
+
+/// Returns the URL with `http(s)` in place of `dav(s)`.
+fn http_url(url: &str) -> String {
+    match url.split_once("://") {
+        Some(("dav" | "DAV", rest)) => format!("http://{rest}"),
+        Some(("davs" | "DAVS", rest)) => format!("https://{rest}"),
+        _ => url.to_owned(),
+    }
 }
 
 fn add(one: ReadTraffic, other: ReadTraffic) -> ReadTraffic {

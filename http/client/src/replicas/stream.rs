@@ -79,7 +79,7 @@ fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Resul
         return Ok(file);
     }
     let url = shared.board().sites[site].url.clone();
-    let file = RemoteFile::open(session, &url)?;
+    let file = RemoteFile::open(&shared.options.credentials.session(session, &url), &url)?;
     if file.size_bytes() != shared.size_bytes {
         let (found, wanted) = (file.size_bytes(), shared.size_bytes);
         let detail = format!("it has {found} bytes instead of {wanted}: it is a different file");

@@ -109,7 +109,7 @@ impl HttpSession {
 
     /// Returns the counterpart of this session without credentials and headers of the caller. It has separate connections, none of which was
     /// opened with credentials, and is used when a server redirects to another origin.
-    pub(super) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
+    pub(crate) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() && self.options.headers.is_empty() {
             return self.clone();
         }

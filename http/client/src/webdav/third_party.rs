@@ -12,7 +12,7 @@ use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
-use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy, Timeouts};
+use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, Origin, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
@@ -55,7 +55,8 @@ impl WebDav {
     /// connection.
     ///
     /// The server that transfers the data gets our credentials as usual (`Authorization`, or a certificate). It also
-    /// gets our bearer token for the other server (`TransferHeaderAuthorization`), but never a password for it. The
+    /// gets our bearer token for the other server (`TransferHeaderAuthorization`), unless the connection is plain HTTP,
+    /// but never a password for it. The
     /// result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support
     /// such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
     /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server
@@ -82,7 +83,7 @@ impl WebDav {
         if copy.direction == CopyDirection::Push {
             self.refuse_unsafe_push(active)?;
         }
-        let headers = self.headers(copy, &passive)?;
+        let headers = self.headers(copy, &passive, route.file.origin())?;
         let mut response = loop {
             let response = order(&route, &headers, copy.silence, progress);
             let response = response.map_err(|error| route.named("copy", error))?;
@@ -135,7 +136,12 @@ impl WebDav {
         Ok(())
     }
 
-    fn headers(&self, copy: &ThirdPartyCopy<'_>, passive: &WebFile) -> Result<Vec<(&'static str, String)>> {
+    fn headers(
+        &self,
+        copy: &ThirdPartyCopy<'_>,
+        passive: &WebFile,
+        active: &Origin,
+    ) -> Result<Vec<(&'static str, String)>> {
         let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
         let overwrite = if copy.replaces { "T" } else { "F" };
         let mut headers = vec![
@@ -145,11 +151,14 @@ impl WebDav {
             ("credential", "none".to_owned()),
             ("content-length", "0".to_owned()),
         ];
-        let said = {
-            let options = &self.session.options;
-            options.credentials.found_authorization(passive.origin(), &options.proxies)?
-        };
+        let options = &self.session.options;
+        let said = options.credentials.found_authorization(passive.origin(), &options.proxies)?;
         if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
+            // The token is for the other server, but this connection would carry it.
+            if options.credentials.is_withheld_from(active, &options.proxies) {
+                tracing::warn!(%active, "the token for the other server is not sent over plain HTTP; use https");
+                return Ok(headers);
+            }
             headers.push(("transferheaderauthorization", token));
         }
         Ok(headers)

@@ -22,7 +22,7 @@ use fordway_store::{
 use fordway_wire::range::{digits, format_range, parse_content_range};
 
 use crate::s3::failure;
-use crate::s3::headers::{OF_OBJECT, add_conditions, object_info};
+use crate::s3::headers::{OF_OBJECT, add_conditions, etag, object_info};
 use crate::s3::request::S3Call;
 use crate::s3::session::{CallAddress, S3Session};
 use crate::s3::store::{described, head};
@@ -71,8 +71,10 @@ enum ObjectBody {
 }
 
 impl ObjectReadResponse {
-    /// Finds the requested bytes, and skips what the server sends before them. Errors: `InvalidRange`, `BadResponse`.
+    /// Finds the requested bytes, and skips what the server sends before them. Errors: `InvalidRange`, `BadResponse`,
+    /// `PreconditionFailed`.
     fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
+        check_version(&response, &options.conditions)?;
         let wanted = options.range;
         let (range, size, body) = match (response.status(), response.body_bytes()) {
             (206, length) => {
@@ -111,6 +113,18 @@ impl ObjectReadResponse {
 
     fn len(&self) -> u64 {
         self.range.end - self.range.start
+    }
+}
+
+/// Checks that the response is for a version that `If-Match` names, because some servers ignore that header. The parts
+/// of a download would otherwise be of different versions. Errors: `PreconditionFailed`.
+pub(super) fn check_version(response: &HttpResponse, conditions: &Conditions) -> Result<()> {
+    match &conditions.if_match {
+        Some(wanted) if !wanted.matches(Some(&etag(response))) => {
+            let detail = format!("the server sent another version, with the ETag \"{}\"", etag(response));
+            Err(Error::new(ErrorKind::PreconditionFailed, detail))
+        }
+        _ => Ok(()),
     }
 }
 

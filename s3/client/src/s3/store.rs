@@ -77,7 +77,10 @@ pub(super) fn copy_source((bucket, key): (&Bucket, &Key), version: Option<&Versi
 /// Describes an object.
 pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOptions) -> Result<ObjectInfo> {
     let call = read::call(session, "HEAD", "head", target, options);
-    session.run(&call, |response| described(&response))
+    session.run(&call, |response| {
+        read::check_version(&response, &options.conditions)?;
+        described(&response)
+    })
 }
 
 /// Returns the description of an object in the response to a HEAD request. Errors: `BadResponse` if the response does
