@@ -111,9 +111,9 @@ pub fn receive_with_descriptor(
     }
 }
 
-/// Limits how long receive calls wait before they fail with `WOULDBLOCK`.
-pub fn set_receive_timeout(socket: impl AsFd, limit: std::time::Duration) -> Result<()> {
-    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(limit))
+/// Limits how long receive calls wait before they fail with `WOULDBLOCK`; `None` removes the limit.
+pub fn set_receive_timeout(socket: impl AsFd, limit: Option<std::time::Duration>) -> Result<()> {
+    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, limit)
 }
 
 /// Makes the kernel detect that the peer of a TCP connection is gone: after 30 s of silence it sends three probes, 10 s

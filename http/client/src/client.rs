@@ -191,6 +191,18 @@ fn check_refusal(head: &ResponseHead) -> Result<()> {
     Err(Error::new(ErrorKind::BadResponse, detail))
 }
 
+/// Checks that a body can be sent in pieces. Errors: `NotImplemented` over HTTP/2, where the server would take the first
+/// piece of the request for all of it and store an empty file.
+fn check_streamable(connection: &BufferedConnection) -> Result<()> {
+    #[cfg(feature = "http2")]
+    if connection.is_http2() {
+        let detail = "the server supports only HTTP/2, over which this upload cannot be streamed; enable HTTP/1.1 there";
+        return Err(Error::new(ErrorKind::NotImplemented, detail));
+    }
+    let _ = connection;
+    Ok(())
+}
+
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
@@ -218,7 +230,8 @@ pub(super) struct StreamedBody<'a> {
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
-    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `IncompleteBody` if `produce` generates more or
+    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `NotImplemented` if the server supports only
+    /// HTTP/2; `IncompleteBody` if `produce` generates more or
     /// fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
@@ -233,6 +246,7 @@ impl HttpClient {
             Some(connection) => connection,
             None => self.connect(exchange.origin).map_err(unsent)?,
         };
+        check_streamable(&connection).map_err(unsent)?;
         let acted = |error| ExchangeFailure { error, may_have_acted: true };
         connection.request_head.clear();
         connection.push_head(exchange.write_head);

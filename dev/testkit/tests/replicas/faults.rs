@@ -238,17 +238,16 @@ fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
 #[test]
 fn credentials_go_only_to_servers_that_the_user_named() {
     const TOKEN: Option<&str> = Some("Bearer secret");
-    let none = |_: &str| ReplicaCredentials::default();
-    let first = |url: &str| ReplicaCredentials::Named(vec![url.to_owned()]);
-    let all = |_: &str| ReplicaCredentials::All;
-    let cases: [(&dyn Fn(&str) -> ReplicaCredentials, _); 3] =
-        [(&none, [None, None]), (&first, [TOKEN, None]), (&all, [TOKEN, TOKEN])];
-    for (credentials, wanted) in cases {
+    for wanted in [[None, None], [TOKEN, None], [TOKEN, TOKEN]] {
         let refusing = ResponseFaultScript::honest().always(ResponseFault::Status(503, None));
         let servers = [server(refusing), server(ResponseFaultScript::honest())];
         let mut options = crate::options();
         options.session.credentials = SessionCredentials::none().with_bearer_token("secret");
-        options.credentials = credentials(&servers[0].url());
+        options.credentials = match wanted {
+            [None, _] => ReplicaCredentials::default(),
+            [Some(_), None] => ReplicaCredentials::Named(vec![servers[0].url()]),
+            [Some(_), Some(_)] => ReplicaCredentials::All,
+        };
         let file = ReplicatedFile::open(&described(&servers.iter().collect::<Vec<_>>()), options).unwrap();
         let mut copy = Vec::new();
         file.copy_range(0..file.size_bytes(), &mut |bytes| {

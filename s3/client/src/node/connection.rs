@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -21,6 +21,8 @@ use fordway_wire::node::{
 
 use crate::node::spare::PrecreatedFile;
 
+/// How long a gateway may take to accept a connection and complete the handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 /// How long a thread polls for a response before it sleeps, if the gateway also polls for requests.
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which the thread polls only rarely.
@@ -64,6 +66,8 @@ pub(super) struct NodeConnection {
     /// Whether the gateway polls for our next request.
     is_awake: bool,
     misses: u32,
+    /// When the handshake must be complete; `None` once it is.
+    greet_until: Option<Instant>,
 }
 
 impl NodeConnection {
@@ -71,10 +75,10 @@ impl NodeConnection {
     /// `AccessDenied`, `BadResponse`, errors from the gateway.
     pub(super) fn open(address: &NodeAddress) -> Result<Self> {
         let socket = address.connect().map_err(|error| cannot_connect(address, error))?;
-        let in_one_go = wait_at_most(Duration::MAX);
-        if in_one_go < Duration::MAX {
-            set_receive_timeout(&socket, in_one_go).map_err(|errno| cannot_connect(address, errno.into()))?;
-        }
+        let limit_wait = |socket: &OwnedFd, limit: Option<Duration>| {
+            set_receive_timeout(socket, limit).map_err(|errno| cannot_connect(address, errno.into()))
+        };
+        limit_wait(&socket, Some(wait_at_most(HANDSHAKE_LIMIT)))?;
         let mut connection = NodeConnection {
             socket,
             inbox: FrameBuffer::default(),
@@ -84,6 +88,7 @@ impl NodeConnection {
             spare: None,
             is_awake: false,
             misses: 0,
+            greet_until: Some(Instant::now() + HANDSHAKE_LIMIT),
         };
         connection.greet(address).map_err(|failure| match failure {
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => error,
@@ -94,6 +99,9 @@ impl NodeConnection {
                 cannot_connect(address, errno.into())
             }
         })?;
+        connection.greet_until = None;
+        let in_one_go = wait_at_most(Duration::MAX);
+        limit_wait(&connection.socket, (in_one_go < Duration::MAX).then_some(in_one_go))?;
         Ok(connection)
     }
 
@@ -238,7 +246,8 @@ impl NodeConnection {
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
         if waiting.is_empty() {
-            return receive_some(&self.socket, buffer, SocketBlockingMode::Yes).map(|(count, _)| count);
+            let received = receive_some(&self.socket, buffer, SocketBlockingMode::Yes, None);
+            return received.map(|(count, _)| count);
         }
         let count = waiting.len().min(buffer.len());
         buffer[..count].copy_from_slice(&waiting[..count]);
@@ -293,7 +302,7 @@ impl NodeConnection {
     }
 
     fn receive(&mut self, wait: SocketBlockingMode) -> Result<(), Errno> {
-        let (count, descriptor) = receive_some(&self.socket, self.inbox.room(), wait)?;
+        let (count, descriptor) = receive_some(&self.socket, self.inbox.room(), wait, self.greet_until)?;
         if descriptor.is_some() {
             self.descriptor = descriptor;
         }
@@ -307,16 +316,22 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits without a time limit, and periodically checks whether the program wants
-/// to stop.
+/// Like [`receive_with_descriptor`], but waits until `until`, or without a time limit, and periodically checks whether
+/// the program wants to stop. Errors: `TIMEDOUT`, `CANCELED`.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],
     wait: SocketBlockingMode,
+    until: Option<Instant>,
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
     loop {
         match receive_with_descriptor(socket, &mut *buffer, wait) {
-            Err(Errno::WOULDBLOCK) if wait == SocketBlockingMode::Yes => after_signal()?,
+            Err(Errno::WOULDBLOCK) if wait == SocketBlockingMode::Yes => {
+                after_signal()?;
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Err(Errno::TIMEDOUT);
+                }
+            }
             done => return done,
         }
     }
@@ -342,6 +357,10 @@ fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
                 "no gateway listens on {0}; start it again with `fordway node ROOT --socket {0}`",
                 path.display()
             ),
+        ),
+        (Io::TimedOut, _) => (
+            ErrorKind::Unavailable,
+            format!("{address} did not answer within {} s; is it a gateway?", HANDSHAKE_LIMIT.as_secs()),
         ),
         _ => (ErrorKind::Unavailable, format!("connecting to {address}")),
     };
@@ -378,7 +397,7 @@ impl NodeAddress {
         match self {
             NodeAddress::Unix(path) => UnixStream::connect(path).map(OwnedFd::from),
             NodeAddress::Tcp(host, _) => {
-                let socket = TcpStream::connect(host)?;
+                let socket = connect_within(host, HANDSHAKE_LIMIT)?;
                 socket.set_nodelay(true)?;
                 keep_alive(&socket)?;
                 Ok(socket.into())
@@ -392,11 +411,39 @@ impl NodeAddress {
     }
 }
 
+/// Connects to the first address of `host` that accepts a connection, within `limit` for each.
+fn connect_within(host: &str, limit: Duration) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+    for address in host.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
 impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NodeAddress::Unix(path) => write!(f, "unix://{}", path.display()),
             NodeAddress::Tcp(host, _) => write!(f, "tcp://{host}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_says_nothing_is_not_waited_for_without_end() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (ours, short) = (OwnedFd::from(ours), Duration::from_millis(20));
+        set_receive_timeout(&ours, Some(short)).unwrap();
+        let until = Some(Instant::now() + 2 * short);
+        let received = receive_some(&ours, &mut [0; 8], SocketBlockingMode::Yes, until);
+        assert_eq!(received.unwrap_err(), Errno::TIMEDOUT);
+        set_receive_timeout(&ours, None).unwrap();
     }
 }
