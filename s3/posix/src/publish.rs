@@ -16,7 +16,7 @@
 use std::time::SystemTime;
 
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
-use fordway_sys::{Errno, FileSystemSharing, link, link_unnamed, remove_file, rename, stat, stat_in};
+use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
 
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
@@ -89,8 +89,10 @@ impl StagedFile {
     /// Publishes the file at its plain path if no object has the key. Returns `false` if the outcome can be decided
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
-        // While a node replaces an object that is open on that node, NFS shows no object to other nodes.
-        if self.sharing() == FileSystemSharing::Nfs {
+        // While a node replaces an object that is open on that node, NFS shows no object to other nodes. The content of
+        // an upload could not be withdrawn, because it leaves the upload when it becomes the object.
+        let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
+        if self.sharing() == FileSystemSharing::Nfs || is_upload {
             return Ok(false);
         }
         if !self.link(Some(key))? {
@@ -236,7 +238,7 @@ impl StagedFile {
             let name = &self.place.name;
             let linked = match &self.hidden {
                 None => link_unnamed(&self.file, &self.parent, name),
-                Some(hidden) => link(&hidden.dir, &hidden.name, &self.parent, name),
+                Some(hidden) => hidden.move_to_new(&self.parent, name),
             };
             match linked {
                 Ok(()) => return Ok(true),

@@ -16,13 +16,15 @@ use std::time::Duration;
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
     CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, link,
-    open_in, remove_file, set_mode, set_modified, stat, stat_now, sync_data, write_all_at,
+    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now,
+    sync_data, write_all_at,
 };
 
 use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
+use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
@@ -77,6 +79,28 @@ pub(crate) struct HiddenName {
 }
 
 impl HiddenName {
+    /// Moves the file to `name` in `parent` if that name is free. The content of an upload leaves the upload in the same
+    /// step: if the process dies, it must be clear whether the upload was completed. Where no such step exists, the
+    /// content is first put aside within the upload, so that a crash in between counts as a completion. Errors: as
+    /// [`link`].
+    pub(crate) fn move_to_new(&self, parent: &DirectoryHandle, name: &str) -> Result<(), Errno> {
+        if self.is_temporary {
+            return link(&self.dir, &self.name, parent, name);
+        }
+        match rename_new(&self.dir, &self.name, parent, name) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+            done => return done,
+        }
+        rename(&self.dir, &self.name, &self.dir, LINKED)?;
+        let linked = link(&self.dir, LINKED, parent, name);
+        match linked {
+            // If this fails, the file is removed with the rest of the upload.
+            Ok(()) => drop(remove_file(&self.dir, LINKED)),
+            Err(_) => rename(&self.dir, LINKED, &self.dir, &self.name)?,
+        }
+        linked
+    }
+
     /// Leaves the hidden name alone from now on, because the file was renamed.
     pub(crate) fn forget(mut self) {
         self.is_temporary = false;
@@ -179,6 +203,27 @@ impl StagedFile {
             hidden,
             inode: None,
             written,
+        }
+    }
+
+    /// Gives the file the name `name` in `dir`, and keeps that name until the file is published, or afterwards if it is
+    /// not published. If `dir` is on another file system, the file remains without that name.
+    pub(crate) fn kept_as(mut self, dir: &DirectoryHandle, name: &str) -> Result<Self> {
+        let named = match &self.hidden {
+            None => link_unnamed(&self.file, dir, name),
+            Some(hidden) => rename(&hidden.dir, &hidden.name, dir, name),
+        };
+        match named {
+            Ok(()) => {
+                if let Some(hidden) = self.hidden.take() {
+                    hidden.forget();
+                }
+                let (dir, name) = (dir.clone(), name.to_owned());
+                self.hidden = Some(HiddenName { dir, name, is_temporary: false, _shelter: None });
+                Ok(self)
+            }
+            Err(Errno::XDEV) => Ok(self),
+            Err(errno) => Err(from_errno(errno, "naming the staged file")),
         }
     }
 

@@ -8,9 +8,9 @@ use std::thread;
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Conditions, ETag, ErrorKind, ExpectedContent, GetOptions, Key,
-    MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, PutResult, Result,
-    UploadId, UploadsQuery, VersioningState, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, Conditions, DeleteOptions, ETag, ErrorKind, ExpectedContent,
+    GetOptions, Key, MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions,
+    PutResult, Result, UploadId, UploadsQuery, VersioningState, VersionsQuery,
 };
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
@@ -123,33 +123,136 @@ fn dies_at(before: Before, at: usize) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let (store, upload, parts) = prepared(dir.path(), before);
     drop(store);
+    let died = dies(&[], before, at, (&upload, &parts), dir.path());
+    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, killed before call {at}"));
+    died
+}
+
+/// Runs the completion in a process that is killed before call number `at`, without the calls `missing`. Returns whether
+/// there was such a call.
+fn dies(
+    missing: &[(&str, Errno)],
+    before: Before,
+    at: usize,
+    (upload, parts): (&UploadId, &[CompletedPart]),
+    dir: &Path,
+) -> bool {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
         .args(["--ignored", "--exact", "uploads::the_process_that_dies", "--nocapture"])
         .stdout(Stdio::null());
     let tags: Vec<&str> = parts.iter().map(|part| part.etag.as_str()).collect();
-    let is_old = u8::from(before == Before::Old);
-    let task = format!("{is_old} {at} {} {} {}", upload.as_str(), tags.join(","), dir.path().display());
-    let died = !child.env(CHILD, task).status().unwrap().success();
-    check_after(dir.path(), before, &upload, &parts, &format!("{before:?}, killed before call {at}"));
-    died
+    let (is_old, is_linked) = (u8::from(before == Before::Old), u8::from(!missing.is_empty()));
+    let task = format!("{is_old} {is_linked} {at} {} {} {}", upload.as_str(), tags.join(","), dir.display());
+    !child.env(CHILD, task).status().unwrap().success()
 }
 
 #[test]
 #[ignore = "run by another test, as a process of its own"]
 fn the_process_that_dies() {
     let Ok(task) = std::env::var(CHILD) else { return };
-    let [is_old, at, upload, tags, dir] = task.splitn(5, ' ').collect::<Vec<_>>()[..] else {
+    let [is_old, is_linked, at, upload, tags, dir] = task.splitn(6, ' ').collect::<Vec<_>>()[..] else {
         panic!("{task}")
     };
     let before = if is_old == "1" { Before::Old } else { Before::Nothing };
     let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
     let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
-    let plan = FaultInjectionPlan {
-        nth: Some((at.parse().unwrap(), SyscallFault::Kill)),
-        ..FaultInjectionPlan::default()
-    };
+    let missing = if is_linked == "1" { Assembly::Linked.missing() } else { &[] };
+    let plan = FaultInjectionPlan { nth: Some((at.parse().unwrap(), SyscallFault::Kill)), missing };
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
+}
+
+/// How the parts of an upload become an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Assembly {
+    InPlace,
+    /// The parts are copied, because their lengths were not announced.
+    Copied,
+    /// As in place, on a file system that cannot rename a file only if the new name is free.
+    Linked,
+}
+
+/// What another client does between the completion and its repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Later {
+    Put,
+    Delete,
+}
+
+const LATER: &[u8] = b"later";
+
+impl Assembly {
+    fn missing(self) -> &'static [(&'static str, Errno)] {
+        if self == Assembly::Linked { &[("renameat_with", Errno::INVAL)] } else { &[] }
+    }
+
+    /// Creates a bucket that holds only an upload of two parts.
+    fn prepared(self, dir: &Path) -> (UploadId, Vec<CompletedPart>) {
+        if self != Assembly::Copied {
+            let (_, upload, parts) = prepared(dir, Before::Nothing);
+            return (upload, parts);
+        }
+        let store = open(dir);
+        store.create_bucket(&bucket()).unwrap();
+        let upload = start(&store);
+        let part = |number: u16| {
+            let options = PartOptions::default();
+            let mut writer = store.part_writer(&bucket(), &key(), &upload, number, &options).unwrap();
+            writer.write(&vec![number as u8; PART_BYTES]).unwrap();
+            CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
+        };
+        let parts = vec![part(1), part(2)];
+        (upload, parts)
+    }
+}
+
+/// A completion is interrupted at every single call, another client then replaces or deletes the object, and the first
+/// client sends the completion again.
+#[test]
+fn a_completion_that_is_sent_again_undoes_no_later_write() {
+    let (killed, failed) = (SyscallFault::Kill, SyscallFault::Fail(Errno::IO));
+    for assembly in [Assembly::InPlace, Assembly::Copied, Assembly::Linked] {
+        for (fault, later) in [(killed, Later::Put), (killed, Later::Delete), (failed, Later::Put)] {
+            let calls =
+                (1..MOST_CALLS).take_while(|at| is_interrupted_at(assembly, (*at, fault), later)).count();
+            assert!((10..MOST_CALLS - 1).contains(&calls), "{assembly:?}: {calls} calls");
+        }
+    }
+}
+
+fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), later: Later) -> bool {
+    let dir = crate::way::scratch();
+    let (upload, parts) = assembly.prepared(dir.path());
+    let is_done = match fault {
+        SyscallFault::Kill => !dies(assembly.missing(), Before::Nothing, at, (&upload, &parts), dir.path()),
+        SyscallFault::Fail(_) => {
+            let plan = FaultInjectionPlan { nth: Some((at, fault)), missing: assembly.missing() };
+            let store = open(dir.path());
+            fault::run(plan, || complete(&store, Before::Nothing, &upload, &parts)).1.len() < at
+        }
+    };
+    let store = open(dir.path());
+    let was_published = body(&store) == Some(whole());
+    match later {
+        Later::Put => drop(store.put(&bucket(), &key(), LATER, &PutOptions::default()).unwrap()),
+        Later::Delete => drop(store.delete(&bucket(), &key(), &DeleteOptions::default()).unwrap()),
+    }
+    let expected = (later == Later::Put).then(|| LATER.to_vec());
+    let plan = FaultInjectionPlan { nth: None, missing: assembly.missing() };
+    let (again, _) = fault::run(plan, || {
+        store.complete_upload(&bucket(), &key(), &upload, &parts, &CompleteOptions::default())
+    });
+    let place = format!("{assembly:?}, {later:?}, {fault:?} at call {at}: {again:?}");
+    match again {
+        Ok(_) => assert!(!was_published && body(&store) == Some(whole()), "{place}"),
+        Err(error) => {
+            // Only between the two steps that replace the missing one is it unknown whether the upload was completed.
+            assert!(was_published || assembly == Assembly::Linked, "{place}");
+            assert_eq!(error.kind(), ErrorKind::NoSuchUpload, "{place}");
+            assert!(body(&store) == expected, "{place}");
+        }
+    }
+    !is_done
 }
 
 /// Every single call of the completion fails; durability is `full`.

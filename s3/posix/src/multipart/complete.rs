@@ -6,23 +6,26 @@ use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, Key, PartInfo, PutResult, Result, UploadId,
 };
 use fordway_sys::{
-    Errno, OFlags, links_in, lock_file, look_again, look_up_existing, remove_file, rename, stat, stat_in,
+    Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
+    remove_file, rename, stat, stat_in,
 };
 
 use super::OpenUpload;
+use crate::Durability;
+use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
-    ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, all_claims_are_settled, open_content, part_name,
-    remove_upload_dir,
+    ASSEMBLED, ArrivedPart, CLOSED, DATA, UPLOAD, UploadDirectory, WHOLE, all_claims_are_settled,
+    has_at_server, open_content, part_name, remove_upload_dir,
 };
 use crate::read::ObjectFile;
 use crate::record::Record;
 use crate::shared::{MAX_STALE, stat_at_server};
-use crate::stage::{FILE_MODE, StagedFile};
+use crate::stage::{FILE_MODE, StagedFile, sync_dir};
 use crate::write::append_range;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
@@ -35,23 +38,34 @@ struct LockedUpload {
     upload: OpenUpload,
     /// Whether the upload had already been closed by a completion whose process died.
     was_closed: bool,
+    sharing: FileSystemSharing,
 }
 
 impl LockedUpload {
-    /// Reopens the upload, so that it accepts parts again, after a completion has failed. If `data` had already become
-    /// an object, the upload remains closed: writing a part into `data` would change the object.
+    /// Reopens the upload, so that it accepts parts again, after a completion has failed. If the upload has already
+    /// become an object, it remains closed: writing a part into `data` could change the object.
     fn reopen(self) {
-        if !self.is_published() {
-            // If this fails, the upload can still be completed and aborted, but accepts no parts.
+        // If this fails, the upload can still be completed and aborted, but accepts no parts.
+        if !self.is_published() && discard_whole(&self.held).is_ok() {
             let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
         }
     }
 
-    /// Returns whether `data` is, or was, an object: in that case the file has a second name, or no longer has the name
-    /// `data`.
+    /// Returns whether the upload has become an object, whether or not that object still exists. If `data` has a second
+    /// name, that may be the object.
     fn is_published(&self) -> bool {
-        links_in(&self.held, DATA) != Ok(1)
+        match has_at_server(&self.held, ASSEMBLED, self.sharing) {
+            true => !has_at_server(&self.held, WHOLE, self.sharing),
+            false => !has_at_server(&self.held, DATA, self.sharing) || links_in(&self.held, DATA) != Ok(1),
+        }
     }
+}
+
+/// Removes the copy of the parts that an earlier completion has left behind without publishing it. The copy is removed
+/// last, because without it, [`ASSEMBLED`] would say that it was published.
+fn discard_whole(held: &DirectoryHandle) -> Result<(), Errno> {
+    remove_if_file(held, ASSEMBLED)?;
+    remove_if_file(held, WHOLE)
 }
 
 impl MultipartUploadManager<'_> {
@@ -200,7 +214,9 @@ impl MultipartUploadManager<'_> {
             from_errno(errno, "locking the upload")
         })?;
         let (upload, was_closed) = self.close_upload(bucket, key, &held, dir)?;
-        Ok(LockedUpload { held, data: Some(data.into()), locked: locked.into(), upload, was_closed })
+        let (data, locked, sharing) =
+            (Some(data.into()), locked.into(), self.inner.volume.sharing_of(bucket));
+        Ok(LockedUpload { held, data, locked, upload, was_closed, sharing })
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
@@ -301,6 +317,8 @@ impl MultipartUploadManager<'_> {
         chosen: &[&ArrivedPart],
     ) -> Result<StagedFile> {
         let uniform = UploadDirectory::new(&self.inner.volume, &upload.dir).part_size()?;
+        let failed = |errno| from_errno(errno, "assembling the parts");
+        discard_whole(held).map_err(failed)?;
         let mut staged = self.inner.stage(bucket, key, FILE_MODE)?;
         for part in chosen {
             let name = part.file.as_deref().unwrap_or(DATA);
@@ -314,6 +332,12 @@ impl MultipartUploadManager<'_> {
                 }
             };
             append_range(&mut staged, &file, offset, part.info.size)?;
+        }
+        let staged = staged.kept_as(held, WHOLE)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        open_in(held, ASSEMBLED, flags, FILE_MODE).map_err(failed)?;
+        if self.inner.volume.config.durability == Durability::Full {
+            sync_dir(held).map_err(failed)?;
         }
         Ok(staged)
     }

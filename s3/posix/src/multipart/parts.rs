@@ -7,7 +7,13 @@
 //! ID/NNNNN.claim    exists if part N is being written, or was written, into `data`
 //! ID/NNNNN          the record of part N: its ETag and size, and where its bytes are
 //! ID/NNNNN-RANDOM   the bytes of a part that could not be written into `data`
+//! ID/whole          the future object if it is not `data`: a copy of the parts
+//! ID/assembled      exists from the time when `whole` was complete
+//! ID/linked         the future object while it is linked to its key, where one rename cannot do that
 //! ```
+//!
+//! The content of the object leaves the upload in the same step in which it becomes the object. After a crash, a closed
+//! upload therefore shows whether it was completed: if so, it has no `data`, or has `assembled` but no `whole`.
 //!
 //! A part is written into `data` only once. If a part is sent again, its bytes go to a separate file, so that the bytes
 //! that were acknowledged first are never overwritten.
@@ -42,6 +48,12 @@ pub(crate) const CLOSED: &str = "closed";
 /// The content of the future object.
 pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
+/// The content of the future object, if it was copied from the parts.
+pub(crate) const WHOLE: &str = "whole";
+/// A file that says that [`WHOLE`] was complete: if that is missing now, it has become the object.
+pub(crate) const ASSEMBLED: &str = "assembled";
+/// The content of the future object while it is being linked to its key.
+pub(crate) const LINKED: &str = "linked";
 
 /// The maximum length of uniform parts. With this length, the last possible part still ends within the maximum file
 /// size.
@@ -223,23 +235,29 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
 /// be written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
 /// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
+    has_at_server(dir, UPLOAD, sharing)
+}
+
+/// Returns whether the upload in `dir` has the file `name`, according to the file server. Cost: on a shared file
+/// system, some round trips.
+pub(crate) fn has_at_server(dir: &DirectoryHandle, name: &str, sharing: FileSystemSharing) -> bool {
     match sharing {
         FileSystemSharing::Local => {}
         FileSystemSharing::Nfs => {
             let _ = stat_now(dir);
-            look_up_existing(dir, UPLOAD);
-            look_again(dir, UPLOAD);
+            look_up_existing(dir, name);
+            look_again(dir, name);
         }
         // After a rename, the GlusterFS client may still show the file's old name for another second.
         FileSystemSharing::Unknown => {
             let listed = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-                .and_then(|dir| inode_among(dir, UPLOAD, LISTED_MAX));
+                .and_then(|dir| inode_among(dir, name, LISTED_MAX));
             if let Ok(Some(listed)) = listed {
                 return listed.is_some();
             }
         }
     }
-    stat_in(dir, UPLOAD).is_ok()
+    stat_in(dir, name).is_ok()
 }
 
 /// Returns whether every claim among `names` belongs to a part in `parts` that is stored in `data`.
@@ -342,7 +360,7 @@ fn is_file_of_part(name: &str, number: u16) -> bool {
 pub(crate) fn role_of(name: &str) -> Option<UploadFileRole> {
     let is_number = |number| part_number(number).is_some();
     match name {
-        UPLOAD | CLOSED | DATA | PART_SIZE => Some(UploadFileRole::Upload),
+        UPLOAD | CLOSED | DATA | PART_SIZE | WHOLE | ASSEMBLED | LINKED => Some(UploadFileRole::Upload),
         _ if is_number(name) => Some(UploadFileRole::PartRecord),
         _ if name.strip_suffix(".claim").is_some_and(is_number) => Some(UploadFileRole::Upload),
         _ if name
