@@ -46,6 +46,7 @@ impl StagedFile {
         record: &mut Record,
         conditions: &Conditions,
     ) -> Result<PutResult> {
+        self.renew_parent(key)?;
         let seen = self.contents_for_write()?;
         if self.may_be_marker(key, record, seen)
             && let Some(made) = self.publish_marker(key, record, conditions)?
@@ -150,6 +151,8 @@ impl StagedFile {
         if record.retain(contents)? {
             self.seal(record)?;
         }
+        // The wait for the lock may have been long.
+        self.renew_parent(key)?;
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
         }
@@ -312,6 +315,21 @@ impl StagedFile {
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Looks up the parent directory again if the file was started more than 10 ms ago: while the content arrived,
+    /// another program may have moved the directory away, and the file would be published where the key does not lead.
+    /// Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
+    fn renew_parent(&mut self, key: &Key) -> Result<()> {
+        if !self.is_long_started() {
+            return Ok(());
+        }
+        let volume = &self.inner.volume;
+        let named = volume.dirs.open(&volume.root, &self.place.dir);
+        if !named.is_ok_and(|named| named.is_same_as(&self.parent)) && !self.reopen_parent(Some(key))? {
+            self.move_to_odd(key)?;
+        }
+        Ok(())
     }
 
     /// Finds or recreates the parent directory after a delete has removed it. Returns `false` if another key's file has

@@ -236,6 +236,11 @@ impl StagedFile {
         }
     }
 
+    /// Returns whether the file was started so long ago that what was known of its directory is out of date.
+    pub(crate) fn is_long_started(&self) -> bool {
+        self.started.elapsed() >= HOLD
+    }
+
     /// Returns whether other nodes may change the bucket's file system.
     pub(crate) fn sharing(&self) -> FileSystemSharing {
         self.contents.sharing

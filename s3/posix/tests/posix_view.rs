@@ -442,3 +442,32 @@ fn renames_do_not_deadlock() {
     });
     assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }
+
+/// Another program replaces the directory of a key while the object is being written: the object must be found under its
+/// key afterwards. Directories are held open for 10 ms.
+#[test]
+fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
+    let held_for = std::time::Duration::from_millis(10);
+    for has_old in [false, true] {
+        for replacement in ["directory", "nothing", "file"] {
+            let (dir, store, bucket) = open();
+            let at = dir.path().join("root/bucket");
+            fs::create_dir_all(at.join("dir")).unwrap();
+            if has_old {
+                store.put(&bucket, &key("dir/k"), b"old", &PutOptions::default()).unwrap();
+            }
+            let mut writer = store.writer(&bucket, &key("dir/k"), &PutOptions::default()).unwrap();
+            writer.write(b"new").unwrap();
+            fs::rename(at.join("dir"), at.join("away")).unwrap();
+            match replacement {
+                "directory" => fs::create_dir(at.join("dir")).unwrap(),
+                "file" => fs::write(at.join("dir"), "x").unwrap(),
+                _ => {}
+            }
+            std::thread::sleep(2 * held_for);
+            writer.commit(&ExpectedContent::default()).unwrap();
+            assert_eq!(get(&store, &bucket, "dir/k"), Ok(b"new".to_vec()), "{replacement}, {has_old}");
+            assert_eq!(fs::read(at.join("away/k")).ok(), has_old.then(|| b"old".to_vec()), "{replacement}");
+        }
+    }
+}
