@@ -246,6 +246,97 @@ def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket:
     assert below(bucket, fs.find(bucket)) == ["moved"]
 
 
+def contents(fs: ObjectFileSystem, bucket: str) -> dict[str, bytes]:
+    """Returns all objects of a bucket, also those that mark directories."""
+    return {each.key: fs.store.get(bucket, each.key) for each in fs.store.list(bucket)}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "options"),
+    [
+        ("dir/b", "dir", {}),
+        ("dir/b", "dir/", {}),
+        ("dir/*", "dir", {"recursive": True}),
+        ("dir", "", {"recursive": True}),
+        ("dir/", "dir", {"recursive": True}),
+        ("a", "", {}),
+        (["dir/b", "dir/c.txt"], "dir/", {}),
+        (["dir/b"], ["dir/b"], {}),
+    ],
+)
+def test_a_move_into_the_directory_that_has_it_keeps_everything(
+    fs: ObjectFileSystem,
+    tree: str,
+    source: str | list[str],
+    target: str | list[str],
+    options: dict[str, bool],
+) -> None:
+    def full(path: str | list[str]) -> str | list[str]:
+        return [f"{tree}/{each}" for each in path] if isinstance(path, list) else f"{tree}/{path}"
+
+    before = contents(fs, tree)
+    fs.mv(full(source), full(target), **options)
+    assert contents(fs, tree) == before
+
+
+def test_a_move_or_copy_that_would_lose_an_object_is_refused(fs: ObjectFileSystem, tree: str) -> None:
+    before = contents(fs, tree)
+    a, b, c = (f"{tree}/{name}" for name in ("a", "dir/b", "dir/c.txt"))
+    for call in (fs.mv, fs.cp):
+        for sources, targets in (([a, b], [b, a]), ([a, b], [c, c]), ([a, b], [f"{tree}/new"])):
+            with pytest.raises(InvalidArgumentError):
+                call(sources, targets)
+    for target in ("dir/deep", "dir/new", "dir/deep/new"):
+        with pytest.raises(InvalidArgumentError, match="subdirectory"):
+            fs.mv(f"{tree}/dir", f"{tree}/{target}", recursive=True)
+    with pytest.raises(IsADirectoryError):
+        fs.mv(f"{tree}/dir", f"{tree}/new")
+    fs.mv(f"{tree}/mark*", f"{tree}/new")
+    assert contents(fs, tree) == before
+
+
+def test_a_move_removes_only_what_it_copied(
+    fs: ObjectFileSystem, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs.mv(f"{tree}/dir", f"{tree}/new", recursive=True, maxdepth=1)
+    assert below(tree, fs.find(tree)) == ["a", "dir/deep/d.txt", "dirt", "new/b", "new/c.txt"]
+    before = contents(fs, tree)
+    with pytest.raises(FileNotFoundError):
+        fs.mv([f"{tree}/a", f"{tree}/new/b"], ["no-such-bucket-here/a", f"{tree}/b"])
+    with pytest.raises(FileNotFoundError):
+        fs.mv([f"{tree}/a", f"{tree}/missing"], [f"{tree}/a2", f"{tree}/b2"])
+    assert contents(fs, tree) == before | {"a2": b"a"}
+    copied = type(fs)._copied
+
+    def replaced_meanwhile(self: ObjectFileSystem, path1: str, path2: str) -> tuple[str, str, str] | None:
+        done = copied(self, path1, path2)
+        if path1.endswith("/a"):
+            fs.pipe_file(path1, b"newer")
+        return done
+
+    monkeypatch.setattr(type(fs), "_copied", replaced_meanwhile)
+    with pytest.raises(PreconditionFailedError):
+        fs.mv([f"{tree}/a", f"{tree}/dirt"], [f"{tree}/a3", f"{tree}/dirt3"])
+    assert fs.cat(f"{tree}/a") == b"newer" and fs.cat(f"{tree}/a3") == b"a"
+    assert not fs.exists(f"{tree}/dirt") and fs.cat(f"{tree}/dirt3") == b"dirt"
+
+
+def test_moves_and_copies_keep_marked_directories(fs: ObjectFileSystem, tree: str) -> None:
+    fs.cp(f"{tree}/marked", f"{tree}/copy", recursive=True)
+    fs.mv(f"{tree}/marked", f"{tree}/moved", recursive=True)
+    assert [key for key in contents(fs, tree) if key.endswith("/")] == ["copy/", "moved/"]
+    other = f"{tree}-other"
+    with pytest.raises(FileNotFoundError):
+        fs.cp(f"{tree}/dir", f"{other}/dir", recursive=True)
+    fs.mkdir(other)
+    before = contents(fs, tree)
+    fs.cp(f"{tree}/dir/", other, recursive=True)
+    assert list(contents(fs, other)) == ["b", "c.txt", "deep/d.txt"]
+    fs.mv(other, f"{tree}/{other}/", recursive=True)
+    assert not fs.exists(other)
+    assert len(contents(fs, tree)) == len(before) + 3
+
+
 def test_a_forked_child_leaves_the_object_to_its_parent(fs: ObjectFileSystem, bucket: str) -> None:
     path = f"{bucket}/parents"
     file = fs.open(path, "wb")

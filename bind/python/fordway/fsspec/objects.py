@@ -18,12 +18,14 @@ from fsspec.utils import stringify_path, tokenize
 import fordway
 from fordway.errors import (
     AlreadyExistsError,
+    FordwayError,
     InvalidArgumentError,
     InvalidNameError,
     NotFoundError,
     PreconditionFailedError,
     UnsupportedError,
 )
+from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.files import COPY_BYTES, NewObject, ObjectReader, is_a_directory
 from fordway.fsspec.slices import one_each, within
@@ -367,21 +369,103 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
                     target.write(piece)
                     callback.relative_update(len(piece))
 
-    def mv(self, path1: str, path2: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
-        """Copies an object to another key, and removes it. Does nothing if both paths name one object."""
-        if self._split(path1) != self._split(path2):
-            super().mv(path1, path2, *arguments, **options)
+    def copy(
+        self,
+        path1: str | list[str],
+        path2: str | list[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        on_error: str | None = None,
+        **_: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies objects, and with `recursive` directories.
+
+        With `on_error="ignore"`, the default for `recursive`, a source that is removed meanwhile is no error.
+        Raises `InvalidArgumentError` if one copy would overwrite another one's source or target.
+        """
+        is_ignored = (on_error or ("ignore" if recursive else "raise")) == "ignore"
+        for source, target in planned_pairs(self, path1, path2, recursive, maxdepth):
+            try:
+                self.cp_file(source, target)
+            except FileNotFoundError as error:
+                # A missing bucket is the target's.
+                if not is_ignored or getattr(error, "kind", "NoSuchKey") != "NoSuchKey":
+                    raise
+
+    def mv(
+        self,
+        path1: str | list[str],
+        path2: str | list[str],
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **_: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies objects to other keys, and then removes those that were copied.
+
+        Removes nothing if a copy fails. Does nothing for a source that is its own target. A source that
+        another writer replaces meanwhile stays, and raises `PreconditionFailedError`.
+        """
+        if self._strip_protocol(path1) == self._strip_protocol(path2):
+            return
+        if not isinstance(path1, list):
+            self._check_removal(stringify_path(path1), recursive)
+        pairs = planned_pairs(self, path1, path2, recursive, maxdepth)
+        check_no_move_into_itself(pairs)
+        copied = [self._copied(*pair) for pair in pairs]
+        failed = None
+        for source in filter(None, copied):
+            bucket, key, etag = source
+            try:
+                self.store.delete(bucket, key, if_match=etag)
+            except NotFoundError:
+                pass
+            except FordwayError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        for bucket, key in (self._split(source) for source, _ in pairs if maxdepth is None):
+            if not key:
+                self.store.delete_bucket(bucket)
+
+    def _copied(self, path1: str, path2: str) -> tuple[str, str, str] | None:
+        """Copies an object, or the mark of a directory. Returns the bucket, key and ETag of the source."""
+        (bucket, key), (to_bucket, to_key) = self._split(path1), self._split(path2)
+        for end in ("", "/") if key else ():
+            try:
+                etag = self.store.head(bucket, key + end).etag
+            except NotFoundError as error:
+                if error.kind != "NoSuchKey":
+                    raise
+                continue
+            if not to_key and not end:
+                raise is_a_directory(path2, "a bucket; write BUCKET/KEY")
+            if to_key:
+                # If another writer replaces the source before the copy, it is not removed.
+                self.store.copy(bucket, key + end, to_bucket, to_key + end)
+            return bucket, key + end, etag
+        self._check_directory(path1)
+        return None
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
-        """Copies an object within the store, so that its content need not pass through this process."""
+        """Copies an object within the store, so that its content need not pass through this process. Of a
+        directory, copies only the object that marks it, if there is one.
+        """
         source, target = self._split(path1), self._split(path2)
         if source == target or not source[1]:
             return
         try:
-            self.store.copy(*source, *self.address_of(path2))
-        except NotFoundError:
-            if not self.isdir(path1):
+            if target[1]:
+                self.store.copy(*source, *target)
+                return
+        except NotFoundError as error:
+            if error.kind != "NoSuchKey":
                 raise
+        self._copied(path1, path2)
+
+    def _check_directory(self, path: str) -> None:
+        """Raises `FileNotFoundError` if there is no such directory."""
+        if not self.isdir(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:  # noqa: ANN401
         """Creates an empty object. Without `truncate`, raises `NotImplementedError` if the object exists."""
