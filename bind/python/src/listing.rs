@@ -204,12 +204,13 @@ impl EntryIterator {
             if let Some(entry) = self.page.next() {
                 return Ok(Some(entry));
             }
-            let Some(mut query) = self.query.take() else { return Ok(None) };
-            let listing = self.store.list(&self.bucket, &query)?;
+            let Some(query) = &mut self.query else { return Ok(None) };
+            // After an error, the next call requests this page again.
+            let listing = self.store.list(&self.bucket, query)?;
             self.page = listing.entries.into_iter();
-            if let Some(next) = listing.next {
-                query.start_after = Some(next);
-                self.query = Some(query);
+            match listing.next {
+                Some(next) => query.start_after = Some(next),
+                None => self.query = None,
             }
         }
     }
@@ -271,13 +272,16 @@ impl EntryIterator {
     )]
     fn to_arrow<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let table = py.import("fordway.arrow")?.getattr("listing_table")?;
+        let start = (self.query.clone(), self.page.clone());
         let columns = without_interpreter(py, || {
             let mut columns = EntryColumns::default();
             while let Some(entry) = self.advance()? {
                 columns.push(entry);
             }
             Ok(columns)
-        })?;
+        });
+        // After an error, the next call returns these entries too.
+        let columns = columns.inspect_err(|_| (self.query, self.page) = start)?;
         table.call1((columns.keys, columns.sizes, columns.etags, columns.modified_ns))
     }
 }
@@ -312,12 +316,13 @@ impl VersionIterator {
             if let Some(version) = self.page.next() {
                 return Ok(Some(version));
             }
-            let Some(mut query) = self.query.take() else { return Ok(None) };
-            let listing = self.store.list_versions(&self.bucket, &query)?;
+            let Some(query) = &mut self.query else { return Ok(None) };
+            // After an error, the next call requests this page again.
+            let listing = self.store.list_versions(&self.bucket, query)?;
             self.page = listing.versions.into_iter();
-            if let Some((key, version)) = listing.next {
-                (query.key_after, query.version_after) = (Some(key), version);
-                self.query = Some(query);
+            match listing.next {
+                Some((key, version)) => (query.key_after, query.version_after) = (Some(key), version),
+                None => self.query = None,
             }
         }
     }
