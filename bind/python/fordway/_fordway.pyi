@@ -557,8 +557,9 @@ class ObjectStream(io.RawIOBase):
 class ObjectWriter(io.RawIOBase):
     """An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 
-    As a context manager, it commits at the end of its block, or discards the object if the block raises. It
-    is also a raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
+    As a context manager, it commits at the end of its block, or discards the object if the block raises. If a
+    write fails or is interrupted, the object is discarded, and the end of the block raises too. It is also a
+    raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
     """
 
     @property
@@ -585,8 +586,9 @@ class ObjectWriter(io.RawIOBase):
     def close(self) -> None:
         """Publishes the object, unless an exception raised after the writer was begun is being handled.
 
-        In that case, the object is discarded: a file that is closed because its block raised is incomplete.
-        Does nothing if the writer is closed. Raises what `commit` raises.
+        In that case, the object is discarded, with a `RuntimeWarning`: a file that is closed because its
+        block raised is incomplete. Does nothing if the writer is closed. Raises what `commit` raises, and
+        `InvalidArgumentError` if a write failed, because nothing is published then.
         """
 
     def tell(self) -> int:

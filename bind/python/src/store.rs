@@ -615,9 +615,10 @@ impl PyStore {
             size_hint: size.map(|size| size.0),
             ..described.options(conditions(if_match, if_none_match))
         };
+        let target = format!("s3://{bucket}/{key}");
         let begin = || store.writer(&Bucket::new(bucket)?, &Key::new(key)?, &options);
         let writer = without_interpreter(py, begin)?;
-        PyObjectWriter::new(py, writer)
+        PyObjectWriter::new(py, writer, target)
     }
 
     /// Begins a multipart upload: parts are sent in any order, by any thread, and published together.
@@ -769,6 +770,13 @@ impl PyStore {
     }
 }
 
+impl Drop for PyStore {
+    fn drop(&mut self) {
+        let store = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        drop_without_interpreter(store);
+    }
+}
+
 impl PyStore {
     fn locked(&self) -> MutexGuard<'_, Option<Arc<dyn fordway_store::Store>>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -794,6 +802,19 @@ pub(crate) fn without_interpreter<T: Send>(
         Some(raised) => Err(raised),
         None => done.map_err(|error| to_python(py, &error)),
     }
+}
+
+/// Drops `value` while other Python threads may run, because the drop of a writer or a store may wait for a server.
+pub(crate) fn drop_without_interpreter<T: Send>(value: T) {
+    // If the interpreter no longer exists, `value` is dropped with this closure.
+    let _ = Python::try_attach(move |py| {
+        // Python drops objects also while it raises an exception, which the handler of a signal must not see.
+        let raised = PyErr::take(py);
+        py.detach(move || drop(value));
+        if let Some(raised) = raised {
+            raised.restore(py);
+        }
+    });
 }
 
 /// Stores `data`, which is a buffer, a file or an iterable of buffers.

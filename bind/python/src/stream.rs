@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 
 use crate::buffer::fill_buffer;
 use crate::content::FetchedContent;
-use crate::store::without_interpreter;
+use crate::store::{drop_without_interpreter, without_interpreter};
 
 /// Content up to this size is read at once, so that a program may hold many small objects without holding as many open
 /// files.
@@ -106,6 +106,12 @@ impl PyObjectStream {
     }
 }
 
+impl Drop for PyObjectStream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 #[pymethods]
 impl PyObjectStream {
     /// True if the stream is closed, or a read failed.
@@ -185,7 +191,7 @@ impl PyObjectStream {
     /// Releases the file or the connection. Closing again does nothing.
     fn close(&self) {
         let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
-        drop(closed);
+        drop_without_interpreter(closed);
     }
 
     /// Returns true.

@@ -1,30 +1,43 @@
 //! Objects that are written in several calls.
 
+use std::ffi::CString;
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, ExpectedContent, Result, Writer};
 use fordway_sys::ProcessIdentity;
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::content::bytes_of_buffer;
-use crate::store::without_interpreter;
+use crate::store::{drop_without_interpreter, without_interpreter};
 
 /// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 ///
-/// As a context manager, it commits at the end of its block, or discards the object if the block raises. It
-/// is also a raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
+/// As a context manager, it commits at the end of its block, or discards the object if the block raises. If a
+/// write fails or is interrupted, the object is discarded, and the end of the block raises too. It is also a
+/// raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
-    /// `None` once the object is committed or discarded, or a write has failed.
-    inner: Mutex<Option<Box<dyn Writer>>>,
+    inner: Mutex<WriterState>,
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
     /// The exception that was being handled when the writer was created: if another exception is being handled at the
     /// end, the object is discarded.
     begun_in: Py<PyAny>,
+    /// The address of the object.
+    target: String,
     written_bytes: AtomicU64,
+}
+
+enum WriterState {
+    Open(Box<dyn Writer>),
+    /// A write failed, and `close` has not yet reported that there is no object.
+    Failed,
+    /// Committed, discarded, or failed and reported.
+    Over,
 }
 
 /// The exception that is being handled, or `None`.
@@ -33,44 +46,93 @@ fn handled_exception(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 }
 
 impl PyObjectWriter {
-    pub(crate) fn new(py: Python<'_>, writer: Box<dyn Writer>) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, writer: Box<dyn Writer>, target: String) -> PyResult<Self> {
         Ok(PyObjectWriter {
-            inner: Mutex::new(Some(writer)),
+            inner: Mutex::new(WriterState::Open(writer)),
             begun_by: ProcessIdentity::current(),
             begun_in: handled_exception(py)?.unbind(),
+            target,
             written_bytes: AtomicU64::new(0),
         })
     }
 
     /// `None` in a forked child, where the lock may be held forever by a thread that does not exist there.
-    fn locked(&self) -> Option<MutexGuard<'_, Option<Box<dyn Writer>>>> {
+    fn locked(&self) -> Option<MutexGuard<'_, WriterState>> {
         let is_ours = self.begun_by.is_current();
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn take(&self) -> Option<Box<dyn Writer>> {
-        self.locked().and_then(|mut inner| inner.take())
+    /// Ends the writer, and returns the state that it had.
+    fn take(&self) -> WriterState {
+        self.locked().map_or(WriterState::Over, |mut inner| mem::replace(&mut *inner, WriterState::Over))
     }
 
     /// Appends `data`. After an error, it is unknown how much of the data has been written, so the object is discarded.
     fn append(&self, data: &[u8]) -> Result<usize> {
         let mut inner = self.locked().ok_or_else(closed)?;
-        let mut writer = inner.take().ok_or_else(closed)?;
-        writer.write(data)?;
-        *inner = Some(writer);
+        let WriterState::Open(writer) = &mut *inner else { return Err(closed()) };
+        if let Err(error) = writer.write(data) {
+            *inner = WriterState::Failed;
+            return Err(error);
+        }
         self.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
+    }
+
+    /// Discards the object if `done` is an error. An interrupted caller does not know whether its data was written, and
+    /// may write it again.
+    fn unless_interrupted(&self, py: Python<'_>, done: PyResult<usize>) -> PyResult<usize> {
+        done.inspect_err(|_| {
+            py.detach(|| {
+                let Some(mut inner) = self.locked() else { return };
+                if matches!(*inner, WriterState::Open(_)) {
+                    *inner = WriterState::Failed;
+                }
+            });
+        })
+    }
+
+    /// Publishes the object unless the writer is over. Errors: what a commit returns; `InvalidArgument` after a failed
+    /// write, once.
+    fn publish(&self, py: Python<'_>) -> PyResult<()> {
+        without_interpreter(py, || match self.take() {
+            WriterState::Open(writer) => writer.commit(&ExpectedContent::default()).map(drop),
+            WriterState::Failed => Err(Error::new(ErrorKind::InvalidArgument, FAILED)),
+            WriterState::Over => Ok(()),
+        })
+    }
+
+    /// Discards the object. Warns the caller, who may not expect it.
+    fn discard_while_handling(&self, py: Python<'_>, handled: &Bound<'_, PyAny>) -> PyResult<()> {
+        if !without_interpreter(py, || Ok(matches!(self.take(), WriterState::Open(_))))? {
+            return Ok(());
+        }
+        let why = format!(
+            "{} is discarded, because it was closed while {} was handled; call commit() to publish it",
+            self.target,
+            handled.get_type().name()?
+        );
+        let warned = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &CString::new(why)?, 1);
+        // If warnings are errors, it must not replace the exception that is being handled.
+        warned.or_else(|error| {
+            error.write_unraisable(py, None);
+            Ok(())
+        })
     }
 }
 
 impl Drop for PyObjectWriter {
     fn drop(&mut self) {
-        if !self.begun_by.is_current() {
-            let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(inner.take());
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = mem::replace(inner, WriterState::Over);
+        match self.begun_by.is_current() {
+            true => drop_without_interpreter(state),
+            false => mem::forget(state),
         }
     }
 }
+
+const FAILED: &str = "a write failed or was interrupted, so the object is discarded; begin another";
 
 fn closed() -> Error {
     let why =
@@ -83,7 +145,7 @@ impl PyObjectWriter {
     /// True if writing is no longer possible: committed, discarded, failed, or inherited by a fork.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.locked().is_none_or(|inner| inner.is_none()))
+        py.detach(|| self.locked().is_none_or(|inner| !matches!(*inner, WriterState::Open(_))))
     }
 
     /// Appends `data`, any contiguous buffer, and returns its length in bytes.
@@ -95,11 +157,11 @@ impl PyObjectWriter {
         match data.cast::<PyBytes>() {
             Ok(bytes) => {
                 let bytes = bytes.as_bytes();
-                without_interpreter(py, || self.append(bytes))
+                self.unless_interrupted(py, without_interpreter(py, || self.append(bytes)))
             }
             Err(_) => {
                 let bytes = bytes_of_buffer(py, data)?;
-                without_interpreter(py, || self.append(&bytes))
+                self.unless_interrupted(py, without_interpreter(py, || self.append(&bytes)))
             }
         }
     }
@@ -109,7 +171,7 @@ impl PyObjectWriter {
     /// Raises `PreconditionFailedError`, and `InvalidArgumentError` if the writer is closed.
     fn commit(&self, py: Python<'_>) -> PyResult<String> {
         without_interpreter(py, || {
-            let writer = self.take().ok_or_else(closed)?;
+            let WriterState::Open(writer) = self.take() else { return Err(closed()) };
             Ok(writer.commit(&ExpectedContent::default())?.etag.to_string())
         })
     }
@@ -124,14 +186,15 @@ impl PyObjectWriter {
 
     /// Publishes the object, unless an exception raised after the writer was begun is being handled.
     ///
-    /// In that case, the object is discarded: a file that is closed because its block raised is incomplete.
-    /// Does nothing if the writer is closed. Raises what `commit` raises.
+    /// In that case, the object is discarded, with a `RuntimeWarning`: a file that is closed because its
+    /// block raised is incomplete. Does nothing if the writer is closed. Raises what `commit` raises, and
+    /// `InvalidArgumentError` if a write failed, because nothing is published then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let handled = handled_exception(py)?;
-        if self.closed(py) || !(handled.is_none() || handled.is(&self.begun_in)) {
-            return self.discard(py);
+        match handled.is_none() || handled.is(&self.begun_in) {
+            true => self.publish(py),
+            false => self.discard_while_handling(py, &handled),
         }
-        self.commit(py).map(drop)
     }
 
     /// Returns the number of bytes written so far.
@@ -173,9 +236,9 @@ impl PyObjectWriter {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        if !kind.is_none() || self.closed(py) {
-            return self.discard(py);
+        match kind.is_none() {
+            true => self.publish(py),
+            false => self.discard(py),
         }
-        self.commit(py).map(drop)
     }
 }

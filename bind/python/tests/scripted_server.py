@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 FAILED = 500, {}, b"<Error><Code>InternalError</Code><Message>scripted</Message></Error>"
 
 
+class Server(ThreadingHTTPServer):
+    """A server to clients that may leave before its response."""
+
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Prints nothing."""
+
+
 @contextlib.contextmanager
 def scripted(respond: Callable[[str, str, bytes], Response]) -> Iterator[str]:
     """Yields the address of a server whose responses `respond` makes of method, path and body.
@@ -41,8 +50,7 @@ def scripted(respond: Callable[[str, str, bytes], Response]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Prints nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

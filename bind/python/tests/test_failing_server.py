@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 from typing import TYPE_CHECKING
 
+import fsspec
 import pytest
 from gateways import KEYS
 from scripted_server import FAILED, scripted
@@ -12,6 +16,9 @@ import fordway
 from fordway import errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
     from scripted_server import Response
 
 
@@ -75,3 +82,95 @@ def test_a_listing_of_versions_does_not_end_at_an_error() -> None:
             with pytest.raises(errors.FordwayError):
                 next(versions)
         assert [version.key for version in versions] == ["last"]
+
+
+MUCH = bytes(20_000_000)
+"""More than one part of an upload."""
+STARTED = b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>"
+
+
+class Uploads:
+    """The responses to one multipart upload, and the requests so far. `at_part` makes those to parts."""
+
+    def __init__(self, at_part: Callable[[], Response]) -> None:
+        self.at_part = at_part
+        self.requests: list[str] = []
+
+    def respond(self, method: str, path: str, _: bytes) -> Response:
+        self.requests.append("complete" if method == "POST" and "uploadId" in path else method)
+        if method == "POST":
+            return 200, {}, STARTED
+        return self.at_part() if method == "PUT" else (204, {}, b"")
+
+
+def writers(where: str) -> Iterator[Any]:
+    """Yields an open file of each kind."""
+    with fordway.open(where, retries=0) as store:
+        yield store.writer("bucket", "key")
+    files = fsspec.filesystem("fordway", endpoint=where, skip_instance_cache=True)
+    yield files.open("bucket/key", "wb")
+    with files.transaction:
+        file = files.open("bucket/key", "wb")
+        yield file
+        file.discard()
+
+
+@pytest.mark.filterwarnings("ignore:.*is discarded:RuntimeWarning")
+@pytest.mark.parametrize("end", ["close", "commit", "block", "write"])
+def test_a_writer_after_a_failed_write_publishes_nothing_and_says_so(end: str) -> None:
+    uploads = Uploads(lambda: (400, {}, b"<Error><Code>BadDigest</Code></Error>"))
+    with scripted(uploads.respond) as where:
+        for writer in writers(where):
+            with pytest.raises(errors.DataError):
+                writer.write(MUCH)
+            with pytest.raises(errors.InvalidArgumentError, match="discarded"):
+                if end == "block":
+                    with writer:
+                        pass
+                elif end == "write":
+                    writer.write(b"more")
+                else:
+                    getattr(writer, end)()
+            with contextlib.suppress(errors.InvalidArgumentError):
+                writer.close()
+            writer.close()
+            assert writer.closed
+    assert "complete" not in uploads.requests
+
+
+def test_an_interrupted_write_neither_repeats_nor_omits_data() -> None:
+    caught = threading.Event()
+
+    def interrupt() -> Response:
+        caught.clear()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        caught.wait(30)
+        return 200, {"etag": '"a"'}, b""
+
+    uploads = Uploads(interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with scripted(uploads.respond) as where:
+            for writer in writers(where):
+                writer.write(b"first")
+                with pytest.raises(KeyboardInterrupt):
+                    writer.write(MUCH)
+                caught.set()
+                with pytest.raises(errors.InvalidArgumentError):
+                    writer.write(MUCH)
+                with pytest.raises(errors.InvalidArgumentError):
+                    writer.close()
+                writer.close()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "complete" not in uploads.requests
+
+
+def test_other_threads_run_while_an_unfinished_object_is_discarded() -> None:
+    uploads = Uploads(lambda: (200, {"etag": '"a"'}, b""))
+    with scripted(uploads.respond) as where, fordway.open(where, timeout=5, retries=0) as store:
+        writer = store.writer("bucket", "key")
+        writer.write(MUCH)
+        del writer
+        # The server runs in this process: it has answered only if the interpreter was free.
+        assert uploads.requests[-1] == "DELETE"

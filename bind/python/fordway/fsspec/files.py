@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsspec.spec import AbstractBufferedFile
 
-from fordway.errors import AlreadyExistsError, NotFoundError, PreconditionFailedError
+from fordway.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PreconditionFailedError
 
 if TYPE_CHECKING:
     from fordway import ObjectWriter
@@ -70,6 +70,7 @@ class NewObject(io.BufferedIOBase):
         self._buffer = bytearray()
         self._written_bytes = 0
         self._is_over = False
+        self._is_torn = False
         begin = {"xb": self._exclusive, "ab": self._appending}.get(mode, self._replacing)
         self._writer = begin(described)
 
@@ -126,7 +127,10 @@ class NewObject(io.BufferedIOBase):
         """
         if self.closed:
             raise ValueError("I/O operation on closed file.")
+        self._check_whole()
         size = memoryview(data).nbytes
+        # If an exception, perhaps Ctrl-C, ends this call early, data may be missing or sent twice.
+        self._is_torn = True
         if len(self._buffer) + size >= self._block_bytes:
             self._send_buffer()
         if size >= self._block_bytes:
@@ -134,7 +138,15 @@ class NewObject(io.BufferedIOBase):
         else:
             self._buffer += memoryview(data).cast("B")
         self._written_bytes += size
+        self._is_torn = False
         return size
+
+    def _check_whole(self) -> None:
+        """Raises `InvalidArgumentError` if a write failed or was interrupted, and discards the object."""
+        if self._is_torn:
+            self._writer.discard()
+            why = f"a write to {self.full_name} failed or was interrupted, so it is discarded; begin another"
+            raise InvalidArgumentError(why, "InvalidArgument", self.full_name)
 
     def _send_buffer(self) -> None:
         if self._buffer:
@@ -144,26 +156,34 @@ class NewObject(io.BufferedIOBase):
     def close(self) -> None:
         """Publishes the object, or leaves that to the transaction.
 
-        Discards it while an exception is handled that was raised after this file was opened: text and
-        compressing files around this one close it even if their block raises.
+        Discards it, with a `RuntimeWarning`, while an exception is handled that was raised after this file
+        was opened: text and compressing files around this one close it even if their block raises. Raises
+        `InvalidArgumentError` if a write failed or was interrupted, because nothing is published then.
         """
         if self.closed:
             return
-        if not self._is_over and sys.exception() not in (None, self._begun_in):
-            self._is_over = True
-            self._writer.discard()
         try:
             if not self._is_over:
-                self._send_buffer()
-                if self.autocommit:
-                    self.commit()
+                self._finish()
         finally:
             super().close()
+
+    def _finish(self) -> None:
+        if sys.exception() not in (None, self._begun_in):
+            self._is_over = True
+            # It discards the object and warns.
+            self._writer.close()
+        elif self.autocommit:
+            self.commit()
+        else:
+            self._check_whole()
+            self._send_buffer()
 
     def commit(self) -> None:
         """Publishes the object. Raises `AlreadyExistsError` if another writer of mode `xb` came first."""
         if self._is_over:
             return
+        self._check_whole()
         self._send_buffer()
         self._is_over = True
         try:
