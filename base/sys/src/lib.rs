@@ -36,6 +36,7 @@ mod root;
 mod shared;
 mod signal;
 mod socket;
+mod streams;
 mod verdict;
 mod watch;
 
@@ -87,5 +88,6 @@ pub use socket::{
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,
     set_receive_timeout, tcp_info,
 };
+pub use streams::{StandardStream, was_closed_at_start};
 pub use verdict::{MountVerdict, SharedGuarantee};
 pub use watch::{DirectoryChange, DirectoryWatcher, WatchId};

@@ -29,6 +29,8 @@ pub struct CommandContext {
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists, if any.
     pub metalinks: Option<MetalinkCache>,
+    /// Whether standard input was closed when the program started. `/dev/null` has taken its place.
+    pub is_input_closed: bool,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
     web_options: OnceLock<SessionOptions>,
@@ -49,6 +51,7 @@ impl CommandContext {
             output,
             interrupt,
             metalinks: None,
+            is_input_closed: false,
             input: Mutex::new(Some(Box::new(input))),
             web: OnceLock::new(),
             web_options: OnceLock::new(),
@@ -99,8 +102,12 @@ impl CommandContext {
         })
     }
 
-    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` if it has already been taken.
+    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` if it has already been taken, or
+    /// if it is closed, which must not count as empty.
     pub fn take_input(&self) -> Result<Box<dyn Read + Send>> {
+        if self.is_input_closed {
+            return Err(Error::new(ErrorKind::InvalidArgument, "standard input is closed"));
+        }
         let taken = self.input.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         taken.ok_or_else(|| {
             Error::new(ErrorKind::InvalidArgument, "standard input (-) can be the source only once")

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{StandardStream, was_closed_at_start};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub struct CommandOutput {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
+    /// Whether standard output was closed when the program started. `/dev/null` has taken its place.
+    is_closed: bool,
     reader_gone: AtomicBool,
 }
 
@@ -40,7 +43,8 @@ impl CommandOutput {
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
         );
         let stdout = BufWriter::with_capacity(64 * 1024, io::stdout());
-        CommandOutput { bar, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
+        let is_closed = was_closed_at_start(StandardStream::Output);
+        CommandOutput { bar, is_closed, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
     /// Creates an output that uses the given streams and shows no bar.
@@ -56,6 +60,7 @@ impl CommandOutput {
             format,
             quiet,
             bar: ProgressBar::hidden(),
+            is_closed: false,
             reader_gone: AtomicBool::new(false),
         }
     }
@@ -63,6 +68,15 @@ impl CommandOutput {
     /// Prints data to `stream` from now on, instead of standard output.
     pub fn redirect(&self, stream: impl Write + Send + 'static) {
         *lock(&self.stdout) = Box::new(stream);
+    }
+
+    /// Checks that data can be printed. Commands that print the content of files call this first; for others, a closed
+    /// output only means that nobody wants to see what they did. Errors: `InvalidArgument`.
+    pub fn check_open(&self) -> Result<()> {
+        match self.is_closed {
+            true => Err(Error::new(ErrorKind::InvalidArgument, "standard output is closed")),
+            false => Ok(()),
+        }
     }
 
     /// Prints one line of data: the record's text, or its JSON.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fordway_http::replicas::MetalinkCache;
 use fordway_lanes::LaneOptions;
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{StandardStream, was_closed_at_start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -124,6 +125,7 @@ fn surroundings(global: &GlobalArgs, options: LaneOptions, interrupt: InterruptF
     let input = InterruptibleInput(interrupt.clone());
     let mut context = CommandContext::new(open, output, input, interrupt);
     context.metalinks = MetalinkCache::of_user();
+    context.is_input_closed = was_closed_at_start(StandardStream::Input);
     context
 }
 

@@ -51,6 +51,9 @@ impl fmt::Display for ReadSummary<'_> {
 }
 
 pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandExit> {
+    if args.output.is_none() && !args.discard {
+        context.output.check_open()?;
+    }
     let ranges =
         args.ranges.as_deref().map(|path| read_ranges(path, context)).transpose()?.unwrap_or_default();
     let what = match args.sequential {
@@ -140,6 +143,7 @@ fn write_sources(
     wanted: &CatOptions<'_>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
+    context.output.check_open()?;
     // Pieces are verified against their digests even if only a range is requested.
     let places = ReplicaOpener::usual(wanted.replicas, wanted.verify || wanted.options.range.is_some());
     if addresses.is_empty() {

@@ -41,6 +41,52 @@ fn standard_output_is_written_in_place() {
     assert_eq!(dir.path().read_dir().unwrap().count(), 2, "no other file is left");
 }
 
+/// Runs the command with the redirections of a shell, such as `<&-`, which closes standard input.
+fn redirected(dir: &Path, words: &[&str], redirections: &str) -> (Option<i32>, String) {
+    let fordway = fordway(dir, words);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec \"$0\" \"$@\" {redirections}")]);
+    shell.arg(fordway.get_program()).args(fordway.get_args());
+    let ran = shell.output().unwrap();
+    (ran.status.code(), binary::text(&ran.stderr))
+}
+
+/// The first file that a program opens gets the number of a closed stream, unless something else takes its place.
+#[test]
+fn closed_streams_are_neither_read_nor_written() {
+    let dir = place();
+    let stored = dir.path().join("root/bucket/stored");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "12345").unwrap();
+    for words in [&["cp", "-", "s3://bucket/stored"][..], &["read", "s3://bucket/key", "--ranges", "-"]] {
+        let (code, said) = redirected(dir.path(), words, "<&-");
+        assert_eq!(
+            (code, said.as_str()),
+            (Some(2), "fordway: invalid argument: standard input is closed\n"),
+            "{words:?}"
+        );
+        let (_, said) = redirected(dir.path(), words, "</dev/null");
+        assert!(!said.contains("is closed"), "{said}");
+    }
+    assert_eq!(std::fs::read(&stored).unwrap(), b"", "of /dev/null, which is an ordinary empty input");
+    for words in [&["cat", "s3://bucket/key"][..], &["cp", "s3://bucket/key", "-"]] {
+        let (code, said) = redirected(dir.path(), words, ">&-");
+        assert_eq!(
+            (code, said.as_str()),
+            (Some(2), "fordway: invalid argument: standard output is closed\n"),
+            "{words:?}"
+        );
+    }
+    for redirections in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let up = ["cp", file.to_str().unwrap(), "s3://bucket/stored"];
+        assert_eq!(redirected(dir.path(), &up, redirections), (Some(0), String::new()), "{redirections}");
+        assert_eq!(std::fs::read(&stored).unwrap(), b"12345", "{redirections}");
+        let missing = ["cp", "s3://bucket/none", file.to_str().unwrap()];
+        assert_eq!(redirected(dir.path(), &missing, redirections).0, Some(3), "{redirections}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"12345", "{redirections}");
+    }
+}
+
 /// Sends SIGTERM once the process has started to wait; returns its exit code and messages.
 fn stopped(mut child: Child) -> (Option<i32>, String) {
     std::thread::sleep(Duration::from_millis(300));
