@@ -116,6 +116,7 @@ pub(crate) fn download_to(
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
+    let path = &regular_target(path)?;
     if !is_wanted(path, existing)? {
         return Ok(());
     }
@@ -237,19 +238,26 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     }
     let path = Path::new(destination);
     if !destination.ends_with('/') && !path.is_dir() {
-        return match path.metadata() {
-            Ok(about) if !about.is_file() || is_open_file(path) => {
-                refused(format!("{destination} is not a file; write to - instead"))
-            }
-            Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),
-            Err(_) => Ok(path.to_owned()),
-        };
+        return regular_target(path);
     }
     match name {
         "" | "." | ".." => {
             refused(format!("{url} does not end in a name; specify the name of the destination file"))
         }
         name => Ok(path.join(name)),
+    }
+}
+
+/// Follows links to a regular file, which is then replaced instead of the link. Errors: `InvalidArgument` if there is
+/// something else, which a rename would replace, or an open file of a process.
+fn regular_target(path: &Path) -> Result<PathBuf> {
+    match path.metadata() {
+        Ok(about) if !about.is_file() || is_open_file(path) => {
+            let why = format!("{} is not a file; write to - instead", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        Ok(_) => path.canonicalize().map_err(|error| file_error("reading", path.display(), error)),
+        Err(_) => Ok(path.to_owned()),
     }
 }
 

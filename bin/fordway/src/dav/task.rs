@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::vector::RemoteFile;
-use fordway_http::webdav::{CopyDirection, DavUploadOptions, ThirdPartyCopy, WebDav, without_query};
+use fordway_http::webdav::{
+    CopyDirection, DavResource, DavUploadOptions, ThirdPartyCopy, WebDav, without_query,
+};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{LocalSource, OverwritePolicy, SharedTransferCounts};
+use crate::transfer::{LocalSource, OverwritePolicy, SharedTransferCounts, changed};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -44,6 +46,12 @@ enum DavCopyOutcome {
     /// The copy is complete, and its event has been printed.
     Told,
     Skipped,
+}
+
+/// The source of a move, as it was before the copy.
+enum MovedSource {
+    File(LocalSource),
+    Web(DavResource),
 }
 
 /// The state that all copies of a command share.
@@ -138,10 +146,7 @@ impl<'c> DavCopier<'c> {
     }
 
     fn copy_content(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {
-        let file = match &task.from {
-            DavCopyEndpoint::Local(path) if self.order.moves => Some(LocalSource::find(path)?),
-            _ => None,
-        };
+        let source = if self.order.moves { self.source_of_move(&task.from)? } else { None };
         let copied = match (&task.from, &task.to) {
             (DavCopyEndpoint::Local(path), DavCopyEndpoint::Web(url)) => {
                 self.upload(path, url, task.size_bytes)?
@@ -150,7 +155,9 @@ impl<'c> DavCopier<'c> {
             (DavCopyEndpoint::Web(url), DavCopyEndpoint::Local(path)) => {
                 let replicas = ReplicaArgs::default();
                 let places = ReplicaOpener::usual(&replicas, true);
-                web::download_to(url, path, self.order.existing, &places, self.context)?;
+                // A file that appears now counts as skipped only in `copy`: a move must know that nothing was copied.
+                let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
+                web::download_to(url, path, existing, &places, self.context)?;
                 DavCopyOutcome::Told
             }
             (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to) => {
@@ -162,12 +169,47 @@ impl<'c> DavCopier<'c> {
                 return Err(Error::new(ErrorKind::InvalidArgument, why));
             }
         };
-        match &task.from {
-            DavCopyEndpoint::Web(url) if self.order.moves => self.dav.remove(url)?,
-            DavCopyEndpoint::Local(path) => file.map_or(Ok(()), |copied| copied.remove(path))?,
-            DavCopyEndpoint::Web(_) | DavCopyEndpoint::Stdin => {}
+        match (&task.from, source) {
+            (DavCopyEndpoint::Local(path), Some(MovedSource::File(file))) => file.remove(path)?,
+            (_, Some(MovedSource::Web(found))) => self.remove_copied(&found)?,
+            _ => {}
         }
         Ok(copied)
+    }
+
+    /// Looks up the source of a move before it is copied. Errors: `InvalidArgument` for a collection, which would be
+    /// removed with all its members although only a file is copied.
+    fn source_of_move(&self, from: &DavCopyEndpoint) -> Result<Option<MovedSource>> {
+        Ok(match from {
+            DavCopyEndpoint::Local(path) => Some(MovedSource::File(LocalSource::find(path)?)),
+            DavCopyEndpoint::Web(url) => {
+                let found = self.dav.stat(url)?;
+                if found.is_collection && !self.order.recursive {
+                    return Err(not_recursive(url));
+                }
+                Some(MovedSource::Web(found))
+            }
+            DavCopyEndpoint::Stdin => None,
+        })
+    }
+
+    /// Removes the source of a move if it is still the version that was found before the copy. It is looked up again,
+    /// because not every server checks a condition of the request. Errors: `ConditionalConflict` for another version.
+    fn remove_copied(&self, before: &DavResource) -> Result<()> {
+        let is_unchanged = match self.dav.stat(&before.url) {
+            Ok(now) => before.is_same_version(&now),
+            // Another program has removed it.
+            Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let name = without_query(&before.url);
+        if !is_unchanged {
+            return Err(changed(name));
+        }
+        match self.dav.remove_version(before) {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => Err(changed(name)),
+            removed => removed,
+        }
     }
 
     fn exists(&self, place: &DavCopyEndpoint) -> Result<bool> {
@@ -257,25 +299,32 @@ impl<'c> DavCopier<'c> {
     fn within_server(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
-            let why =
-                format!("{} is a collection; add --recursive to select its members", without_query(from));
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
+            return Err(not_recursive(from));
         }
         let operation = if self.order.moves { "move" } else { "copy" };
         let act = |replaces| match self.order.moves {
-            true => self.dav.rename(from, to, replaces),
+            true => self.dav.rename_version(&source, to, replaces),
             false => self.dav.copy(from, to, replaces),
         };
         // The first attempt does not replace anything. If the destination exists, `may_replace` checks that it is not a
-        // collection, because replacing a collection would remove everything in it.
+        // collection, because replacing a collection would remove everything in it. A server refuses to move another
+        // version of the source with the same status.
         let done = match act(false) {
-            Err(error) if error.kind() == ErrorKind::PreconditionFailed && !self.only_new() => {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
+                self.check_moved(&source, to)?;
+                if self.only_new() {
+                    return Err(error);
+                }
                 self.may_replace(to)?;
                 act(true)
             }
             done => done,
         };
         match done {
+            Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
+                self.check_moved(&source, to)?;
+                return Err(error);
+            }
             Ok(()) => {
                 return Ok(DavCopyOutcome::Done {
                     operation,
@@ -289,9 +338,19 @@ impl<'c> DavCopier<'c> {
         let copied = self.stream(from, to)?;
         // The source is removed last, so that a failure in between loses nothing.
         if self.order.moves {
-            self.dav.remove(from)?;
+            self.remove_copied(&source)?;
         }
         Ok(copied)
+    }
+
+    /// Finds out why a server refused a move. Errors: `ConditionalConflict` if the source has changed; otherwise the
+    /// destination exists.
+    fn check_moved(&self, source: &DavResource, to: &str) -> Result<()> {
+        if !self.order.moves || self.exists(&DavCopyEndpoint::Web(to.to_owned()))? {
+            return Ok(());
+        }
+        let why = format!("{} was changed meanwhile, so it was not moved", without_query(&source.url));
+        Err(Error::new(ErrorKind::ConditionalConflict, why))
     }
 
     /// Checks that the destination is not a collection, because servers replace a whole collection with the resource
@@ -355,6 +414,11 @@ impl<'c> DavCopier<'c> {
         })?;
         Ok(DavCopyOutcome::Done { operation: "copy", size_bytes, by: Some("through this machine") })
     }
+}
+
+fn not_recursive(url: &str) -> Error {
+    let why = format!("{} is a collection; add --recursive to select its members", without_query(url));
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 /// Returns whether a server does not support the request.

@@ -16,7 +16,7 @@ mod special;
 mod upload;
 
 pub(crate) use download::{ContentVerifier, temporary_beside};
-pub(crate) use moved::LocalSource;
+pub(crate) use moved::{LocalSource, changed};
 pub(crate) use receive::ContentSource;
 pub(crate) use special::{is_open_file, open_special};
 

@@ -143,7 +143,8 @@ impl TransferRunner<'_> {
     }
 }
 
-fn changed(name: &str) -> Error {
+/// Returns the error for a source that was copied but is not removed.
+pub(crate) fn changed(name: &str) -> Error {
     let why = format!(
         "{name} was changed during the copy, or the copy itself replaced it, so it was copied but not removed"
     );

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fordway_command::CommandExit;
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
-use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 
 use crate::support::Rig;
 
@@ -139,6 +139,56 @@ fn files_and_collections_are_moved_and_removed() {
     rig.run(&["mkdir", "--parents", &there]).ok();
     rig.run(&["mkdir", "--parents", &there]).ok();
     rig.run(&["mkdir", &there]).ended(CommandExit::Conflict);
+}
+
+/// This server does not know WebDAV, so the file is described by its headers. Each try has a server of its own.
+#[test]
+fn a_move_removes_only_what_was_copied() {
+    let rig = Rig::new();
+    let mv = |script: ResponseFaultScript| {
+        let server = HostileServer::start("hello", script);
+        let ran = rig.run(&["mv", "--quiet", &server.url(), "DIR/x"]);
+        (ran, server.requests())
+    };
+    let removals = |requests: &[RecordedRequest]| -> Vec<usize> {
+        (0..requests.len()).filter(|number| requests[*number].method == "DELETE").collect()
+    };
+    let removes = || ResponseFaultScript::honest().on_method("DELETE", ResponseFault::Status(204, None));
+    let (moved, requests) = mv(removes());
+    assert_eq!((moved.exit, moved.stderr.as_str()), (CommandExit::Ok, ""));
+    let [removal] = removals(&requests)[..] else { panic!("one DELETE in {requests:?}") };
+    assert_eq!(requests[removal].header("if-match"), Some("\"version-0\""));
+
+    // The file is replaced after the copy, just before it is looked up again.
+    let (kept, requests) = mv(removes().on_requests(removal - 1..removal, ResponseFault::Version(1)));
+    assert_eq!((kept.exit, removals(&requests)), (CommandExit::Conflict, Vec::new()));
+    assert!(kept.stderr.contains("was changed during the copy"), "{}", kept.stderr);
+
+    // The server itself finds that the file was replaced.
+    let refuses = ResponseFaultScript::honest().on_method("DELETE", ResponseFault::Status(412, None));
+    let (kept, _) = mv(refuses);
+    assert!(kept.stderr.contains("was changed during the copy"), "{}", kept.stderr);
+}
+
+#[test]
+fn a_move_removes_no_collection_and_replaces_no_device() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("f", "1");
+    let (file, collection) = (dav(&server, "d/f"), dav(&server, "d/"));
+    rig.run(&["mkdir", &collection]).ok();
+    rig.run(&["cp", "DIR/f", &file]).ok();
+    let refused = rig.run(&["mv", &collection, "DIR/g"]).ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("is a collection; add --recursive"), "{}", refused.stderr);
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let refused = rig.run(&["mv", &file, "DIR/pipe"]).ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("pipe is not a file"), "{}", refused.stderr);
+    rig.write("target", "old");
+    std::os::unix::fs::symlink("target", rig.path("link")).unwrap();
+    rig.run(&["mv", &file, "DIR/link"]).ok();
+    assert!(rig.path("link").is_symlink(), "the file that the link leads to is replaced");
+    assert_eq!(std::fs::read(rig.path("target")).unwrap(), b"1");
+    rig.run(&["stat", &file]).ended(CommandExit::NotFound);
 }
 
 #[test]

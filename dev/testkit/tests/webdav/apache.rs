@@ -46,6 +46,28 @@ fn files_and_collections_come_and_go() {
     );
 }
 
+/// Apache states a strong ETag as soon as a file is a second old.
+#[test]
+fn another_version_is_neither_removed_nor_moved() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let dav = client(|_| {});
+    let (f, g) = (server.url("f"), server.url("g"));
+    put(&dav, &f, b"old", true).unwrap();
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    let file = std::fs::File::options().write(true).open(server.files().join("f")).unwrap();
+    file.set_modified(long_ago).unwrap();
+    let old = dav.stat(&f).unwrap();
+    assert!(old.etag.as_deref().is_some_and(|etag| etag.starts_with('"')), "{old:?}");
+    put(&dav, &f, b"newer", true).unwrap();
+    assert!(!old.is_same_version(&dav.stat(&f).unwrap()));
+    assert_eq!(kind(dav.remove_version(&old)), ErrorKind::PreconditionFailed);
+    assert_eq!(kind(dav.rename_version(&old, &g, true)), ErrorKind::PreconditionFailed);
+    assert_eq!(get(&dav, &f).unwrap(), b"newer");
+    dav.rename_version(&dav.stat(&f).unwrap(), &g, false).unwrap();
+    dav.remove_version(&dav.stat(&g).unwrap()).unwrap();
+    assert_eq!(below(&dav, &server.url("")), Vec::<String>::new());
+}
+
 #[test]
 fn names_are_what_they_are() {
     let Some(server) = ExternalServerProcess::apache() else { return };

@@ -252,6 +252,7 @@ fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
             ErrorKind::NoSuchKey,
             "its parent collection does not exist; make it with `fordway mkdir --parents`",
         ),
+        (412, "DELETE") => said(ErrorKind::PreconditionFailed, "it is not the version that was asked for"),
         (412, _) => said(ErrorKind::PreconditionFailed, "the destination already exists"),
         (400, _) => said(ErrorKind::InvalidArgument, "the server does not accept this request"),
         (405 | 501, _) => (

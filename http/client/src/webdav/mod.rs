@@ -54,6 +54,22 @@ pub struct DavResource {
     pub etag: Option<String>,
 }
 
+impl DavResource {
+    /// Returns whether both describe the same version of a resource, as far as the server reports properties that a
+    /// change affects. The same ETag is weak while a file is new, and strong later.
+    pub fn is_same_version(&self, other: &DavResource) -> bool {
+        let etag = |of: &DavResource| of.etag.as_deref().map(|etag| etag.trim_start_matches("W/").to_owned());
+        let properties = |of: &DavResource| (of.is_collection, of.size_bytes, of.modified, etag(of));
+        properties(self) == properties(other)
+    }
+
+    /// Returns the value of `If-Match` that limits a request to this version of a file; `None` without a strong ETag,
+    /// which the comparison requires (RFC 9110 section 13.1.1).
+    fn if_match(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|etag| etag.starts_with('"') && !self.is_collection)
+    }
+}
+
 impl WebDav {
     /// Creates a client that uses `session`'s connections.
     pub fn new(session: Arc<HttpSession>) -> Self {
@@ -145,7 +161,18 @@ impl WebDav {
     /// most remove them all, and some refuse. Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource,
     /// `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
-        let answer = self.ask(url, &mut DavRequest::new("DELETE", "remove"))?;
+        self.send_removal(url, DavRequest::new("DELETE", "remove"))
+    }
+
+    /// Removes a file if it is still the described version. The server checks that if it knows `If-Match` and has
+    /// reported a strong ETag; nginx and XRootD do not check. Errors: `PreconditionFailed` for another version;
+    /// otherwise as [`WebDav::remove`]. Cost: one request (DELETE).
+    pub fn remove_version(&self, file: &DavResource) -> Result<()> {
+        self.send_removal(&file.url, only_version(DavRequest::new("DELETE", "remove"), file))
+    }
+
+    fn send_removal(&self, url: &str, mut call: DavRequest<'_>) -> Result<()> {
+        let answer = self.ask(url, &mut call)?;
         match check(&answer, "DELETE") {
             // An earlier attempt removed the resource, but its response was lost.
             Err(error) if error.kind() == ErrorKind::NoSuchKey && answer.is_repeated => Ok(()),
@@ -168,12 +195,28 @@ impl WebDav {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
 
+    /// Moves a file or a whole collection within a server; a file only if it is still the described version, as in
+    /// [`WebDav::remove_version`]. Errors: `PreconditionFailed` also for another version; otherwise as
+    /// [`WebDav::rename`].
+    pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
+        let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
+        self.change(&from.url, &mut only_version(call, from).once())
+    }
+
     fn change(&self, url: &str, call: &mut DavRequest<'_>) -> Result<()> {
         let (method, operation) = (call.method, call.operation);
         let answer = self.ask(url, call)?;
         check(&answer, method)
             .and_then(|()| believe(&answer))
             .map_err(|error| answer.file.named(operation, error))
+    }
+}
+
+/// Limits a request to one version of a file, if the server has reported a strong ETag.
+fn only_version<'c>(call: DavRequest<'c>, file: &DavResource) -> DavRequest<'c> {
+    match file.if_match() {
+        Some(etag) => call.header("if-match", etag),
+        None => call,
     }
 }
 
@@ -272,6 +315,27 @@ impl WebDav {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_recognized_by_its_properties() {
+        let resource = |etag: Option<&str>, size_bytes| DavResource {
+            url: "http://h/a".to_owned(),
+            relative: String::new(),
+            is_collection: false,
+            size_bytes,
+            modified: None,
+            etag: etag.map(str::to_owned),
+        };
+        let (strong, weak) = (resource(Some("\"a\""), Some(1)), resource(Some("W/\"a\""), Some(1)));
+        assert!(strong.is_same_version(&weak));
+        for other in
+            [resource(Some("\"b\""), Some(1)), resource(Some("\"a\""), Some(2)), resource(None, Some(1))]
+        {
+            assert!(!strong.is_same_version(&other), "{other:?}");
+        }
+        assert_eq!((strong.if_match(), weak.if_match()), (Some("\"a\""), None));
+        assert_eq!(DavResource { is_collection: true, ..strong }.if_match(), None);
+    }
 
     #[test]
     fn addresses_of_members_and_parents() {
