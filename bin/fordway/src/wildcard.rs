@@ -121,7 +121,10 @@ pub(crate) fn directory(key: &str) -> &str {
 /// The filters `--include` and `--exclude`, in the order in which they were given. The last filter that matches
 /// decides.
 #[derive(Clone, Debug, Default)]
-pub struct FilterRules(Vec<(FilterAction, WildcardPattern)>);
+pub struct FilterRules {
+    rules: Vec<(FilterAction, WildcardPattern)>,
+    skips_links: bool,
+}
 
 /// The effect of a filter on names that match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,24 +136,34 @@ pub(crate) enum FilterAction {
 impl FilterRules {
     /// Creates the rules from patterns in ascending order of precedence.
     pub(crate) fn new(rules: Vec<(FilterAction, WildcardPattern)>) -> Self {
-        FilterRules(rules)
+        FilterRules { rules, skips_links: false }
     }
 
     /// Returns whether there are no filters, so that everything is wanted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.rules.is_empty()
+    }
+
+    /// Returns the same filters, except that symbolic links are excluded too if `skips_links` is set.
+    pub(crate) fn skipping_links(&self, skips_links: bool) -> Self {
+        FilterRules { skips_links, ..self.clone() }
+    }
+
+    /// Returns whether symbolic links are excluded instead of followed.
+    pub(crate) fn skips_links(&self) -> bool {
+        self.skips_links
     }
 
     /// Returns whether `relative` (the path below the source) is wanted.
     pub(crate) fn admit(&self, relative: &str) -> bool {
-        let deciding = self.0.iter().rev().find(|(_, pattern)| pattern.matches(relative));
+        let deciding = self.rules.iter().rev().find(|(_, pattern)| pattern.matches(relative));
         deciding.is_none_or(|(verdict, _)| *verdict == FilterAction::Include)
     }
 
     /// Returns whether every name below `directory` (which ends in `/`) is certainly excluded: by a pattern that ends in
     /// `*`, and that no later filter overrides.
     pub(crate) fn exclude_all_below(&self, directory: &str) -> bool {
-        let excludes = self.0.iter().rev().take_while(|(verdict, _)| *verdict == FilterAction::Exclude);
+        let excludes = self.rules.iter().rev().take_while(|(verdict, _)| *verdict == FilterAction::Exclude);
         excludes.into_iter().any(|(_, pattern)| {
             pattern.0.last() == Some(&PatternToken::AnyMany) && pattern.matches(directory)
         })

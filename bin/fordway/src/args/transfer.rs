@@ -96,6 +96,13 @@ pub struct TransferArgs {
     /// Include and exclude patterns
     #[command(flatten)]
     pub filters: FilterRules,
+    /// Follow symbolic links when reading local files; this is the default. A link to a directory that contains the
+    /// link is an error
+    #[arg(long, overrides_with = "no_follow_symlinks")]
+    pub follow_symlinks: bool,
+    /// Skip symbolic links when reading local files, except a directory that is given as the source
+    #[arg(long, overrides_with = "follow_symlinks")]
+    pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
@@ -127,6 +134,13 @@ pub struct TransferArgs {
     /// Do not verify downloads against their checksum or MD5 (which is wrong for some encrypted objects)
     #[arg(long)]
     pub no_verify: bool,
+}
+
+impl TransferArgs {
+    /// Returns the filters that select the files and objects of a source.
+    pub(crate) fn selection(&self) -> FilterRules {
+        self.filters.skipping_links(self.no_follow_symlinks)
+    }
 }
 
 /// Options of `cat`.

@@ -47,7 +47,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
         only_object(&sources)?;
     }
     let settings = TransferSettings::of(&args.transfer, existing).reading(args.version_id.clone());
-    copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
+    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
 
 /// Resolves the addresses into sources. Errors: the same as [`SourceSelection::find`].
@@ -238,7 +238,9 @@ fn one(
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
     };
-    if !name.is_empty() && !filters.admit(&name) {
+    let is_skipped_link =
+        || matches!(from, StorageAddress::Local(path) if filters.skips_links() && path.is_symlink());
+    if !name.is_empty() && (!filters.admit(&name) || is_skipped_link()) {
         return Ok(None);
     }
     let size = match from {
@@ -322,7 +324,7 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     }
     let settings = TransferSettings::of(&args.transfer, existing).removing_sources();
     let sources = sources(&args.sources, args.recursive, args.raw)?;
-    copy_all(&sources, &args.destination, &args.transfer.filters, &settings, context)
+    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -334,9 +336,10 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         exact_timestamps: args.exact_timestamps,
         delete: args.delete,
     };
-    let filters = &args.transfer.filters;
-    // Both sides are filtered, so that --delete does not remove what the filters exclude.
-    let source = wanted(plan::items(context, &from, filters)?, filters);
+    let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
+    // Both sides are filtered, so that --delete does not remove what the filters exclude. A link at the destination is
+    // always followed, like the links that a download finds in its way.
+    let source = wanted(plan::items(context, &from, selection)?, filters);
     let destination = wanted(destination_items(context, &to, args)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {

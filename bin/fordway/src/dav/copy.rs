@@ -23,6 +23,7 @@ pub(crate) struct DavCopyOptions<'o> {
     pub(crate) existing: OverwritePolicy,
     pub(crate) third_party: ThirdPartyCopyArg,
     pub(crate) transfer: &'o TransferArgs,
+    filters: FilterRules,
     /// Whether the source is removed after its copy.
     pub(crate) moves: bool,
 }
@@ -36,6 +37,7 @@ impl<'o> DavCopyOptions<'o> {
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
+            filters: args.transfer.selection(),
             moves: false,
         }
     }
@@ -48,6 +50,7 @@ impl<'o> DavCopyOptions<'o> {
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
+            filters: args.transfer.selection(),
             moves: true,
         }
     }
@@ -164,13 +167,14 @@ fn plan<'p>(
     source: &DavCopyEndpoint,
     (destination, is_directory): (&DavCopyEndpoint, bool),
 ) -> Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p> {
-    let filters = &order.transfer.filters;
+    let filters = &order.filters;
     let found = match order.recursive {
         // One MOVE request moves the whole collection; with filters, files are moved one by one.
-        true if order.moves && is_within_server(source, destination) && order.transfer.filters.is_empty() => {
+        true if order.moves && is_within_server(source, destination) && filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }
         true => below(dav, context, filters, (source, destination)),
+        false if is_skipped_link(source, filters) => Ok(Box::new(std::iter::empty()) as _),
         false => one(source, destination, is_directory).map(|task| Box::new(std::iter::once(Ok(task))) as _),
     };
     match found {
@@ -179,6 +183,10 @@ fn plan<'p>(
         }
         Err(error) => Box::new(std::iter::once(Err(error))),
     }
+}
+
+fn is_skipped_link(source: &DavCopyEndpoint, filters: &FilterRules) -> bool {
+    matches!(source, DavCopyEndpoint::Local(path) if filters.skips_links() && path.is_symlink())
 }
 
 fn is_within_server(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> bool {
@@ -226,6 +234,9 @@ fn below<'p>(
     match &source {
         DavCopyEndpoint::Stdin => {
             Err(Error::new(ErrorKind::InvalidArgument, "--recursive cannot be used with -"))
+        }
+        DavCopyEndpoint::Local(path) if !path.is_dir() && is_skipped_link(&source, filters) => {
+            Ok(Box::new(std::iter::empty()))
         }
         DavCopyEndpoint::Local(path) if !path.is_dir() => {
             one(&source, &to, false).map(|task| Box::new(std::iter::once(Ok(task))) as _)

@@ -300,7 +300,7 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, following links, but not the temporary files of downloads. In place of an entry
+/// Lists the regular files below `root`, following links unless the filters exclude them, but not the temporary files of downloads. In place of an entry
 /// that cannot be read, the stream contains an error, unless the filters exclude the entry.
 fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
@@ -310,13 +310,15 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     let (root, filters) = (root.to_owned(), filters.clone());
     let mut order = KeyOrder::default();
     let walk = WalkDir::new(&root)
-        .follow_links(true)
+        .follow_links(!filters.skips_links())
         .min_depth(1)
         .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
-    let found = walk.into_iter().filter(|entry| {
-        entry
-            .as_ref()
-            .map_or(true, |entry| !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())))
+    let skips_links = filters.skips_links();
+    let found = walk.into_iter().filter(move |entry| {
+        entry.as_ref().map_or(true, |entry| {
+            let is_skipped_link = skips_links && entry.path_is_symlink();
+            !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link
+        })
     });
     Ok(Box::new(found.filter_map(move |entry| {
         let (path, is_loop) = match &entry {

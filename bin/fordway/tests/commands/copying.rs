@@ -431,6 +431,40 @@ fn sync_finds_what_exists_beside_a_linked_directory() {
     assert_eq!(rig.keys(), ["s/real.d/x", "s/sub-2", "s/sub.txt", "s/sub/x"]);
 }
 
+#[test]
+fn links_can_be_skipped() {
+    let rig = Rig::new();
+    for file in ["t/a", "t/d/b", "other/c"] {
+        rig.write(file, file);
+    }
+    symlink("a", rig.path("t/link")).unwrap();
+    symlink("../other", rig.path("t/tree")).unwrap();
+    symlink("nowhere", rig.path("t/dangling")).unwrap();
+    symlink("..", rig.path("t/d/loop")).unwrap();
+    symlink("t", rig.path("root")).unwrap();
+    let skips = "--no-follow-symlinks";
+    // A directory that is itself a link is still what the user names.
+    rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
+    rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();
+    rig.run(&["cp", "DIR/t/link", "s3://bkt/single", skips]).ok();
+    assert_eq!(rig.keys(), ["c/a", "c/d/b", "s/a", "s/d/b"]);
+    rig.put("s/link", "older");
+    rig.put("s/gone", "");
+    rig.put("s/tree/c", "older");
+    rig.run(&["sync", "DIR/t", "s3://bkt/s", "--delete", skips]).ok();
+    assert_eq!(
+        rig.keys()[2..],
+        ["s/a", "s/d/b", "s/link", "s/tree/c"],
+        "what is skipped is not removed either"
+    );
+    rig.run(&["mv", "-r", "DIR/t", "s3://bkt/m", skips]).ok();
+    assert_eq!(rig.keys()[2..4], ["m/a", "m/d/b"]);
+    assert!(rig.path("t/link").is_symlink() && rig.path("other/c").exists());
+    rig.write("t/a", "a");
+    rig.run(&["cp", "DIR/t/link", "s3://bkt/single"]).ok();
+    assert_eq!(rig.get("single").unwrap(), b"a");
+}
+
 /// An unreadable directory is left out (in Docker, tests often run as root, which can read everything).
 #[test]
 fn excluded_entries_need_not_be_readable() {
