@@ -1,6 +1,7 @@
 //! The command line. The parser, `--help`, the manual pages and the shell completions are generated from it.
 
 mod listing;
+mod metadata;
 mod policy;
 mod serve;
 mod transfer;
@@ -13,6 +14,7 @@ pub(crate) use listing::{
     ClientToolArg, DuArgs, EnvArgs, LsArgs, MbArgs, PresignArgs, RbArgs, StatArgs, TagArgs, VersioningArgs,
     VersioningChange,
 };
+pub(crate) use metadata::{MetadataArgs, MetadataDirectiveArg};
 pub(crate) use policy::{ExplainArgs, PolicyArgs, PolicySubcommand};
 pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleRunArgs, NodeArgs, ServeArgs};
 pub(crate) use transfer::{

@@ -10,7 +10,7 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{RangeReadArgs, ReplicaArgs, byte_range, version_id};
+use super::{MetadataArgs, RangeReadArgs, ReplicaArgs, byte_range, version_id};
 use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
@@ -118,22 +118,16 @@ pub struct TransferArgs {
     /// Transfer objects larger than this in parts [default: 64MiB over HTTP; no parts on other lanes]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub multipart_threshold: Option<u64>,
-    /// Metadata to store with the object; replaces the metadata of the source when an object is copied
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = key_value)]
-    pub metadata: Vec<(String, String)>,
-    /// Content-Type to store with the object [default: guessed from the file name]
-    #[arg(long, value_name = "TYPE")]
-    pub content_type: Option<String>,
-    /// Do not guess the Content-Type
-    #[arg(long)]
-    pub no_guess_mime_type: bool,
-    /// Checksum algorithm for uploads: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64,
+    /// Checksum algorithm for uploads and copies of objects: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64,
     /// XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
     /// Do not verify downloads against their checksum or MD5 (which is wrong for some encrypted objects)
     #[arg(long)]
     pub no_verify: bool,
+    /// The metadata of the objects written
+    #[command(flatten)]
+    pub object: MetadataArgs,
 }
 
 impl TransferArgs {
@@ -213,13 +207,6 @@ fn part_size(text: &str) -> Result<u64, String> {
         return Ok(bytes);
     }
     Err("the size of a part must be from 5MiB to 5GiB".to_owned())
-}
-
-fn key_value(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_ascii_lowercase(), value.to_owned())),
-        _ => Err("write KEY=VALUE".to_owned()),
-    }
 }
 
 fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
@@ -458,8 +445,6 @@ mod tests {
 
     #[test]
     fn values() {
-        assert_eq!(key_value("Owner=a=b"), Ok(("owner".into(), "a=b".into())));
-        assert!(key_value("=x").is_err() && key_value("x").is_err());
         assert!(part_size("4MiB").is_err() && part_size("5MiB").is_ok());
     }
 

@@ -46,7 +46,7 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
-    let settings = TransferSettings::of(&args.transfer, existing).reading(args.version_id.clone());
+    let settings = TransferSettings::of(&args.transfer, existing)?.reading(args.version_id.clone());
     copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
 
@@ -69,6 +69,7 @@ pub(super) fn copy_all(
     let target = CopyDestination::new(to, destination, several)?;
     for source in sources {
         check_places(source, target.directory())?;
+        settings.metadata.check(&source.root(), target.directory())?;
         check_overlap(source, &target, filters, context)?;
     }
     let plan = |source| {
@@ -322,7 +323,7 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
-    let settings = TransferSettings::of(&args.transfer, existing).removing_sources();
+    let settings = TransferSettings::of(&args.transfer, existing)?.removing_sources();
     let sources = sources(&args.sources, args.recursive, args.raw)?;
     copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
@@ -336,6 +337,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         exact_timestamps: args.exact_timestamps,
         delete: args.delete,
     };
+    let settings = TransferSettings::of(&args.transfer, OverwritePolicy::Replace)?;
+    settings.metadata.check(&from, &to)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove what the filters exclude. A link at the destination is
     // always followed, like the links that a download finds in its way.
@@ -353,7 +356,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Err(error) => Some(Err(error)),
     });
-    transfer::run(context, &TransferSettings::of(&args.transfer, OverwritePolicy::Replace), actions)
+    transfer::run(context, &settings, actions)
 }
 
 /// Returns whether an item that the source did not list exists there after all: it was created in the meantime, or the

@@ -18,7 +18,7 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{ContentSource, ContentVerifier, open_special, temporary_beside};
+use crate::transfer::{ContentSource, ContentVerifier, ObjectMetadataRules, open_special, temporary_beside};
 use crate::web;
 use crate::wildcard::FilterRules;
 
@@ -132,6 +132,8 @@ pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<Comman
         let why = "--recursive and --dry-run cannot be used with standard output (-) as the destination";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
+    ObjectMetadataRules::of(&args.transfer.object)?
+        .check(&StorageAddress::Service, &StorageAddress::Stdio)?;
     let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
     let wanted = CatOptions { options, verify: !args.transfer.no_verify, replicas: &args.replicas };
     write_sources(&args.sources, args.raw, &wanted, context)

@@ -11,7 +11,7 @@ use fordway_wire::uri;
 use super::client;
 use super::task::{DavCopier, DavCopyTask};
 use crate::args::{CpArgs, MvArgs, ThirdPartyCopyArg, TransferArgs};
-use crate::transfer::{self, ClaimedDestinations, OverwritePolicy, plan};
+use crate::transfer::{self, ClaimedDestinations, ObjectMetadataRules, OverwritePolicy, plan};
 use crate::web::{self, http_url};
 use crate::wildcard::FilterRules;
 
@@ -134,6 +134,7 @@ impl std::fmt::Display for DavCopyEndpoint {
 
 /// Copies or moves files. Reports failures and continues with the other files.
 pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Result<CommandExit> {
+    ObjectMetadataRules::of(&order.transfer.object)?.check_web()?;
     let destination = DavCopyEndpoint::parse(order.destination)?;
     let sources =
         order.sources.iter().map(|text| DavCopyEndpoint::parse(text)).collect::<Result<Vec<_>>>()?;
@@ -282,7 +283,7 @@ pub(super) fn is_one_server(a: &str, b: &str) -> bool {
 
 /// Returns the content type from the options, or else a guess from the file's name.
 pub(super) fn content_type(path: &Path, order: &DavCopyOptions<'_>) -> Option<String> {
-    let transfer = order.transfer;
+    let object = &order.transfer.object;
     let guess = || mime_guess::from_path(path).first().map(|kind| kind.to_string());
-    transfer.content_type.clone().or_else(|| (!transfer.no_guess_mime_type).then(guess).flatten())
+    object.content_type.clone().or_else(|| (!object.no_guess_mime_type).then(guess).flatten())
 }

@@ -15,7 +15,7 @@ use fordway_store::{
 use tempfile::NamedTempFile;
 
 use super::special::open_special;
-use super::upload::part_ranges;
+use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
@@ -153,7 +153,8 @@ impl TransferRunner<'_> {
         // If the object is replaced in the meantime, the copy fails instead of mixing parts of two versions.
         let conditions = Conditions::only_if(info.etag.clone());
         let options = GetOptions { range, conditions, ..self.source() };
-        let object = self.store().get(from.0, from.1, &options)?;
+        let opened = self.store().get(from.0, from.1, &options).map_err(replaced);
+        let object = opened.map_err(|error| self.during_get(error, from))?;
         // Each part is written at the requested offset, so bytes of a different range would end up in the wrong
         // place.
         if object.range != (offset..offset + len) || object.info.size != info.size {

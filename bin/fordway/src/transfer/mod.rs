@@ -3,12 +3,14 @@
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
 
 mod download;
+mod metadata;
 mod moved;
 pub(crate) mod plan;
 mod receive;
@@ -16,6 +18,7 @@ mod special;
 mod upload;
 
 pub(crate) use download::{ContentVerifier, temporary_beside};
+pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSource, changed};
 pub(crate) use receive::ContentSource;
 pub(crate) use special::{is_open_file, open_special};
@@ -30,8 +33,7 @@ use std::sync::{Arc, Mutex};
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
 use fordway_store::{
-    BoxedMetadata, Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, Metadata, RenameOptions,
-    Result, Store, VersionId,
+    Bucket, ChecksumAlgorithm, Error, ErrorKind, GetOptions, Key, RenameOptions, Result, Store, VersionId,
 };
 use serde::Serialize;
 
@@ -68,17 +70,15 @@ pub(crate) struct TransferSettings {
     part_size_bytes: u64,
     multipart_threshold_bytes: Option<u64>,
     checksum: Option<ChecksumAlgorithm>,
-    metadata: BoxedMetadata,
-    guess_content_type: bool,
+    pub(crate) metadata: ObjectMetadataRules,
     verify: bool,
     removes_sources: bool,
 }
 
 impl TransferSettings {
-    /// Returns the settings from the command line.
-    pub(crate) fn of(args: &TransferArgs, existing: OverwritePolicy) -> Self {
-        let user = args.metadata.iter().cloned().collect();
-        TransferSettings {
+    /// Returns the settings from the command line. Errors: `InvalidArgument` if options contradict each other.
+    pub(crate) fn of(args: &TransferArgs, existing: OverwritePolicy) -> Result<Self> {
+        Ok(TransferSettings {
             dry_run: args.dry_run,
             existing,
             source_version: None,
@@ -87,11 +87,10 @@ impl TransferSettings {
             part_size_bytes: args.part_size,
             multipart_threshold_bytes: args.multipart_threshold,
             checksum: args.checksum_algorithm,
-            metadata: Metadata { content_type: args.content_type.clone(), user, ..Default::default() }.into(),
-            guess_content_type: !args.no_guess_mime_type,
+            metadata: ObjectMetadataRules::of(&args.object)?,
             verify: !args.no_verify,
             removes_sources: false,
-        }
+        })
     }
 
     /// Returns the same settings, except that each source is removed after it is copied.
@@ -115,8 +114,7 @@ impl TransferSettings {
             part_size_bytes: 0,
             multipart_threshold_bytes: None,
             checksum: None,
-            metadata: BoxedMetadata::EMPTY,
-            guess_content_type: false,
+            metadata: ObjectMetadataRules::default(),
             verify: false,
             removes_sources: false,
         }
@@ -249,7 +247,8 @@ impl TransferRunner<'_> {
             return Ok(false);
         };
         let settings = self.settings;
-        let is_plain = settings.metadata.is_empty() && settings.source_version.is_none();
+        let is_plain =
+            settings.metadata.keep_all() && settings.checksum.is_none() && settings.source_version.is_none();
         let is_within = bucket == to_bucket && source != target;
         if !settings.removes_sources || !is_plain || !is_within || self.store().lane() == "http" {
             return Ok(false);

@@ -10,6 +10,8 @@ use fordway_store::{
     Result, Store, VersionId,
 };
 
+use super::upload::replaced;
+
 /// How often a download continues without having received anything in between.
 const MAX_RETRIES: u32 = 4;
 
@@ -63,13 +65,7 @@ impl ContentSource<'_> {
             version: self.version.cloned(),
             ..Default::default()
         };
-        let object = match self.store.get(self.object.0, self.object.1, &options) {
-            Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
-                let why = "the object was replaced during the download; copy it again";
-                return Err(Error::new(ErrorKind::ConditionalConflict, why));
-            }
-            opened => opened?,
-        };
+        let object = self.store.get(self.object.0, self.object.1, &options).map_err(replaced)?;
         if object.range != *range || object.info.size != info.size {
             let (got, size) = (&object.range, object.info.size);
             let why = format!("received bytes {got:?} of {size} instead of {range:?} of {}", info.size);

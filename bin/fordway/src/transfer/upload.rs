@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use fordway_command::{StorageAddress, file_error};
 use fordway_store::{
-    BoxedMetadata, Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart,
-    Conditions, CopyOptions, DeleteResult, Error, ErrorKind, FileRegion, GetOptions, Key, MAX_PARTS,
+    Bucket, ByteRange, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Conditions,
+    CopyOptions, DeleteResult, Error, ErrorKind, FileRegion, GetOptions, Key, MAX_PARTS, ObjectInfo,
     PartOptions, PutOptions, Result, Tags, UploadId,
 };
 
@@ -175,11 +175,7 @@ impl TransferRunner<'_> {
 
     /// Returns the options of an upload; the content type is guessed from `name`.
     fn put_options(&self, name: &str, size_hint: Option<u64>) -> PutOptions {
-        let guess = || mime_guess::from_path(name).first_raw().map(str::to_owned);
-        let mut metadata = self.settings.metadata.clone();
-        if metadata.content_type.is_none() && self.settings.guess_content_type {
-            metadata.content_type = guess();
-        }
+        let metadata = self.settings.metadata.of_upload(name);
         let (conditions, checksum) = (self.conditions(), self.checksum());
         let checksum_type = checksum.map(ChecksumType::widest_of);
         PutOptions { metadata, conditions, checksum, checksum_type, size_hint, ..Default::default() }
@@ -217,24 +213,40 @@ impl TransferRunner<'_> {
         key: &Key,
         size: Option<u64>,
     ) -> Result<Option<u64>> {
-        let metadata = Some(self.settings.metadata.clone()).filter(|metadata| !metadata.is_empty());
-        let limit = self.copy_limit_bytes();
-        let size = match size {
-            None if limit.is_some() => Some(self.store().head(from.0, from.1, &self.source())?.size),
-            known => known,
-        };
+        let (rules, limit) = (&self.settings.metadata, self.copy_limit_bytes());
+        let needs_info = !rules.keep_all() || (limit.is_some() && size.is_none());
+        let info = needs_info.then(|| self.store().head(from.0, from.1, &self.source())).transpose()?;
+        let size = info.as_ref().map(|info| info.size).or(size);
         if limit.zip(size).is_some_and(|(limit, size)| size > limit) {
-            return self.copy_parts(from, bucket, key, metadata).map(Some);
+            return self.copy_parts(from, bucket, key).map(Some);
         }
-        let options = CopyOptions {
-            metadata,
+        let mut options = CopyOptions {
             source_version: self.settings.source_version.clone(),
             conditions: self.conditions(),
+            checksum: self.settings.checksum,
             ..Default::default()
         };
-        self.store().copy(from, bucket, key, &options)?;
+        if let Some(info) = info.filter(|_| !rules.keep_all()) {
+            options.metadata = Some(rules.of_copy(&info, key.as_str()));
+            // The metadata belongs to this version.
+            options.source_conditions = Conditions::only_if(info.etag);
+        }
+        self.store()
+            .copy(from, bucket, key, &options)
+            .map_err(|error| self.check_copied(from, &options, error))?;
         self.advance(size.unwrap_or(0))?;
         Ok(size)
+    }
+
+    /// Finds out which condition of a copy failed. Returns `ConditionalConflict` if the source was replaced, which must
+    /// not look like an existing destination; otherwise `error`.
+    fn check_copied(&self, from: (&Bucket, &Key), options: &CopyOptions, error: Error) -> Error {
+        let is_same =
+            |info: ObjectInfo| options.source_conditions.if_match == Conditions::only_if(info.etag).if_match;
+        let is_of_source = error.kind() == ErrorKind::PreconditionFailed
+            && !options.source_conditions.is_empty()
+            && !self.store().head(from.0, from.1, &self.source()).is_ok_and(is_same);
+        if is_of_source { replaced(error) } else { error }
     }
 
     /// Returns the size above which an object is copied in parts. Stores on this machine have no limit; their lane has
@@ -244,32 +256,46 @@ impl TransferRunner<'_> {
         self.settings.multipart_threshold_bytes.or(limit)
     }
 
-    fn copy_parts(
-        &self,
-        from: (&Bucket, &Key),
-        bucket: &Bucket,
-        key: &Key,
-        metadata: Option<BoxedMetadata>,
-    ) -> Result<u64> {
+    fn copy_parts(&self, from: (&Bucket, &Key), bucket: &Bucket, key: &Key) -> Result<u64> {
         let info = self.store().head(from.0, from.1, &self.source())?;
-        let metadata = metadata.unwrap_or(info.metadata);
+        let metadata = self.settings.metadata.of_copy(&info, key.as_str());
         let tags = match info.tag_count {
             0 => Tags::new(),
             _ => self.store().tags(from.0, from.1, self.settings.source_version.as_ref())?,
         };
-        let options = PutOptions { metadata, tags, conditions: self.conditions(), ..Default::default() };
+        let (conditions, checksum) = (self.conditions(), self.settings.checksum);
+        let checksum_type = checksum.map(ChecksumType::widest_of);
+        let options =
+            PutOptions { metadata, tags, conditions, checksum, checksum_type, ..Default::default() };
         let unchanged = Conditions::only_if(info.etag);
         self.in_parts(bucket, key, &options, |upload| {
             let copy = |(number, offset, len): (u16, u64, u64)| {
                 let range = Some(ByteRange::Inclusive(offset, offset + len - 1));
                 let source = GetOptions { range, conditions: unchanged.clone(), ..self.source() };
-                let made = self.store().copy_part(from, &source, (bucket, key, upload, number))?;
+                let copied = self.store().copy_part(from, &source, (bucket, key, upload, number));
+                let made = copied.map_err(replaced)?;
                 self.advance(len)?;
-                Ok(CompletedPart::new(number, made.etag))
+                Ok(CompletedPart {
+                    number,
+                    etag: made.etag,
+                    checksum: made.checksum.filter(|_| checksum.is_some()),
+                })
             };
             let part_bytes = COPY_PART_BYTES.min(info.size.div_ceil(2)).max(self.settings.part_size_bytes);
             Ok((self.each_part(part_ranges(info.size, part_bytes), copy)?, info.size))
         })
+    }
+}
+
+/// Converts the error of a read that is limited to one version: `PreconditionFailed` would mean that the destination
+/// exists.
+pub(super) fn replaced(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::PreconditionFailed => {
+            let why = "the object was replaced during the copy; copy it again";
+            Error::new(ErrorKind::ConditionalConflict, why).caused_by(error)
+        }
+        _ => error,
     }
 }
 

@@ -9,7 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{CommandExit, InterruptFlag};
-use fordway_store::{ErrorKind, GetOptions, MultipartUploads, Objects, UploadsQuery};
+use fordway_store::{
+    ChecksumAlgorithm, ErrorKind, GetOptions, Metadata, MultipartUploads, ObjectTags, Objects, PutOptions,
+    Tags, UploadsQuery,
+};
 
 fn faulty(fault: Fault) -> Rig {
     Rig::over(|inner| Arc::new(FaultyStore { inner, fault }))
@@ -41,6 +44,111 @@ fn content_type_can_be_given_or_left_out() {
     let stored = |key| rig.memory.head(&bucket("bkt"), &name(key), &GetOptions::default()).unwrap();
     assert_eq!(stored("none").metadata.content_type, None);
     assert_eq!(stored("given").metadata.content_type.as_deref(), Some("text/x"));
+}
+
+#[test]
+fn all_headers_can_be_set_and_copies_keep_the_others() {
+    let rig = Rig::new();
+    rig.write("a.json", vec![7; 11_000_000]);
+    let stored = |key: &str| {
+        let info = rig.memory.head(&bucket("bkt"), &name(key), &GetOptions::default()).unwrap();
+        info.metadata.into_inner()
+    };
+    let headers =
+        ["--cache-control", "no-cache", "--content-disposition", "attachment", "--content-language", "de"];
+    let more = ["--content-encoding", "gzip", "--expires", "2030-01-31T12:00:00Z", "--metadata", "a=1,b=2"];
+    rig.run(&[&["cp", "DIR/a.json", "s3://bkt/a"][..], &headers, &more].concat()).ok();
+    let first = Metadata {
+        content_type: Some("application/json".to_owned()),
+        content_encoding: Some("gzip".to_owned()),
+        content_language: Some("de".to_owned()),
+        content_disposition: Some("attachment".to_owned()),
+        cache_control: Some("no-cache".to_owned()),
+        expires: Some("Thu, 31 Jan 2030 12:00:00 GMT".to_owned()),
+        user: [("a", "1"), ("b", "2")].map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+    };
+    assert_eq!(stored("a"), first);
+    let tags: Tags = [("t".to_owned(), "v".to_owned())].into();
+    rig.memory.set_tags(&bucket("bkt"), &name("a"), None, &tags).unwrap();
+
+    // In one step, and in parts.
+    for parts in [&[][..], &["--multipart-threshold", "10MiB", "--part-size", "5MiB"]] {
+        let run = |words: &[&str]| rig.run(&[words, parts].concat());
+        run(&["cp", "s3://bkt/a", "s3://bkt/b"]).ok();
+        assert_eq!(stored("b"), first);
+        run(&[
+            "cp",
+            "s3://bkt/a",
+            "s3://bkt/b",
+            "--content-type",
+            "text/x",
+            "--checksum-algorithm",
+            "sha256",
+        ])
+        .ok();
+        assert_eq!(stored("b"), Metadata { content_type: Some("text/x".to_owned()), ..first.clone() });
+        assert_eq!(rig.memory.tags(&bucket("bkt"), &name("b"), None).unwrap(), tags);
+        let info = rig.memory.head(&bucket("bkt"), &name("b"), &GetOptions::default()).unwrap();
+        assert_eq!(info.checksum.unwrap().algorithm, ChecksumAlgorithm::Sha256);
+        run(&["mv", "s3://bkt/b", "s3://bkt/c", "--metadata", "c=3"]).ok();
+        let user = [("c".to_owned(), "3".to_owned())].into();
+        assert_eq!(stored("c"), Metadata { content_type: Some("text/x".to_owned()), user, ..first.clone() });
+        run(&["cp", "s3://bkt/a", "s3://bkt/d.txt", "--metadata-directive", "REPLACE"]).ok();
+        assert_eq!(
+            stored("d.txt"),
+            Metadata { content_type: Some("text/plain".to_owned()), ..Metadata::default() }
+        );
+        run(&["cp", "s3://bkt/a", "s3://bkt/d.txt", "--metadata-directive", "copy"]).ok();
+        assert_eq!(stored("d.txt"), first);
+    }
+}
+
+/// With --no-clobber, a failed condition on the destination means that it is skipped; one on the source does not.
+#[test]
+fn a_source_that_is_replaced_during_a_copy_is_not_a_destination_that_exists() {
+    let rig = Rig::over(|inner| {
+        let other = inner.clone();
+        let replace = move || {
+            let body = vec![std::process::id() as u8; 11_000_000];
+            other.put(&bucket("bkt"), &name("src"), &body, &PutOptions::default()).map(drop).unwrap();
+        };
+        Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("src", Box::new(replace)) })
+    });
+    rig.put("src", vec![1; 11_000_000]);
+    let parts = &["--multipart-threshold", "10MiB", "--part-size", "5MiB", "--concurrency", "1"];
+    for (destination, options) in
+        [("s3://bkt/new", &["--content-type", "text/x"][..]), ("s3://bkt/new", parts), ("DIR/new", parts)]
+    {
+        rig.put("src", vec![1; 11_000_000]);
+        let ran = rig.run(&[&["cp", "-n", "s3://bkt/src", destination], options].concat());
+        let ran = ran.ended(CommandExit::Conflict);
+        assert!(ran.stderr.contains("was replaced during the copy"), "{}", ran.stderr);
+    }
+    assert_eq!((rig.keys(), rig.files()), (vec!["src".to_owned()], Vec::new()));
+}
+
+#[test]
+fn options_for_metadata_are_not_ignored() {
+    let rig = Rig::new();
+    rig.write("f", "x");
+    rig.put("k", "y");
+    for (words, why) in [
+        (
+            &["cp", "s3://bkt/k", "s3://bkt/l", "--metadata-directive", "COPY", "--cache-control", "x"][..],
+            "COPY cannot",
+        ),
+        (&["cp", "s3://bkt/k", "DIR/k", "--cache-control", "x"], "only apply to objects"),
+        (&["cp", "s3://bkt/k", "-", "--content-type", "x"], "only apply to objects"),
+        (
+            &["sync", "DIR", "s3://bkt/s", "--metadata-directive", "REPLACE"],
+            "only applies to copies of objects",
+        ),
+        (&["cp", "DIR/f", "http://127.0.0.1:1/f", "--metadata", "a=b"], "only support --content-type"),
+    ] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains(why), "{words:?}: {}", ran.stderr);
+    }
+    assert_eq!(rig.keys(), ["k"]);
 }
 
 #[test]
