@@ -18,7 +18,7 @@ use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::replicas;
-use crate::transfer::{OverwritePolicy, is_open_file};
+use crate::transfer::{MadeDirectories, OverwritePolicy, is_open_file, parent};
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web(), &http_url(url))
@@ -267,6 +267,7 @@ pub(crate) struct PartialDownloadFile<'c> {
     file: File,
     leftover: IncompleteFileKind,
     context: &'c CommandContext,
+    made: MadeDirectories,
     /// Whether the part has been published, or is kept for the next download.
     is_settled: bool,
     /// Removes the part if a signal ends the process.
@@ -281,15 +282,17 @@ impl<'c> PartialDownloadFile<'c> {
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
         context: &'c CommandContext,
     ) -> Result<Self> {
-        let path = beside(path, hasher)?;
+        let path = beside(path, hasher);
         let failed = |error| file_error("writing", path.display(), error);
-        let file = OpenOptions::new().append(true).create(true).open(&path).map_err(failed)?;
+        let made = MadeDirectories::default();
+        let open = || OpenOptions::new().append(true).create(true).open(&path);
+        let file = made.open_in(parent(&path), open).map_err(failed)?;
         file.try_lock().map_err(|error| {
             let detail = format!("another copy is writing {}; wait for it", path.display());
             Error::new(ErrorKind::Unavailable, detail).caused_by(error)
         })?;
         let _temporary = context.interrupt.temporary(&path, leftover);
-        Ok(PartialDownloadFile { path, file, leftover, context, is_settled: false, _temporary })
+        Ok(PartialDownloadFile { path, file, leftover, context, made, is_settled: false, _temporary })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -304,18 +307,20 @@ impl<'c> PartialDownloadFile<'c> {
     /// Turns this into the part file of another copy with the same content; if that copy already has a part file, opens
     /// that file instead.
     pub(crate) fn given_to(
-        self,
+        mut self,
         path: &Path,
         identity: (&DefaultHasher, IncompleteFileKind),
     ) -> Result<Self> {
-        let other = beside(path, identity.0)?;
+        let other = beside(path, identity.0);
         if !other.exists() {
             std::fs::rename(&self.path, &other)
                 .map_err(|error| file_error("writing", other.display(), error))?;
         }
-        let context = self.context;
+        let (context, made) = (self.context, std::mem::take(&mut self.made));
         drop(self);
-        PartialDownloadFile::open(path, identity, context)
+        let mut opened = PartialDownloadFile::open(path, identity, context)?;
+        opened.made = made;
+        Ok(opened)
     }
 
     /// Ends a failed download whose part file contains `bytes` bytes. If the same command would resume from these
@@ -353,16 +358,15 @@ impl Drop for PartialDownloadFile<'_> {
         if !self.is_settled {
             // If the part cannot be removed, the next copy truncates it.
             let _removed = std::fs::remove_file(&self.path);
+            self.made.remove_empty(parent(&self.path));
         }
     }
 }
 
 /// Returns the path of a part.
-fn beside(path: &Path, hasher: &DefaultHasher) -> Result<PathBuf> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
+fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    Ok(parent.join(format!(".{name}.{:016x}.part", hasher.finish())))
+    parent(path).join(format!(".{name}.{:016x}.part", hasher.finish()))
 }
 
 pub(crate) fn there_already(path: &Path) -> Error {

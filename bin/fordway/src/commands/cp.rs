@@ -343,7 +343,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     // Both sides are filtered, so that --delete does not remove what the filters exclude. A link at the destination is
     // always followed, like the links that a download finds in its way.
     let source = wanted(plan::items(context, &from, selection)?, filters);
-    let destination = wanted(destination_items(context, &to, args)?, filters);
+    let destination = wanted(destination_items(context, &to, filters)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
@@ -356,7 +356,11 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Err(error) => Some(Err(error)),
     });
-    transfer::run(context, &settings, actions)
+    let exit = transfer::run(context, &settings, actions)?;
+    if exit == CommandExit::Ok && !settings.dry_run {
+        make_destination(&to)?;
+    }
+    Ok(exit)
 }
 
 /// Returns whether an item that the source did not list exists there after all: it was created in the meantime, or the
@@ -384,21 +388,26 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. Creates a missing local directory; in a dry run, treats it as empty.
+/// Lists the destination. A missing local directory is empty: downloads create it when they need it.
 fn destination_items(
     context: &CommandContext,
     to: &StorageAddress,
-    args: &SyncArgs,
+    filters: &FilterRules,
 ) -> Result<SyncItemIterator> {
-    if let StorageAddress::Local(path) = to
-        && !path.exists()
-    {
-        if args.transfer.dry_run {
-            return Ok(Box::new(std::iter::empty()));
-        }
-        std::fs::create_dir_all(path).map_err(|error| file_error("making", path.display(), error))?;
+    match to {
+        StorageAddress::Local(path) if !path.exists() => Ok(Box::new(std::iter::empty())),
+        _ => plan::items(context, to, filters),
     }
-    plan::items(context, to, &args.transfer.filters)
+}
+
+/// Creates the local destination of a synchronisation that succeeded without copying anything.
+fn make_destination(to: &StorageAddress) -> Result<()> {
+    match to {
+        StorageAddress::Local(path) => {
+            std::fs::create_dir_all(path).map_err(|error| file_error("making", path.display(), error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not

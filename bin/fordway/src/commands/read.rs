@@ -18,7 +18,10 @@ use super::SourceSelection;
 use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{ContentSource, ContentVerifier, ObjectMetadataRules, open_special, temporary_beside};
+use crate::transfer::{
+    ContentSource, ContentVerifier, MadeDirectories, ObjectMetadataRules, open_special, parent,
+    temporary_beside,
+};
 use crate::web;
 use crate::wildcard::FilterRules;
 
@@ -93,11 +96,15 @@ fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<
         return write_all(reading, &file, (path, context));
     }
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let temporary = temporary_beside(&target)?;
-    let _removed_by_signals = context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
-    let cost = write_all(reading, temporary.as_file(), (path, context))?;
-    temporary.persist(&target).map_err(|error| failed(error.error))?;
-    Ok(cost)
+    let made = MadeDirectories::default();
+    let fetch = || {
+        let temporary = temporary_beside(&target, &made)?;
+        let _removed_by_signals = context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
+        let cost = write_all(reading, temporary.as_file(), (path, context))?;
+        temporary.persist(&target).map_err(|error| failed(error.error))?;
+        Ok(cost)
+    };
+    fetch().inspect_err(|_| made.remove_empty(parent(&target)))
 }
 
 fn write_all(

@@ -14,6 +14,7 @@ use fordway_store::{
 };
 use tempfile::NamedTempFile;
 
+use super::MadeDirectories;
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
@@ -28,27 +29,34 @@ impl TransferRunner<'_> {
         size: Option<u64>,
         path: &Path,
     ) -> Result<ObjectInfo> {
-        if let Some(opened) = open_special(path) {
-            return self.download_into_special(from, opened, path);
-        }
-        let target = DestinationFileState::find(path)?;
-        if self.settings.existing == OverwritePolicy::Fail && target != DestinationFileState::Missing {
+        if self.settings.existing == OverwritePolicy::Fail && path.symlink_metadata().is_ok() {
             let why = format!("{} already exists", path.display());
             return Err(Error::new(ErrorKind::PreconditionFailed, why));
         }
-        let path = target.path(path);
-        let mut temporary = temporary_beside(&path)?;
+        if let Some(opened) = open_special(path) {
+            return self.download_into_special(from, opened, path);
+        }
+        let path = DestinationFileState::find(path)?.path(path);
+        let downloaded = self.download_to_file(from, size, &path);
+        if downloaded.is_err() {
+            self.made.remove_empty(parent(&path));
+        }
+        downloaded
+    }
+
+    fn download_to_file(&self, from: (&Bucket, &Key), size: Option<u64>, path: &Path) -> Result<ObjectInfo> {
+        let mut temporary = temporary_beside(path, &self.made)?;
         let _removed_by_signals =
             self.context.interrupt.temporary(temporary.path(), IncompleteFileKind::Useless);
-        let info = self.fetch(from, size, temporary.as_file_mut(), &path)?;
+        let info = self.fetch(from, size, temporary.as_file_mut(), path)?;
         let failed = |error| file_error("writing", path.display(), error);
         temporary.as_file().set_modified(info.modified).map_err(failed)?;
         self.context.interrupt.check()?;
         match self.settings.existing {
-            OverwritePolicy::Replace => temporary.persist(&path).map_err(|error| failed(error.error))?,
+            OverwritePolicy::Replace => temporary.persist(path).map_err(|error| failed(error.error))?,
             OverwritePolicy::Skip | OverwritePolicy::Fail => {
                 // Another program may have created the file since the check above.
-                temporary.persist_noclobber(&path).map_err(|error| match error.error.kind() {
+                temporary.persist_noclobber(path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => Error::new(
                         ErrorKind::PreconditionFailed,
                         format!("{} already exists", path.display()),
@@ -243,17 +251,22 @@ impl DestinationFileState {
     }
 }
 
+/// Returns the directory of a file.
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Creates a hidden file in the target's directory, which is created if missing. The file is removed when the returned
 /// value is dropped.
-pub(crate) fn temporary_beside(path: &Path) -> Result<NamedTempFile> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(|error| file_error("making", parent.display(), error))?;
+pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<NamedTempFile> {
+    let parent = parent(path);
     // The usual mode of a new file, to which the process's umask applies.
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
     builder.permissions(mode);
-    builder.tempfile_in(parent).map_err(|error| file_error("creating a file in", parent.display(), error))
+    let opened = made.open_in(parent, || builder.tempfile_in(parent));
+    opened.map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 
 const TEMPORARY_PREFIX: &str = ".fordway-";

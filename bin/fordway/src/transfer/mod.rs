@@ -3,12 +3,14 @@
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `directories` remembers the directories that were made for downloads;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
 //! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
 
+mod directories;
 mod download;
 mod metadata;
 mod moved;
@@ -17,7 +19,8 @@ mod receive;
 mod special;
 mod upload;
 
-pub(crate) use download::{ContentVerifier, temporary_beside};
+pub(crate) use directories::MadeDirectories;
+pub(crate) use download::{ContentVerifier, parent, temporary_beside};
 pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSource, changed};
 pub(crate) use receive::ContentSource;
@@ -174,8 +177,8 @@ pub(crate) fn run(
     settings: &TransferSettings,
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> Result<CommandExit> {
-    let runner =
-        TransferRunner { context, settings, lane: context.lane()?, tally: SharedTransferCounts::default() };
+    let (tally, made) = (SharedTransferCounts::default(), MadeDirectories::default());
+    let runner = TransferRunner { context, settings, lane: context.lane()?, tally, made };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -189,6 +192,7 @@ struct TransferRunner<'c> {
     settings: &'c TransferSettings,
     lane: Lane,
     tally: SharedTransferCounts,
+    made: MadeDirectories,
 }
 
 impl TransferRunner<'_> {

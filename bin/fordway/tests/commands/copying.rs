@@ -312,6 +312,30 @@ fn one_failure_does_not_stop_the_others() {
 }
 
 #[test]
+fn failed_downloads_leave_no_directories() {
+    let rig = faulty(Fault::Corrupts("bad"));
+    for key in ["p/a/b/bad1", "p/a/bad2", "p/good/x"] {
+        rig.put(key, "content");
+    }
+    std::fs::create_dir(rig.path("old")).unwrap();
+    for words in [
+        &["cp", "s3://bkt/none", "DIR/new/dir/x"][..],
+        &["cp", "s3://bkt/none", "DIR/old/x"],
+        &["sync", "s3://nobucket/p", "DIR/synced"],
+        &["cp", "http://127.0.0.1:1/x", "DIR/web/x"],
+    ] {
+        assert_ne!(rig.run(words).exit, CommandExit::Ok, "{words:?}");
+    }
+    rig.run(&["cp", "-r", "s3://bkt/p", "DIR/out"]).ended(CommandExit::Corrupt);
+    assert_eq!(rig.files(), ["out/good/x"]);
+    assert!(!rig.path("out/a").exists() && rig.path("old").exists());
+    let left = rig.dir.path().read_dir().unwrap().count();
+    assert_eq!(left, 2, "only `old` and `out`");
+    rig.run(&["sync", "s3://bkt/empty", "DIR/synced"]).ok();
+    assert!(rig.path("synced").is_dir());
+}
+
+#[test]
 fn corrupt_content_is_found_and_leaves_no_file() {
     let rig = faulty(Fault::Corrupts("bad"));
     rig.put("bad", "some content");
