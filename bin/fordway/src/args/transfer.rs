@@ -46,8 +46,8 @@ pub struct CpArgs {
     /// Use this version instead of the latest; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
-    /// Skip objects and files that already exist at the destination
-    #[arg(long, short, conflicts_with = "if_none_match")]
+    /// Skip objects and files that already exist at the destination; `mv` keeps their sources
+    #[arg(long, short, visible_alias = "no-overwrite", conflicts_with = "if_none_match")]
     pub no_clobber: bool,
     /// Fail if an object or file already exists at the destination
     #[arg(long)]
@@ -79,6 +79,9 @@ pub struct SyncArgs {
     /// Remove files and objects at the destination that do not exist at the source
     #[arg(long)]
     pub delete: bool,
+    /// Skip objects and files that already exist at the destination, even if they differ
+    #[arg(long, short, visible_alias = "no-overwrite")]
+    pub no_clobber: bool,
     /// Download whenever the modification times differ, not only if the local file is newer
     #[arg(long)]
     pub exact_timestamps: bool,
@@ -238,8 +241,8 @@ pub struct MvArgs {
     /// Treat * and ? in sources as literal characters
     #[arg(long)]
     pub raw: bool,
-    /// Skip objects and files that already exist at the destination
-    #[arg(long, short, conflicts_with = "if_none_match")]
+    /// Skip objects and files that already exist at the destination; `mv` keeps their sources
+    #[arg(long, short, visible_alias = "no-overwrite", conflicts_with = "if_none_match")]
     pub no_clobber: bool,
     /// Fail if an object or file already exists at the destination
     #[arg(long)]

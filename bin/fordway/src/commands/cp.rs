@@ -336,8 +336,9 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         size_only: args.size_only,
         exact_timestamps: args.exact_timestamps,
         delete: args.delete,
+        keeps_existing: args.no_clobber,
     };
-    let settings = TransferSettings::of(&args.transfer, OverwritePolicy::Replace)?;
+    let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove what the filters exclude. A link at the destination is

@@ -34,6 +34,8 @@ pub(crate) struct SyncRules {
     pub(crate) size_only: bool,
     pub(crate) exact_timestamps: bool,
     pub(crate) delete: bool,
+    /// Whether an item that the destination has is kept even if it differs.
+    pub(crate) keeps_existing: bool,
 }
 
 /// One step of a synchronisation.
@@ -184,6 +186,7 @@ where
 
     fn next_of_both(&mut self) -> Option<Result<SyncStep>> {
         match (self.source.next()?, self.destination.next()?) {
+            (Ok(_), Ok(_)) if self.rules.keeps_existing => None,
             (Ok(source), Ok(destination)) if self.rules.is_current(&source, &destination) => None,
             (source, _) => Some(source.map(SyncStep::Copy)),
         }
@@ -403,6 +406,7 @@ mod tests {
         size_only: false,
         exact_timestamps: false,
         delete: true,
+        keeps_existing: false,
     };
 
     fn item(name: &str, size: u64, seconds: u64) -> Result<SyncItem> {

@@ -268,6 +268,48 @@ fn existing_destinations() {
 }
 
 #[test]
+fn nothing_is_overwritten_if_that_is_asked_for() {
+    let rig = Rig::new();
+    rig.write("t/a", "new");
+    rig.write("t/b", "new");
+    rig.put("s/a", "old");
+    rig.put("s/gone", "old");
+    let keeps = "--no-overwrite";
+    rig.run(&["sync", "DIR/t", "s3://bkt/s", keeps, "--delete"]).ok();
+    assert_eq!((rig.get("s/a").unwrap(), rig.get("s/b").unwrap()), (b"old".to_vec(), b"new".to_vec()));
+    assert_eq!(rig.keys(), ["s/a", "s/b"]);
+    rig.run(&["mv", "-r", "DIR/t", "s3://bkt/s", keeps]).ok();
+    assert_eq!(rig.files(), ["t/a", "t/b"], "what was not moved is kept");
+    rig.run(&["mv", "s3://bkt/s/a", "DIR/t/a", keeps]).ok();
+    rig.run(&["cp", "s3://bkt/s/a", "DIR/t/a", keeps]).ok();
+    rig.run(&["sync", "s3://bkt/s", "DIR/t", keeps, "--exact-timestamps"]).ok();
+    assert_eq!(std::fs::read(rig.path("t/a")).unwrap(), b"new");
+    symlink("nowhere", rig.path("dangling")).unwrap();
+    rig.run(&["cp", "s3://bkt/s/a", "DIR/dangling", keeps]).ok();
+    assert!(!rig.path("nowhere").exists());
+    assert_eq!(rig.keys(), ["s/a", "s/b"]);
+}
+
+/// Another program creates the destination after it was found to be missing.
+#[test]
+fn a_destination_that_appears_is_not_overwritten() {
+    let place = tempfile::tempdir().unwrap();
+    let appears = place.path().join("appears");
+    let rig = Rig::over(|inner| {
+        let appears = appears.clone();
+        let create = move || std::fs::write(&appears, "other").unwrap();
+        Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("k", Box::new(create)) })
+    });
+    rig.put("k", "content");
+    let appears = appears.to_str().unwrap();
+    let ran = rig.run(&["mv", "s3://bkt/k", appears, "--no-overwrite"]).ok();
+    assert_eq!((ran.stdout.as_str(), std::fs::read(appears).unwrap()), ("", b"other".to_vec()));
+    std::fs::remove_file(appears).unwrap();
+    rig.run(&["mv", "s3://bkt/k", appears, "--if-none-match"]).ended(CommandExit::Conflict);
+    assert_eq!(rig.get("k").unwrap(), b"content");
+}
+
+#[test]
 fn a_link_stays_and_a_device_is_not_replaced() {
     let rig = Rig::new();
     rig.put("k", "content");
