@@ -38,14 +38,21 @@ pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
     digits(text.trim().strip_prefix("bytes")?.trim_start().strip_prefix("*/")?)
 }
 
-/// Reads a `Range` header that requests a single range. Returns `None` for anything else.
+/// Reads a `Range` header that requests a single range. Returns `None` for anything else. A position behind the end of
+/// any object stands for its end, however large it is (RFC 9110 section 14.1.2).
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {
-        ("", count) => Some(ByteRange::Last(digits(count)?)),
-        (first, "") => Some(ByteRange::From(digits(first)?)),
-        (first, last) => Some(ByteRange::Inclusive(digits(first)?, digits(last)?)),
+        ("", count) => Some(ByteRange::Last(clamped(count)?)),
+        (first, "") => Some(ByteRange::From(clamped(first)?)),
+        (first, last) => Some(ByteRange::Inclusive(clamped(first)?, clamped(last)?)),
     }
+}
+
+/// Reads a number; one with more than 64 bits becomes the largest number.
+fn clamped(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 /// Reads a `Content-Range`; returns the range that follows, and the size of the whole object if it is
@@ -83,6 +90,9 @@ mod tests {
         {
             assert_eq!(parse_range(bad), None, "{bad}");
         }
+        let beyond = "99999999999999999999";
+        assert_eq!(parse_range(&format!("bytes=5-{beyond}")), Some(ByteRange::Inclusive(5, u64::MAX)));
+        assert_eq!(parse_range(&format!("bytes=-{beyond}")), Some(ByteRange::Last(u64::MAX)));
         assert_eq!(parse_content_range("bytes 5-9/20"), Some((5..10, Some(20))));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5..10, None)));
         assert_eq!(parse_content_range("bytes 0-18446744073709551615/*"), None, "no size has room for it");

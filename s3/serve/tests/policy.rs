@@ -322,6 +322,44 @@ fn tags_of_requests_are_checked() {
     assert_eq!(put("class=open").status, 200);
 }
 
+/// A copy that keeps the tags of its source reads and writes them.
+#[test]
+fn tags_of_copies_are_checked() {
+    let fixture = client::serve();
+    let put = |key: &str, tags: &str| {
+        fixture.client.send(&Call::on("PUT", key).body("x").header("x-amz-tagging", tags)).ok();
+    };
+    put("secret", "class=secret");
+    put("open", "class=open");
+    fixture.client.send(&Call::on("PUT", "plain").body("x")).ok();
+    let copy = |from: &str| {
+        let source = format!("/{BUCKET}/{from}");
+        Call::on("PUT", "to").header("x-amz-copy-source", source)
+    };
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:PutObjectTagging", "Resource": "ARN/*",
+            "Condition": {"StringEquals": {"s3:RequestObjectTag/class": "secret"}}}"#,
+    );
+    assert_denied(&fixture.client.send(&copy("secret")));
+    for from in ["open", "plain"] {
+        assert_eq!(fixture.client.send(&copy(from)).status, 200, "{from}");
+    }
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:GetObjectTagging", "Resource": "ARN/*"}"#,
+    );
+    assert_denied(&fixture.client.send(&copy("open")));
+    assert_eq!(fixture.client.send(&copy("plain")).status, 200);
+    let replaced = copy("open").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "a=b");
+    assert_eq!(fixture.client.send(&replaced).status, 200);
+    // The number of tags is hidden from those who may not read the tags.
+    let head = |key: &str| fixture.client.send(&Call::on("HEAD", key)).ok();
+    assert_eq!(head("open").header("x-amz-tagging-count"), None);
+    assert_eq!(policy(&fixture, "DELETE", "").status, 204);
+    assert_eq!(head("open").header("x-amz-tagging-count"), Some("1"));
+}
+
 /// Retention and legal hold are in the body, so they are checked after it has been read.
 #[test]
 fn locks_of_requests_are_checked() {

@@ -58,7 +58,8 @@ fn tags_that_cannot_be_are_refused() {
         assert_eq!(answer.error(), (400, "InvalidArgument".to_owned()), "{bad}");
         assert_eq!(answer.element("ArgumentName").unwrap(), "x-amz-tagging");
     }
-    for (bad, words) in [("a?=1", "The TagKey you"), ("a=1*", "The TagValue you")] {
+    for (bad, words) in [("a?=1", "The TagKey you"), ("a=1*", "The TagValue you"), ("Aws:a=1", "System tags")]
+    {
         let answer = fixture.client.send(&Call::on("PUT", "k").header("x-amz-tagging", bad).body("new"));
         assert_eq!(answer.error(), (400, "InvalidTag".to_owned()), "{bad}");
         assert!(answer.element("Message").unwrap().starts_with(words), "{bad}");

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use fordway_policy::Action;
+use http::HeaderMap;
 
 use crate::access::facts::PolicyRequestContext;
 use crate::s3::{copy_source, rename_source};
@@ -181,6 +182,58 @@ fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<Require
         })
     };
     ["GetObject", "DeleteObject"].iter().filter_map(need).collect()
+}
+
+/// Returns the actions that a copy needs if it takes over the tags of its source: to read them, and to write them.
+/// `None` if the request replaces the tags, or its source is invalid (CopyObject, AWS API reference).
+pub(super) fn of_copied_tags<'r>(
+    (bucket, key): (&'r str, &'r str),
+    facts: &PolicyRequestContext<'r>,
+) -> Option<[RequiredPermission<'r>; 2]> {
+    if facts.replaces_tags() {
+        return None;
+    }
+    let read = source(facts)?;
+    let name = if read.version.is_some() { "GetObjectVersionTagging" } else { "GetObjectTagging" };
+    let write = RequiredPermission {
+        action: Action::new("PutObjectTagging")?,
+        bucket: Cow::Borrowed(bucket),
+        key: Cow::Borrowed(key),
+        version: None,
+        tags_are_in_body: false,
+    };
+    Some([RequiredPermission { action: Action::new(name)?, ..read }, write])
+}
+
+/// Headers of a response that a caller gets only with another action than that of the read: the header, the action, and
+/// the action for a request that names a version (GetObject, AWS API reference).
+const HIDDEN: [(&str, &str, &str); 4] = [
+    ("x-amz-tagging-count", "GetObjectTagging", "GetObjectVersionTagging"),
+    ("x-amz-object-lock-mode", "GetObjectRetention", "GetObjectRetention"),
+    ("x-amz-object-lock-retain-until-date", "GetObjectRetention", "GetObjectRetention"),
+    ("x-amz-object-lock-legal-hold", "GetObjectLegalHold", "GetObjectLegalHold"),
+];
+
+/// Returns the headers of a response that need an action of their own, with this action.
+pub(super) fn of_headers<'r>(
+    headers: &HeaderMap,
+    (bucket, key): (&'r str, &'r str),
+    facts: &PolicyRequestContext<'r>,
+) -> Vec<(&'static str, RequiredPermission<'r>)> {
+    let version = facts.version();
+    let present = HIDDEN.iter().filter(|(header, ..)| headers.contains_key(*header));
+    let need = |(header, plain, of_version): &(&'static str, &str, &str)| {
+        let name = if version.is_some() { of_version } else { plain };
+        let need = RequiredPermission {
+            action: Action::new(name)?,
+            bucket: Cow::Borrowed(bucket),
+            key: Cow::Borrowed(key),
+            version: version.clone(),
+            tags_are_in_body: false,
+        };
+        Some((*header, need))
+    };
+    present.filter_map(need).collect()
 }
 
 /// Returns the action that is needed on the source of a copy. The operation itself reports an invalid source name.

@@ -98,6 +98,11 @@ impl<'r> PolicyRequestContext<'r> {
         tag.is_some_and(|tag| tag.trim() != "*")
     }
 
+    /// Returns whether a copy has the tags of its request instead of those of its source.
+    pub(super) fn replaces_tags(&self) -> bool {
+        self.header("x-amz-tagging-directive").is_some_and(|text| text.eq_ignore_ascii_case("REPLACE"))
+    }
+
     /// Adds the tags in the request's body.
     pub(crate) fn with_tags(self, tags: &'r Tags) -> Self {
         PolicyRequestContext { tags: Some(tags), ..self }
@@ -235,10 +240,7 @@ impl<'r> PolicyRequestContext<'r> {
 
     fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
         // A copy has the tags of its source unless it replaces them.
-        let is_used = self.header(COPY_SOURCE).is_none()
-            || self
-                .header("x-amz-tagging-directive")
-                .is_some_and(|text| text.eq_ignore_ascii_case("REPLACE"));
+        let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();
         let stated = self.header("x-amz-tagging").filter(|_| is_used);
         let parsed = stated.and_then(|text| tagging::decode(text).ok());
         let tags = self.tags.cloned().or(parsed).unwrap_or_default();

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Principal};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
 pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RequestOrigin};
 #[cfg(test)]
@@ -70,6 +70,58 @@ pub(crate) async fn authorise(
         let access = rules_of(user, &bucket).await?;
         if !access.is_open_to(user) {
             check(user, &access, &need, facts).await?;
+        }
+    }
+    match operation {
+        "CopyObject" => authorise_copied_tags(user, (bucket, key), facts).await,
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the caller may read the tags of a copy's source and write them to the new object, if it has tags. Cost:
+/// reads the tags if either bucket has rules.
+async fn authorise_copied_tags(
+    user: &Arc<User>,
+    names: (&str, &str),
+    facts: &PolicyRequestContext<'_>,
+) -> OperationResult<()> {
+    let Some([read, write]) = actions::of_copied_tags(names, facts) else { return Ok(()) };
+    let (Ok(from), Ok(to)) = (Bucket::new(&*read.bucket), Bucket::new(&*write.bucket)) else {
+        return Ok(());
+    };
+    let (from, to) = (rules_of(user, &from).await?, rules_of(user, &to).await?);
+    if from.is_open_to(user) && to.is_open_to(user) {
+        return Ok(());
+    }
+    let tags = existing_tags(user, &read).await?;
+    if tags.is_empty() {
+        return Ok(());
+    }
+    if !from.is_open_to(user) {
+        check(user, &from, &read, facts).await?;
+    }
+    match to.is_open_to(user) {
+        true => Ok(()),
+        false => check(user, &to, &write, &facts.with_tags(&tags)).await,
+    }
+}
+
+/// Removes headers from the response to a read that the caller may not see: the number of tags and the object lock need
+/// actions of their own. Errors: from reading the rules.
+pub(crate) async fn hide_headers(
+    user: &Arc<User>,
+    names: (&str, &str),
+    facts: &PolicyRequestContext<'_>,
+    headers: &mut HeaderMap,
+) -> OperationResult<()> {
+    if user.kind == CallerKind::Peer {
+        return Ok(());
+    }
+    for (header, need) in actions::of_headers(headers, names, facts) {
+        let Ok(bucket) = Bucket::new(names.0) else { continue };
+        let access = rules_of(user, &bucket).await?;
+        if !access.is_open_to(user) && check(user, &access, &need, facts).await.is_err() {
+            headers.remove(header);
         }
     }
     Ok(())

@@ -149,7 +149,11 @@ fn remove(
     let key = Key::new(object.key.as_str())?;
     let version = object.version_id.as_deref().filter(|name| !name.is_empty());
     let options = DeleteOptions {
-        version: version.map(fordway_store::VersionId::new).transpose()?,
+        // AWS reports an ID that it never generates as a missing version, unlike DeleteObject.
+        version: version
+            .map(fordway_store::VersionId::new)
+            .transpose()
+            .map_err(|_| Error::from(ErrorKind::NoSuchVersion))?,
         bypass_governance: bypass,
         conditions: object
             .e_tag

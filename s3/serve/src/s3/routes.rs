@@ -8,7 +8,7 @@ use http::{Extensions, HeaderMap, Method, Uri};
 use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result};
 
-use crate::access::{PolicyRequestContext, authorise};
+use crate::access::{PolicyRequestContext, authorise, hide_headers};
 use crate::content::BodyExtension;
 use crate::domains::BucketDomains;
 use crate::gate;
@@ -106,12 +106,14 @@ impl ObjectRoutes {
         match operation {
             "GetObject" | "HeadObject" => {
                 let is_head = operation == "HeadObject";
+                let facts = PolicyRequestContext::new(headers, uri, request.extensions.get().copied());
                 let wanted = Arc::new(ReadRequest::read(&names, headers, uri, is_head)?);
                 let read = look_up(user.clone(), move |store| match is_head {
                     true => wanted.head(store),
                     false => wanted.get(store),
                 });
-                let response = read.await?;
+                let mut response = read.await?;
+                hide_headers(&user, (&names.0, &names.1), &facts, &mut response.headers).await?;
                 if let (Some(server), Some(body)) = (&user.server, response.extensions.get::<BodyExtension>())
                 {
                     body.read_by(server);

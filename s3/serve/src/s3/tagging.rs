@@ -80,6 +80,10 @@ pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
         if !(1..=NAME_CHARS_MAX).contains(&name_chars) || !name.chars().all(is_of_tags) {
             return Err(invalid("The TagKey you have provided is invalid", &[("TagKey", name)]));
         }
+        if is_reserved(name) {
+            let words = "System tags cannot be added/updated by requester";
+            return Err(invalid(words, &[("TagKey", name)]));
+        }
         if value_chars > VALUE_CHARS_MAX || !value.chars().all(is_of_tags) {
             let facts = [("TagKey", &**name), ("TagValue", value)];
             return Err(invalid("The TagValue you have provided is invalid", &facts));
@@ -89,6 +93,11 @@ pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether a name has the prefix that S3 reserves for its own tags.
+fn is_reserved(name: &str) -> bool {
+    name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("aws:"))
 }
 
 fn invalid(words: &str, facts: &[(&str, &str)]) -> S3Failure {
