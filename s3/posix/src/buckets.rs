@@ -23,7 +23,7 @@ use crate::area::{
 use crate::delete::remove_empty_tree;
 use crate::errors::{from_errno, is_stale};
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_name,
+    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_kind, document_name,
     is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
 };
 use crate::multipart::parts::remove_upload_dir;
@@ -34,6 +34,12 @@ use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::{Durability, PosixStoreState};
+
+/// The settings of a bucket.
+struct BucketSettings {
+    versioning: VersioningSetting,
+    documents: Vec<(DocumentKind, Vec<u8>)>,
+}
 
 impl PosixStoreState {
     pub(crate) fn list_buckets(&self) -> Result<Vec<BucketInfo>> {
@@ -86,7 +92,7 @@ impl PosixStoreState {
     }
 
     /// Removes an empty bucket. Its private files are removed only after all checks have passed; if removing the bucket
-    /// then fails, its versioning state is restored.
+    /// then fails, its settings are restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -96,18 +102,39 @@ impl PosixStoreState {
         let dir =
             self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
-        let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
+        let settings = self.settings(bucket)?;
         let removed = self.remove_bucket(bucket, &dir);
         self.volume.private.forget(bucket);
         match removed {
             Ok(()) => self.sync_root(),
-            Err(error) => {
-                if versioning != VersioningState::Unversioned {
-                    self.write_versioning(bucket, VersioningSetting { versioning, object_lock })?;
-                }
-                Err(error)
-            }
+            Err(error) => self.restore(bucket, settings).and(Err(error)),
         }
+    }
+
+    /// Reads the bucket's settings. Errors: as [`PosixStoreState::document`]: a document that is not trusted could not
+    /// be restored as it is.
+    fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
+        let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
+        let mut documents = Vec::new();
+        for kind in self.volume.names_in(&private_dir(bucket))?.iter().filter_map(|name| document_kind(name))
+        {
+            documents.extend(self.document(bucket, &kind)?.map(|document| (kind, document)));
+        }
+        Ok(BucketSettings { versioning: VersioningSetting { versioning, object_lock }, documents })
+    }
+
+    /// Restores the settings of a bucket that could not be removed, except those that were set again in the meantime.
+    fn restore(self: &Arc<Self>, bucket: &Bucket, settings: BucketSettings) -> Result<()> {
+        let BucketSettings { versioning, documents } = settings;
+        if versioning.versioning != VersioningState::Unversioned {
+            self.write_versioning(bucket, versioning)?;
+        }
+        documents.iter().try_for_each(|(kind, document)| {
+            let place = document_place(bucket, kind);
+            let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+            staged.write(document)?;
+            staged.publish_if_new()
+        })
     }
 
     /// Checks that the bucket's directory holds nothing but Fordway's own files. Errors: `BucketNotEmpty` for
@@ -261,11 +288,12 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
         })?;
     }
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
-    let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);
-    remove_each(private, is_file, file).map_err(failed)?;
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
-    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)
+    remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)?;
+    // The settings apply to a bucket that cannot be removed, so they are removed last.
+    let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);
+    remove_each(private, is_file, file).map_err(failed)
 }
 
 /// Removes Fordway's own files in the directory `name`, then the directory if it is empty. Errors: `BucketNotEmpty` if

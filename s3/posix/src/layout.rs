@@ -245,9 +245,14 @@ pub(crate) fn document_name(kind: &DocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
+/// Returns the kind of the document whose file in the private directory has this name.
+pub(crate) fn document_kind(name: &str) -> Option<DocumentKind> {
+    DocumentKind::new(name.strip_prefix(DOCUMENT)?).ok()
+}
+
 /// Returns whether `name` is the name of a document's file in the private directory.
 pub(crate) fn is_document_name(name: &str) -> bool {
-    name.strip_prefix(DOCUMENT).is_some_and(|kind| DocumentKind::new(kind).is_ok())
+    document_kind(name).is_some()
 }
 
 /// Returns whether `name` is the name of one of Fordway's directories in the private directory.

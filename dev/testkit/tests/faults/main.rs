@@ -1,6 +1,7 @@
 //! Faults at every file-system call: the process is killed, the call fails, or storage lags behind. The state found
 //! afterwards must be correct.
 
+mod buckets;
 mod calls;
 mod crash;
 mod durability;
