@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::SystemTime;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -464,10 +467,44 @@ fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
                 "file" => fs::write(at.join("dir"), "x").unwrap(),
                 _ => {}
             }
-            std::thread::sleep(2 * held_for);
+            thread::sleep(2 * held_for);
             writer.commit(&ExpectedContent::default()).unwrap();
             assert_eq!(get(&store, &bucket, "dir/k"), Ok(b"new".to_vec()), "{replacement}, {has_old}");
             assert_eq!(fs::read(at.join("away/k")).ok(), has_old.then(|| b"old".to_vec()), "{replacement}");
         }
     }
+}
+
+/// Another program writes to the source of a copy, which keeps its name and inode, while it is copied.
+#[test]
+fn a_source_that_changes_while_it_is_copied_is_refused() {
+    let (dir, store, bucket) = open();
+    let path = dir.path().join("root/bucket/source");
+    fs::write(&path, vec![b'x'; 16 << 20]).unwrap();
+    let copy = || {
+        let copied = store.copy((&bucket, &key("source")), &bucket, &key("copy"), &CopyOptions::default());
+        copied.map(drop).map_err(|error| error.kind())
+    };
+    let copy_part = || {
+        let upload = store.create_upload(&bucket, &key("parts"), &PutOptions::default()).unwrap();
+        let (from, to) = ((&bucket, &key("source")), (&bucket, &key("parts"), &upload, 1));
+        store.copy_part(from, &GetOptions::default(), to).map(drop).map_err(|error| error.kind())
+    };
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            while !is_done.load(Ordering::Relaxed) {
+                file.write_all_at(b"y", 0).unwrap();
+                file.set_modified(SystemTime::now()).unwrap();
+            }
+        });
+        let refused = |act: &dyn Fn() -> Result<(), ErrorKind>| {
+            (0..1000).any(|_| act().is_err_and(|kind| kind == ErrorKind::ConditionalConflict))
+        };
+        let refused = (refused(&copy), refused(&copy_part));
+        is_done.store(true, Ordering::Relaxed);
+        assert_eq!(refused, (true, true));
+    });
+    assert_eq!((copy(), copy_part()), (Ok(()), Ok(())));
 }

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, MAX_PARTS,
-    ObjectContent, ObjectPart, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, Result,
-    UploadId, UploadListing, UploadSummary, UploadsQuery, Writer, checked_part_number, multipart_checksum,
-    multipart_etag,
+    Bucket, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion, GetOptions, Key,
+    MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer,
+    checked_part_number, multipart_checksum, multipart_etag,
 };
 use parts::{CLOSED, DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
 
@@ -21,7 +21,7 @@ use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
 use crate::record::Record;
 use crate::stage::StagedFile;
-use crate::write::check_metadata;
+use crate::write::{check_metadata, for_each_piece};
 
 /// The multipart uploads of a store.
 pub(crate) struct MultipartUploadManager<'s> {
@@ -149,13 +149,18 @@ impl MultipartUploadManager<'_> {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let content = self.inner.get(from.0, from.1, options)?.content;
+        let OpenObject { info, content, .. } = self.inner.get(from.0, from.1, options)?;
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
-            ObjectContent::File(region) if writer.hasher.is_idle() => {
-                writer.sink.copy(&region.file, region.offset, region.len)?;
-                writer.hasher.skip(region.len);
+            ObjectContent::File(FileRegion { file, offset, len }) => {
+                if writer.hasher.is_idle() {
+                    writer.sink.copy(&file, offset, len)?;
+                    writer.hasher.skip(len);
+                } else {
+                    for_each_piece(&file, offset, len, |piece| writer.write(piece))?;
+                }
+                self.inner.volume.require_unchanged(&file, (info.size, info.modified))?;
             }
             content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
