@@ -17,6 +17,7 @@ import fsspec
 import pandas
 import pytest
 from fsspec.callbacks import Callback
+from fsspec.compression import available_compressions
 from gateways import KEYS, LANES, endpoint
 
 from fordway.errors import (
@@ -221,13 +222,18 @@ def test_text_and_compressed_files_are_discarded_if_their_block_raises(
     path = f"{bucket}/old"
     fs.pipe(path, b"old")
     for mode, options in (("w", {}), ("wb", {"compression": "gzip"}), ("wt", {"compression": "gzip"})):
+        is_text = "b" not in mode
         with (
-            contextlib.nullcontext() if options else pytest.warns(RuntimeWarning, match="is discarded"),
+            pytest.warns(RuntimeWarning, match="is discarded") if is_text else contextlib.nullcontext(),
             pytest.raises(ZeroDivisionError),
             fs.open(path, mode, **options) as file,
         ):
-            file.write("half" if "b" not in mode else b"half")
+            file.write("half" if is_text else b"half")
             raise ZeroDivisionError
+        file = fs.open(path, mode, **options)
+        file.write("never closed" if is_text else b"never closed")
+        del file
+        gc.collect()
         assert fs.cat(path) == b"old", (mode, options)
     try:
         raise ZeroDivisionError
@@ -240,6 +246,59 @@ def test_text_and_compressed_files_are_discarded_if_their_block_raises(
     del file
     gc.collect()
     assert fs.cat(path) == b"written by the handler"
+
+
+@pytest.mark.parametrize("compression", sorted(filter(None, available_compressions())))
+def test_compressed_files_are_written_and_read(fs: ObjectFileSystem, bucket: str, compression: str) -> None:
+    path = f"{bucket}/compressed"
+    with fs.open(path, "wb", compression=compression) as file:
+        assert file.write(CONTENT) == len(CONTENT) == file.tell()
+        assert not fs.exists(path)
+    assert fs.cat(path) != CONTENT
+    with fs.open(path, compression=compression) as file:
+        assert file.read() == CONTENT
+    if compression == "zip":
+        with pytest.raises(NotImplementedError):
+            fs.open(path, "ab", compression=compression)
+    else:
+        with fs.open(path, "at", compression=compression, encoding="utf-8") as file:
+            file.write("größer")
+        with fs.open(path, compression=compression) as file:
+            assert file.read() == CONTENT + "größer".encode()
+    with pytest.raises(FileExistsError):
+        fs.open(path, "xb", compression=compression)
+    named = f"{bucket}/lines.gz"
+    fs.write_text(named, "text", compression="infer")
+    assert fs.cat(named)[:2] == b"\x1f\x8b" and fs.read_text(named, compression="infer") == "text"
+
+
+def test_a_transaction_publishes_only_files_that_were_closed(fs: ObjectFileSystem, bucket: str) -> None:
+    for mode, compression, data in (("wb", None, b"a"), ("w", None, "a"), ("wb", "gzip", b"a")):
+        with pytest.raises(InvalidArgumentError, match="before it was closed"), fs.transaction:
+            open_one = fs.open(f"{bucket}/open", mode, compression=compression)
+            open_one.write(data)
+        assert fs.find(bucket) == []
+        with fs.transaction:
+            with fs.open(f"{bucket}/closed", mode, compression=compression) as file:
+                file.write(data)
+            assert fs.find(bucket) == []
+        assert fs.open(f"{bucket}/closed", compression=compression).read() == b"a"
+        fs.rm(f"{bucket}/closed")
+        with contextlib.suppress(ValueError):
+            open_one.close()
+    assert fs.find(bucket) == []
+
+
+def test_a_pickled_file_reads_the_version_that_was_opened(fs: ObjectFileSystem, bucket: str) -> None:
+    path = f"{bucket}/a"
+    fs.pipe(path, b"0123456789")
+    file = fs.open(path, cache_type="none")
+    file.read(3)
+    pickled = pickle.dumps(file)
+    assert pickle.loads(pickled).read() == b"3456789"
+    fs.pipe(path, b"abcdefghij")
+    with pytest.raises(PreconditionFailedError):
+        pickle.loads(pickled).read()
 
 
 def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -32,11 +33,23 @@ class ObjectReader(AbstractBufferedFile):
     Reads outside the cache raise `PreconditionFailedError` if the object has changed.
     """
 
-    def __init__(self, fs: ObjectFileSystem, path: str, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
+    def __init__(
+        self,
+        fs: ObjectFileSystem,
+        path: str,
+        details: dict[str, Any] | None = None,
+        **options: Any,  # noqa: ANN401 (fsspec's own)
+    ) -> None:
         self._address = fs.address_of(path)
+        self._details = details
+        self._options = options
         super().__init__(fs, path, "rb", **options)
         if self.details["type"] == "directory":
             raise is_a_directory(path)
+
+    def __reduce__(self) -> tuple:
+        # The copy reads the same version.
+        return _reopened, (self.fs, self.path, self.details, self._options, self.loc)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         end = min(end, self.size)
@@ -44,6 +57,15 @@ class ObjectReader(AbstractBufferedFile):
             return b""
         etag = self.details["ETag"]
         return self.fs.store.get(*self._address, start=start, length=end - start, if_match=etag)
+
+
+def _reopened(
+    fs: ObjectFileSystem, path: str, details: dict[str, Any], options: dict[str, Any], position: int
+) -> ObjectReader:
+    """Returns the copy of a pickled file."""
+    file = ObjectReader(fs, path, details, **options)
+    file.seek(position)
+    return file
 
 
 class NewObject(io.BufferedIOBase):
@@ -180,10 +202,16 @@ class NewObject(io.BufferedIOBase):
             self._send_buffer()
 
     def commit(self) -> None:
-        """Publishes the object. Raises `AlreadyExistsError` if another writer of mode `xb` came first."""
+        """Publishes the object. Raises `AlreadyExistsError` if another writer of mode `xb` came first, and
+        `InvalidArgumentError` for a file that its transaction left open.
+        """
         if self._is_over:
             return
         self._check_whole()
+        if not self.autocommit and not self.closed:
+            self.discard()
+            why = f"{self.full_name} is discarded, because its transaction ended before it was closed"
+            raise InvalidArgumentError(why, "InvalidArgument", self.full_name)
         self._send_buffer()
         self._is_over = True
         try:
@@ -199,6 +227,10 @@ class NewObject(io.BufferedIOBase):
         self._writer.discard()
         self.close()
 
+    def _dealloc_warn(self, _: object) -> None:
+        """Discards the object: `io` calls this before it closes a text file that was never closed."""
+        self.discard()
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.discard()
@@ -207,4 +239,66 @@ class NewObject(io.BufferedIOBase):
     def __del__(self) -> None:
         # Without a writer, the constructor failed. A forked child leaves the object to its parent.
         if hasattr(self, "_writer") and not self._writer.closed:
+            self.discard()
+
+
+class CompressedObject(io.BufferedIOBase):
+    """An object being written through a compressor. Closing it also closes the object, which the compressors
+    of fsspec leave open.
+    """
+
+    def __init__(self, file: NewObject, compressor: Any) -> None:  # noqa: ANN401 (any writable file)
+        super().__init__()
+        self._file, self._compressor = file, compressor
+        self._written_bytes = 0
+
+    def writable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def tell(self) -> int:
+        """Returns the number of bytes written so far, before compression."""
+        return self._written_bytes
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Appends `data` and returns its size in bytes."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        self._compressor.write(data)
+        size = memoryview(data).nbytes
+        self._written_bytes += size
+        return size
+
+    def close(self) -> None:
+        """Compresses the rest, and closes the object as `NewObject.close` does."""
+        if self.closed:
+            return
+        try:
+            self._compressor.close()
+            self._file.close()
+        except BaseException:
+            self._file.discard()
+            raise
+        finally:
+            super().close()
+
+    def discard(self) -> None:
+        """Discards the written data. An existing object stays as it is."""
+        self._file.discard()
+        with contextlib.suppress(Exception):
+            # It cannot write any more.
+            self._compressor.close()
+        super().close()
+
+    def _dealloc_warn(self, _: object) -> None:
+        self.discard()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        # Without a compressor, the constructor failed.
+        if hasattr(self, "_compressor") and not self.closed:
             self.discard()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import mimetypes
 import os
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.core import has_magic
+from fsspec.compression import compr
+from fsspec.core import get_compression, has_magic
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path, tokenize
 
@@ -27,7 +29,7 @@ from fordway.errors import (
 )
 from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
-from fordway.fsspec.files import COPY_BYTES, NewObject, ObjectReader, is_a_directory
+from fordway.fsspec.files import COPY_BYTES, CompressedObject, NewObject, ObjectReader, is_a_directory
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ WRITE_BYTES = 1 << 20
 """Bytes of a new object that are collected before the store is called."""
 DELETE_KEYS = 1000
 """Maximum number of objects in one delete request of S3."""
+TEXT_OPTIONS = {"encoding", "errors", "newline"}
 OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "loop"}
 
 
@@ -474,6 +477,36 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         except FileExistsError as error:
             why = f"{path} exists, and an object's time cannot change without its content; write it again"
             raise UnsupportedError(why, "NotImplemented", path) from error
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | str | None = None,
+        cache_options: Mapping[str, Any] | None = None,
+        compression: str | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401 (a file of bytes or of text)
+        """Opens an object as a file. With a `compression`, writing compresses, and reading decompresses.
+
+        Mode `ab` appends a compressed stream, which readers of all formats except `zip` continue to read.
+        """
+        compression = get_compression(self._strip_protocol(path), compression)
+        if compression is None or "r" in mode:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        if "b" not in mode:
+            as_text = {name: options.pop(name) for name in TEXT_OPTIONS & options.keys()}
+            binary = mode.replace("t", "") + "b"
+            file = self.open(path, binary, block_size, cache_options, compression, **options)
+            return io.TextIOWrapper(file, **as_text)
+        if "a" in mode and compression == "zip":
+            raise UnsupportedError("a zip file cannot be appended to", "NotImplemented", path)
+        file = super().open(path, mode, block_size, cache_options, **options)
+        try:
+            return CompressedObject(file, compr[compression](file, mode="w"))
+        except BaseException:
+            file.discard()
+            raise
 
     def _open(
         self,
