@@ -620,7 +620,7 @@ class Upload:
     """An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 
     Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
-    block raises.
+    block raises. If the block itself completed or aborted it, nothing more is done.
     """
 
     @property
@@ -672,7 +672,8 @@ class Upload:
         """Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
 
         Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-        `InvalidArgumentError` for a part that is missing, too small or out of order.
+        `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
+        raises `InvalidArgumentError` while a part is being sent, and after one failed.
         """
 
     def abort(self) -> None:

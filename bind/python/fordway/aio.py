@@ -19,13 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
 import fordway
+from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from os import PathLike
     from types import TracebackType
 
-    from fordway import CommonPrefix, ObjectSummary
+    from fordway import CommonPrefix, ObjectSummary, PutInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +73,19 @@ def _part_twin(
 
     async def call(self: AsyncUpload, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.run(method, *args, **kwargs)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _sending_twin(
+    method: Callable[Concatenate[fordway.Upload, int, P], PutInfo],
+) -> Callable[Concatenate[AsyncUpload, int, P], Awaitable[PutInfo]]:
+    """Returns the function that sends a part on a thread. From its call on, the part is unfinished."""
+
+    def call(self: AsyncUpload, /, number: int, *args: P.args, **kwargs: P.kwargs) -> Awaitable[PutInfo]:
+        attempt = self._unfinished[number] = object()
+        return self._finish(attempt, number, functools.partial(method, self.upload, number, *args, **kwargs))
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
@@ -155,6 +169,8 @@ class AsyncUpload:
 
     def __init__(self, store: AsyncStore, upload: fordway.Upload) -> None:
         self._store, self.upload = store, upload
+        self._unfinished: dict[int, object] = {}
+        """The latest call for each part that is not sent: it waits for a thread, is cancelled, or failed."""
 
     @property
     def id(self) -> str:
@@ -177,11 +193,42 @@ class AsyncUpload:
         """Runs any function of an upload on a thread of its store."""
         return await self._store.run(lambda _: method(self.upload, *args, **kwargs))
 
-    put_part = _part_twin(fordway.Upload.put_part)
-    copy_part = _part_twin(fordway.Upload.copy_part)
+    async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
+        sent = await self._store.run(lambda _: send())
+        if self._unfinished.get(number) is attempt:
+            del self._unfinished[number]
+        return sent
+
+    put_part = _sending_twin(fordway.Upload.put_part)
+    copy_part = _sending_twin(fordway.Upload.copy_part)
     parts = _part_twin(fordway.Upload.parts)
-    complete = _part_twin(fordway.Upload.complete)
-    abort = _part_twin(fordway.Upload.abort)
+
+    async def complete(
+        self,
+        parts: Sequence[tuple[int, str]] | None = None,
+        *,
+        if_none_match: str | None = None,
+        if_match: str | None = None,
+    ) -> PutInfo:
+        """Publishes the object, as `fordway.Upload.complete` does. A part of which a call is not awaited, or
+        was cancelled, is unfinished too.
+        """
+        self._check_finished(parts)
+        conditions = {"if_none_match": if_none_match, "if_match": if_match}
+        made = await self.run(fordway.Upload.complete, parts, **conditions)
+        self._unfinished.clear()
+        return made
+
+    def _check_finished(self, parts: Sequence[tuple[int, str]] | None = None) -> None:
+        if parts is None and self._unfinished:
+            unsent = sorted(self._unfinished)
+            why = f"parts {unsent} are not sent; send them again, or name the parts to publish"
+            raise InvalidArgumentError(why, "InvalidPart", f"s3://{self.bucket}/{self.key}")
+
+    async def abort(self) -> None:
+        """Removes the upload and its parts, as `fordway.Upload.abort` does."""
+        await self.run(fordway.Upload.abort)
+        self._unfinished.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,4 +236,6 @@ class AsyncUpload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self._check_finished()
         await self.run(fordway.Upload.__exit__, kind, error, trace)

@@ -1,29 +1,57 @@
 //! Multipart uploads.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, ETag, ExpectedContent, Key, PartInfo, PartOptions, PartsQuery,
-    PutOptions, Result, Store, UploadId, UploadsQuery,
+    Bucket, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key, PartInfo,
+    PartOptions, PartsQuery, PutOptions, Result, Store, UploadId, UploadsQuery,
 };
 use pyo3::prelude::*;
 
 use crate::argument::{ByteCount, ReadArguments, StartOffset, conditions};
 use crate::content::held_bytes;
 use crate::listing::PyPutInfo;
-use crate::store::without_interpreter;
+use crate::store::{to_python, without_interpreter};
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 ///
 /// Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
-/// block raises.
+/// block raises. If the block itself completed or aborted it, nothing more is done.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
     id: UploadId,
+    /// The lock is taken only while the interpreter is held, so that a fork never copies a locked lock.
+    progress: Mutex<UploadProgress>,
+}
+
+/// What this object, and no other client, did to the upload.
+#[derive(Default)]
+struct UploadProgress {
+    /// The number of calls that are sending each part.
+    sending: BTreeMap<u16, usize>,
+    /// Parts whose latest call failed.
+    failed: BTreeSet<u16>,
+    /// The upload is completed or aborted.
+    is_over: bool,
+}
+
+impl UploadProgress {
+    /// Errors: `InvalidPart` if a part is not yet sent, or failed.
+    fn check_finished(&self) -> Result<()> {
+        let unfinished: BTreeSet<u16> = self.failed.iter().chain(self.sending.keys()).copied().collect();
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "parts {unfinished:?} are still being sent or failed; send them again, or name the parts to publish"
+        );
+        Err(Error::new(ErrorKind::InvalidPart, why))
+    }
 }
 
 impl PyUpload {
@@ -36,12 +64,35 @@ impl PyUpload {
     ) -> Result<Self> {
         let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
         let id = store.create_upload(&bucket, &key, options)?;
-        Ok(PyUpload { store, bucket, key, id })
+        Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
     }
 
     /// Errors: for invalid names.
     pub(crate) fn resume(store: Arc<dyn Store>, bucket: String, key: String, id: String) -> Result<Self> {
-        Ok(PyUpload { store, bucket: Bucket::new(bucket)?, key: Key::new(key)?, id: UploadId::foreign(id) })
+        let (bucket, key, id) = (Bucket::new(bucket)?, Key::new(key)?, UploadId::foreign(id));
+        Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
+    }
+
+    fn progress(&self) -> MutexGuard<'_, UploadProgress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `send`, and notes whether part `number` is being sent or failed.
+    fn noting_part(&self, number: u16, send: impl FnOnce() -> PyResult<PyPutInfo>) -> PyResult<PyPutInfo> {
+        *self.progress().sending.entry(number).or_default() += 1;
+        let sent = send();
+        let mut progress = self.progress();
+        if let Some(calls) = progress.sending.get_mut(&number) {
+            *calls -= 1;
+            if *calls == 0 {
+                progress.sending.remove(&number);
+            }
+        }
+        match &sent {
+            Ok(_) => progress.failed.remove(&number),
+            Err(_) => progress.failed.insert(number),
+        };
+        sent
     }
 
     fn all_parts(&self) -> Result<Vec<PartInfo>> {
@@ -104,12 +155,15 @@ impl PyUpload {
     /// Every part except the last must have at least 5 MiB. Raises `NotFoundError` if the upload is completed
     /// or aborted.
     fn put_part(&self, py: Python<'_>, number: u16, data: Bound<'_, PyAny>) -> PyResult<PyPutInfo> {
-        let bytes = held_bytes(py, data)?;
-        without_interpreter(py, || {
-            let options = PartOptions { size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
-            let mut writer = self.store.part_writer(&self.bucket, &self.key, &self.id, number, &options)?;
-            writer.write(&bytes)?;
-            writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
+        self.noting_part(number, || {
+            let bytes = held_bytes(py, data)?;
+            without_interpreter(py, || {
+                let options = PartOptions { size_hint: Some(bytes.len() as u64), ..PartOptions::default() };
+                let mut writer =
+                    self.store.part_writer(&self.bucket, &self.key, &self.id, number, &options)?;
+                writer.write(&bytes)?;
+                writer.commit(&ExpectedContent::default()).map(PyPutInfo::from)
+            })
         })
     }
 
@@ -130,14 +184,15 @@ impl PyUpload {
         version: Option<String>,
         if_match: Option<&str>,
     ) -> PyResult<PyPutInfo> {
-        without_interpreter(py, || {
+        let copy = || {
             let start = start.map(|start| StartOffset::FromStart(start.0));
             let options =
                 ReadArguments { start, length, version, if_match, if_none_match: None }.options()?;
             let source = (&Bucket::new(source_bucket)?, &Key::new(source_key)?);
             let part = (&self.bucket, &self.key, &self.id, number);
             self.store.copy_part(source, &options, part).map(PyPutInfo::from)
-        })
+        };
+        self.noting_part(number, || without_interpreter(py, copy))
     }
 
     /// Returns the parts sent so far, ordered by number.
@@ -149,7 +204,8 @@ impl PyUpload {
     /// Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
     ///
     /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-    /// `InvalidArgumentError` for a part that is missing, too small or out of order.
+    /// `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
+    /// raises `InvalidArgumentError` while a part is being sent, and after one failed.
     #[pyo3(signature = (parts=None, *, if_none_match=None, if_match=None))]
     fn complete(
         &self,
@@ -159,12 +215,19 @@ impl PyUpload {
         if_match: Option<&str>,
     ) -> PyResult<PyPutInfo> {
         let options = CompleteOptions::conditions(conditions(if_match, if_none_match));
-        without_interpreter(py, || self.publish(parts, &options))
+        if parts.is_none() {
+            self.progress().check_finished().map_err(|error| to_python(py, &error))?;
+        }
+        let made = without_interpreter(py, || self.publish(parts, &options))?;
+        self.progress().is_over = true;
+        Ok(made)
     }
 
     /// Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        without_interpreter(py, || self.store.abort_upload(&self.bucket, &self.key, &self.id))
+        without_interpreter(py, || self.store.abort_upload(&self.bucket, &self.key, &self.id))?;
+        self.progress().is_over = true;
+        Ok(())
     }
 
     fn __enter__(upload: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -175,13 +238,23 @@ impl PyUpload {
         &self,
         py: Python<'_>,
         kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        match kind.is_none() {
-            true => self.complete(py, None, None, None).map(drop),
-            false => self.abort(py),
+        if self.progress().is_over {
+            return Ok(());
         }
+        if kind.is_none() {
+            return self.complete(py, None, None, None).map(drop);
+        }
+        // An error must not replace the exception of the block.
+        if let Err(left) = self.abort(py)
+            && !error.is_none()
+        {
+            error
+                .call_method1("add_note", (format!("upload {} is not aborted: {left}", self.id.as_str()),))?;
+        }
+        Ok(())
     }
 
     fn __repr__(&self) -> String {

@@ -333,6 +333,67 @@ def test_an_upload_is_awaited(place: str, store: fordway.Store) -> None:
     assert store.get(BUCKET, "copy") == parts[0][2:12]
 
 
+def test_an_upload_is_not_published_without_a_part(store: fordway.Store) -> None:
+    upload = store.upload(BUCKET, "key")
+    upload.put_part(1, b"first")
+    for fail in (
+        lambda: upload.put_part(2, "text"),  # type: ignore[arg-type]
+        lambda: upload.copy_part(2, BUCKET, "missing"),
+    ):
+        with pytest.raises((TypeError, errors.NotFoundError)):
+            fail()
+        for end in (upload.complete, lambda: upload.__exit__(None, None, None)):
+            with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
+                end()
+        assert keys(store) == []
+    # The caller may publish without it, on purpose.
+    upload.complete([(part.number, part.etag) for part in upload.parts()])
+    assert store.get(BUCKET, "key") == b"first"
+    with store.upload(BUCKET, "key") as upload:
+        with pytest.raises(errors.NotFoundError):
+            upload.copy_part(1, BUCKET, "missing")
+        upload.put_part(1, b"again")
+    assert store.get(BUCKET, "key") == b"again"
+
+
+def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
+    with store.upload(BUCKET, "key") as upload:
+        upload.put_part(1, b"whole")
+        upload.complete()
+    with pytest.raises(ZeroDivisionError), store.upload(BUCKET, "key") as upload:
+        upload.abort()
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError) as caught, store.upload(BUCKET, "key") as upload:
+        store.resume_upload(BUCKET, "key", upload.id).abort()
+        raise ZeroDivisionError
+    assert upload.id in caught.value.__notes__[0]
+    assert (store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (b"whole", [])
+
+
+def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fordway.Store) -> None:
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            upload = await twin.upload(BUCKET, "key")
+            task = asyncio.ensure_future(upload.put_part(1, b"part"))
+            for end in (upload.complete, lambda: upload.__aexit__(None, None, None)):
+                with pytest.raises(errors.InvalidArgumentError, match="parts"):
+                    await end()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(errors.InvalidArgumentError, match="parts"):
+                await upload.complete()
+            await upload.put_part(1, b"part")
+            await upload.complete()
+            async with await twin.upload(BUCKET, "aborted") as upload:
+                with pytest.raises(FileNotFoundError):
+                    await upload.copy_part(1, BUCKET, "missing")
+                await upload.abort()
+
+    asyncio.run(work())
+    assert (keys(store), store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (["key"], b"part", [])
+
+
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
     # Files and iterators have their own calls, which `run` runs.
