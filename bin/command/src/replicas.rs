@@ -75,7 +75,11 @@ impl<'a> ReplicaOpener<'a> {
         let options = context.web_options();
         let bundle = self.ca_bundle.cloned();
         SessionOptions {
-            tls_roots: bundle.map_or(options.tls_roots, TlsRoots::File),
+            tls_roots: match (options.tls_roots, bundle) {
+                (TlsRoots::Unverified, _) => TlsRoots::Unverified,
+                (_, Some(bundle)) => TlsRoots::File(bundle),
+                (roots, None) => roots,
+            },
             connections_per_origin: self.connections,
             http: self.http,
             deadline: self.deadline.or(options.deadline),

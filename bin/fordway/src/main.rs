@@ -20,7 +20,8 @@ fn main() -> ExitCode {
     // By default, gateways log warnings for their operator, and other commands log nothing.
     let log = matches!(cli.command, BuiltinCommand::Serve(_) | BuiltinCommand::Node(_)).then_some("warn");
     let global = cli.global.clone();
-    program::run(&global, log, |context| fordway_cli::run(cli, context))
+    let lane = cli.lane_options();
+    program::run_on_lane(&global, lane, log, |context| fordway_cli::run(cli, context).into())
 }
 
 /// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`,

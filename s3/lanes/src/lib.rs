@@ -110,47 +110,61 @@ pub struct LaneOptions {
     pub tls_roots: Option<TlsRoots>,
 }
 
+/// The variables with credentials, or with the place of credentials.
+const CREDENTIAL_VARIABLES: [&str; 5] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
+
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
 /// unknown profile, `NotImplemented`, and errors from the lane.
 pub fn open(options: &LaneOptions) -> Result<Lane> {
-    let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
+    let variable = |name: &str| options.variable(name);
+    let resolve = |endpoint: Option<&str>| options.resolve(endpoint);
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
     tracing::debug!(?endpoint, "opening the lane");
     match endpoint.as_deref().map(ParsedEndpoint::parse).transpose()? {
         Some(ParsedEndpoint::Embedded(embedded)) => open_embedded(embedded),
         Some(ParsedEndpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
         Some(ParsedEndpoint::Tcp(host)) => {
-            let secret = secret(&host, options.adjust(S3Config::resolve(Some(&host), &variable)?))?;
+            let secret = secret(&host, resolve(Some(&host))?)?;
             Ok(open_node(NodeAddress::Tcp(host, secret)))
         }
-        Some(ParsedEndpoint::Http(url)) => {
-            open_http(options.adjust(S3Config::resolve(Some(&url), &variable)?))
-        }
-        None => open_http(options.adjust(S3Config::resolve(None, &variable)?)),
+        Some(ParsedEndpoint::Http(url)) => open_http(resolve(Some(&url))?),
+        None => open_http(resolve(None)?),
     }
 }
 
 /// Returns the settings that `options` and the environment select, for programs other than this one. The endpoint may
 /// belong to any lane. Errors: `InvalidArgument`, `Io`.
 pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
-    let variable = |name: &str| options.variable(name).or_else(|| std::env::var(name).ok());
-    S3Config::resolve(options.endpoint.as_deref(), &variable).map(|config| options.adjust(config))
+    options.resolve(options.endpoint.as_deref())
 }
 
 impl LaneOptions {
-    /// Returns the option that overrides the environment variable `name`.
-    fn variable(&self, name: &str) -> Option<String> {
-        match name {
+    /// Returns a variable of the AWS environment, or the value of the option that overrides it. An explicit profile also
+    /// hides the variables with credentials, as in AWS tools.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let given = match name {
             "AWS_PROFILE" => self.profile.clone(),
             "AWS_REGION" => self.region.clone(),
+            _ if self.profile.is_some() && CREDENTIAL_VARIABLES.contains(&name) => return None,
             _ => None,
-        }
+        };
+        given.or_else(|| std::env::var(name).ok())
+    }
+
+    fn resolve(&self, endpoint: Option<&str>) -> Result<S3Config> {
+        let config = S3Config::resolve_with(endpoint, &|name| self.variable(name), self.credentials.clone())?;
+        Ok(self.adjust(config))
     }
 
     /// Returns `config` with the settings of these options.
     fn adjust(&self, config: S3Config) -> S3Config {
         S3Config {
-            credentials: self.credentials.clone().unwrap_or(config.credentials),
             addressing: self.addressing.unwrap_or(config.addressing),
             timeout: self.timeout.or(config.timeout),
             max_retries: self.max_retries.unwrap_or(config.max_retries),

@@ -44,11 +44,7 @@ pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<Comma
 
 /// Returns a variable of the AWS environment, or the value of the option that replaces it.
 fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
-    match name {
-        "AWS_PROFILE" if global.profile.is_some() => global.profile.clone(),
-        "AWS_REGION" if global.region.is_some() => global.region.clone(),
-        _ => std::env::var(name).ok(),
-    }
+    global.lane_options().variable(name)
 }
 
 fn completions(args: &CompletionsArgs, context: &CommandContext) -> Result<CommandExit> {

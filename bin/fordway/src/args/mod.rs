@@ -25,7 +25,10 @@ pub(crate) use transfer::{
 use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
+use fordway_client::s3::S3Credentials;
 use fordway_command::version::long_version;
+use fordway_http::TlsRoots;
+use fordway_lanes::LaneOptions;
 use fordway_store::VersionId;
 
 /// S3 over a directory, in this process or over HTTP.
@@ -37,9 +40,35 @@ pub struct CommandLine {
     /// Options of every command.
     #[command(flatten)]
     pub global: GlobalArgs,
+    /// Options for connections to services.
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: BuiltinCommand,
+}
+
+/// Options for connections to services, of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct ConnectionArgs {
+    /// Do not sign requests to S3, and do not look for credentials
+    #[arg(long, global = true)]
+    pub no_sign_request: bool,
+    /// Do not verify the certificates of servers: somebody else may read and change everything
+    #[arg(long, global = true)]
+    pub no_verify_ssl: bool,
+}
+
+impl CommandLine {
+    /// Returns the options that select a lane.
+    pub fn lane_options(&self) -> LaneOptions {
+        LaneOptions {
+            credentials: self.connection.no_sign_request.then_some(S3Credentials::Anonymous),
+            tls_roots: self.connection.no_verify_ssl.then_some(TlsRoots::Unverified),
+            ..self.global.lane_options()
+        }
+    }
 }
 
 /// The optional features that `--version` reports.

@@ -1,16 +1,16 @@
 //! `env` prints the settings that other programs need to reach the objects, in each program's own format.
 
 use fordway_client::s3::S3Credentials;
-use fordway_command::args::GlobalArgs;
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::TlsRoots;
+use fordway_lanes::LaneOptions;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::args::{ClientToolArg, EnvArgs};
 
-pub(super) fn run(args: &EnvArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
-    let settings = ClientToolSettings::find(global)?;
+pub(super) fn run(args: &EnvArgs, lane: &LaneOptions, context: &CommandContext) -> Result<CommandExit> {
+    let settings = ClientToolSettings::find(lane)?;
     settings.check(args.tool)?;
     context.output.data(settings.text(args.tool).as_bytes())?;
     Ok(CommandExit::Ok)
@@ -28,8 +28,8 @@ pub(super) struct ClientToolSettings {
 impl ClientToolSettings {
     /// Finds the settings as every command does: options, then the environment, then the AWS configuration. Errors:
     /// `InvalidArgument` if there is no endpoint.
-    fn find(global: &GlobalArgs) -> Result<Self> {
-        let config = fordway_lanes::configuration(&global.lane_options())?;
+    fn find(lane: &LaneOptions) -> Result<Self> {
+        let config = fordway_lanes::configuration(lane)?;
         if config.is_endpoint_unset {
             let why = "no endpoint is configured; add --endpoint URL, or set AWS_ENDPOINT_URL";
             return Err(Error::new(ErrorKind::InvalidArgument, why));

@@ -23,18 +23,26 @@ use std::{fmt, io};
 use clap::CommandFactory;
 use fordway_command::program::finish;
 use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error, manual};
+use fordway_http::TlsRoots;
+use fordway_http::vector::SessionOptions;
+use fordway_lanes::LaneOptions;
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
-use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, GlobalArgs, ManArgs};
+use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
 use crate::wildcard::{FilterRules, WildcardPattern, directory, has_wildcard, literal_prefix};
 
 /// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
-    finish(dispatch(cli.command, &cli.global, context), context)
+    let lane = cli.lane_options();
+    if cli.connection.no_verify_ssl {
+        context.output.note("certificates are not verified, so somebody else may read and change everything");
+        context.use_web_options(SessionOptions { tls_roots: TlsRoots::Unverified, ..context.web_options() });
+    }
+    finish(dispatch(cli.command, &lane, context), context)
 }
 
-fn dispatch(command: BuiltinCommand, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
+fn dispatch(command: BuiltinCommand, lane: &LaneOptions, context: &CommandContext) -> Result<CommandExit> {
     match command {
         BuiltinCommand::Ls(args) => ls::run(&args, context),
         BuiltinCommand::Cp(args) => cp::run(&args, context),
@@ -53,7 +61,7 @@ fn dispatch(command: BuiltinCommand, global: &GlobalArgs, context: &CommandConte
         BuiltinCommand::Versioning(args) => change::versioning(&args, context),
         BuiltinCommand::Policy(args) => policy::run(&args, context),
         BuiltinCommand::Presign(args) => read::presign(&args, context),
-        BuiltinCommand::Env(args) => env::run(&args, global, context),
+        BuiltinCommand::Env(args) => env::run(&args, lane, context),
         BuiltinCommand::Serve(args) => serve::run(&args, context),
         BuiltinCommand::Node(args) => serve::node(&args, context),
         BuiltinCommand::Lab(_) => run_lab(),

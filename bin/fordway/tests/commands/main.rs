@@ -1,5 +1,6 @@
 //! Tests every command, both with an in-memory store and as the binary.
 
+mod access;
 mod binary;
 mod care;
 mod copying;

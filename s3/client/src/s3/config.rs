@@ -5,7 +5,7 @@ use std::time::Duration;
 use fordway_store::{ChecksumAlgorithm, Error, ErrorKind, Result};
 
 use crate::s3::S3Credentials;
-use crate::s3::credentials::CredentialProfile;
+use crate::s3::profile::CredentialProfile;
 use fordway_http::{HttpVersion, ProxySettings, Timeouts, TlsRoots};
 
 const DEFAULT_REGION: &str = "us-east-1";
@@ -142,6 +142,15 @@ impl S3Config {
 
     /// Like [`S3Config::from_environment`], with `variable` instead of the environment.
     pub fn resolve(endpoint: Option<&str>, variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        Self::resolve_with(endpoint, variable, None)
+    }
+
+    /// Like [`S3Config::resolve`], with these credentials if any are given; others are then not looked for.
+    pub fn resolve_with(
+        endpoint: Option<&str>,
+        variable: &dyn Fn(&str) -> Option<String>,
+        credentials: Option<S3Credentials>,
+    ) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let profile = CredentialProfile::load(variable)?;
         let setting = |name: &str| profile.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
@@ -152,7 +161,7 @@ impl S3Config {
         let named = Self::find_endpoint(endpoint, variable)?;
         let is_endpoint_unset = named.is_none();
         let endpoint = named.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com"));
-        let credentials = S3Credentials::find(variable, &profile)?;
+        let credentials = credentials.map_or_else(|| S3Credentials::find(variable, &profile), Ok)?;
         let addressing = match setting("s3.addressing_style").as_deref() {
             Some("path") => BucketAddressing::Path,
             Some("virtual") => BucketAddressing::VirtualHost,
@@ -236,6 +245,66 @@ mod tests {
         assert!(found.is_endpoint_unset);
         let found = resolve(Some("http://h:1"), &[("HOME", "/nonexistent")]).unwrap();
         assert!(!found.is_endpoint_unset);
+    }
+
+    /// Finds the credentials of `[default]` in a credentials file and a config file.
+    fn in_files(secrets: &str, config: &str, variables: &[(&str, &str)]) -> Result<S3Config> {
+        let files = tempfile::tempdir().unwrap();
+        let paths =
+            ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"].map(|name| (name, files.path().join(name)));
+        for ((_, path), text) in paths.iter().zip([secrets, config]) {
+            std::fs::write(path, format!("[default]\n{text}")).unwrap();
+        }
+        let mut all: Vec<_> = paths.iter().map(|(name, path)| (*name, path.to_str().unwrap())).collect();
+        all.extend(variables);
+        resolve(Some("http://h:1"), &all)
+    }
+
+    #[test]
+    fn keys_are_found_in_the_order_of_aws() {
+        let keys = |name: &str| format!("aws_access_key_id = {name}\naws_secret_access_key = S\n");
+        let process =
+            r#"credential_process = echo '{"Version":1,"AccessKeyId":"PROCESS","SecretAccessKey":"S"}'"#;
+        let found = |secrets: &str, config: &str, variables: &[(&str, &str)]| {
+            in_files(secrets, config, variables).unwrap().credentials.described()
+        };
+        let config = format!("{}{process}\n", keys("CONFIG"));
+        let environment = [("AWS_ACCESS_KEY_ID", "ENV"), ("AWS_SECRET_ACCESS_KEY", "S")];
+        assert!(found(&keys("SHARED"), &config, &environment).contains("key ENV from AWS_ACCESS_KEY_ID"));
+        assert!(found(&keys("SHARED"), &config, &[]).contains("key SHARED from profile `default` of "));
+        assert!(found("", &config, &[]).contains("key PROCESS from the credential_process"));
+        assert!(found("", &keys("CONFIG"), &[]).contains("key CONFIG from profile `default` of "));
+        assert!(found("", "", &[]).contains("no credentials"));
+        // The halves of a pair do not come from two files.
+        let mixed = in_files("aws_access_key_id = A\n", "aws_secret_access_key = S\n", &[]).unwrap_err();
+        assert!(mixed.to_string().contains("no secret key"), "{mixed}");
+        let quoted = in_files("aws_access_key_id = 'A'\naws_secret_access_key = S\n", "", &[]).unwrap_err();
+        assert!(
+            quoted.to_string().contains("aws_access_key_id") && quoted.to_string().contains("in quotes"),
+            "{quoted}"
+        );
+    }
+
+    #[test]
+    fn unsupported_credentials_are_refused_instead_of_using_others() {
+        let keys = "aws_access_key_id = SHARED\naws_secret_access_key = S\n";
+        for setting in ["role_arn", "web_identity_token_file", "sso_session", "sso_start_url"] {
+            let config = format!("{setting} = x\n");
+            let refused = in_files(keys, &config, &[]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotImplemented);
+            assert!(refused.to_string().contains(setting), "{refused}");
+            assert!(refused.to_string().contains("export-credentials --profile default"), "{refused}");
+            let environment = [("AWS_ACCESS_KEY_ID", "ENV"), ("AWS_SECRET_ACCESS_KEY", "S")];
+            assert!(in_files(keys, &config, &environment).is_ok());
+        }
+        let token = [("AWS_WEB_IDENTITY_TOKEN_FILE", "f"), ("AWS_ROLE_ARN", "r")];
+        assert_eq!(in_files(keys, "", &token).unwrap_err().kind(), ErrorKind::NotImplemented);
+        let given = S3Config::resolve_with(
+            None,
+            &|name| token.iter().find(|(has, _)| *has == name).map(|(_, it)| (*it).to_owned()),
+            Some(S3Credentials::Anonymous),
+        );
+        assert_eq!(given.unwrap().credentials, S3Credentials::Anonymous);
     }
 
     #[test]

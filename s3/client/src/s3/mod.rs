@@ -9,6 +9,8 @@ mod headers;
 mod list;
 mod lock;
 mod multipart;
+mod process;
+mod profile;
 mod read;
 mod request;
 mod session;
