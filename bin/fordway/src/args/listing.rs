@@ -1,13 +1,14 @@
 //! Options of the commands that list and describe objects and buckets, and of the commands for versions
 //! and tags.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use fordway_store::VersionId;
 
 use super::version_id;
 
-/// Options of `ls`.
+/// Options of `ls`. As in the system's `ls`, -h is not help.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 #[command(after_help = "Examples:
   fordway ls
   fordway ls s3://data/2024/
@@ -22,8 +23,11 @@ pub struct LsArgs {
     #[arg(long, short)]
     pub recursive: bool,
     /// Show sizes as KiB, MiB, ...
-    #[arg(long, short = 'H')]
+    #[arg(long, short = 'h', visible_short_alias = 'H')]
     pub human_readable: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub help: Option<bool>,
     /// List all versions and delete markers, newest first
     #[arg(long)]
     pub versions: bool,
@@ -79,8 +83,9 @@ pub struct RbArgs {
     pub jobs: u16,
 }
 
-/// Options of `du`.
+/// Options of `du`. As in the system's `du`, -h is not help.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 #[command(after_help = "Examples:
   fordway du s3://data --human-readable
   fordway du 's3://data/*.h5' --summarize
@@ -104,8 +109,11 @@ pub struct DuArgs {
     #[arg(long, short)]
     pub summarize: bool,
     /// Show sizes as KiB, MiB, ...
-    #[arg(long, short = 'H')]
+    #[arg(long, short = 'h', visible_short_alias = 'H')]
     pub human_readable: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub help: Option<bool>,
     /// Treat * and ? in the address as literal characters
     #[arg(long)]
     pub raw: bool,

@@ -74,6 +74,28 @@ fn wrong_options_are_usage_errors() {
     }
 }
 
+#[test]
+fn sizes_for_people_have_the_letter_of_the_system_tools() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bkt")).unwrap();
+    std::fs::write(dir.path().join("bkt/k"), vec![0; 2048]).unwrap();
+    let endpoint = dir.path().to_str().unwrap();
+    for words in [["ls", "s3://bkt", "-h"], ["ls", "s3://bkt", "-H"], ["du", "s3://bkt", "-h"]] {
+        let ran = fordway(&[&["--endpoint", endpoint][..], &words].concat(), "");
+        assert!(
+            text(&ran.stdout).contains("2.0 KiB"),
+            "{words:?}: {}{}",
+            text(&ran.stdout),
+            text(&ran.stderr)
+        );
+    }
+    for command in ["ls", "du", "cp"] {
+        let help = text(&fordway(&[command, "--help"], "").stdout);
+        assert!(help.contains(&format!("Usage: fordway {command}")), "{help}");
+    }
+    assert!(text(&fordway(&["cp", "-h"], "").stdout).contains("Usage: fordway cp"));
+}
+
 /// The library that writes help texts replaces `{n}` with a line break, so other words are used in braces.
 #[test]
 fn help_shows_what_stands_for_a_number() {

@@ -127,6 +127,21 @@ fn a_pipe_is_refused_without_waiting_for_its_writer() {
     assert!(said.contains("is not a regular file; pipe it in"), "{said}");
 }
 
+#[test]
+fn a_download_into_a_pipe_is_written_to_it() {
+    let dir = place();
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let child =
+        fordway(dir.path(), &["cp", "--quiet", "s3://bucket/key", pipe.to_str().unwrap()]).spawn().unwrap();
+    // Opening the pipe waits for its writer.
+    assert_eq!(std::fs::read(&pipe).unwrap(), b"content\n");
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert!(!pipe.metadata().unwrap().is_file(), "the pipe is still there");
+    let words = ["cp", "s3://bucket/key", pipe.to_str().unwrap(), "--no-overwrite"];
+    assert!(fordway(dir.path(), &words).status().unwrap().success(), "nothing waits for a reader");
+}
+
 /// By default, the kernel kills a process that writes beyond the limit (RLIMIT_FSIZE).
 #[test]
 fn a_file_size_limit_is_an_ordinary_error() {
