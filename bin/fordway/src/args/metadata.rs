@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 use fordway_store::Metadata;
 use fordway_wire::date::{format_http, parse_http, parse_iso8601};
 
-/// The metadata of objects that are written.
+/// The metadata of objects that are written. The defaults of S3 can be named, but no other storage class or access
+/// control list.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Metadata of the objects written")]
 pub struct MetadataArgs {
@@ -33,6 +34,12 @@ pub struct MetadataArgs {
     /// Content-Language to store with the object
     #[arg(long, value_name = "LANGUAGE")]
     pub content_language: Option<String>,
+    /// Storage class of the object; the only one is STANDARD
+    #[arg(long, value_name = "CLASS", value_parser = standard_class)]
+    pub storage_class: Option<String>,
+    /// Access control list of the object; the only one is private. Bucket policies grant access to others
+    #[arg(long, value_name = "ACL", value_parser = private_acl)]
+    pub acl: Option<String>,
     /// Expires to store with the object: an HTTP date, or a time such as 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = http_date)]
     pub expires: Option<String>,
@@ -71,6 +78,22 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
+fn standard_class(name: &str) -> Result<String, String> {
+    match name {
+        "STANDARD" => Ok(name.to_owned()),
+        _ => Err("only the storage class STANDARD is supported".to_owned()),
+    }
+}
+
+fn private_acl(name: &str) -> Result<String, String> {
+    match name {
+        "private" => Ok(name.to_owned()),
+        _ => {
+            Err("only `private` is supported; grant access with a bucket policy (fordway policy)".to_owned())
+        }
+    }
+}
+
 /// Converts a time to the form of the header.
 fn http_date(text: &str) -> Result<String, String> {
     let time = parse_http(text).or_else(|| parse_iso8601(text));
@@ -90,5 +113,7 @@ mod tests {
             assert_eq!(http_date(text).as_deref(), Ok(date));
         }
         assert!(http_date("tomorrow").is_err());
+        assert!(standard_class("STANDARD").is_ok() && standard_class("GLACIER").is_err());
+        assert!(private_acl("private").is_ok() && private_acl("public-read").is_err());
     }
 }

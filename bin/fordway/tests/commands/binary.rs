@@ -108,6 +108,11 @@ fn usage_errors_say_what_is_wanted() {
     let says = [
         (&["serve", ".", "--listen", "localhost:9000"][..], "such as 127.0.0.1:9000"),
         (&["node", ".", "--tcp", "9000"], "such as 127.0.0.1:9000"),
+        (
+            &["cp", "f", "s3://b/k", "--storage-class", "GLACIER"],
+            "only the storage class STANDARD is supported",
+        ),
+        (&["sync", "d", "s3://b/k", "--acl", "public-read"], "only `private` is supported"),
         (&["read", "s3://b/k"], "<--ranges <FILE>|--sequential <SIZE>>"),
         (&["read", "s3://b/k", "--sequential", "0"], "a block must have at least one byte"),
     ];

@@ -56,8 +56,9 @@ fn all_headers_can_be_set_and_copies_keep_the_others() {
     };
     let headers =
         ["--cache-control", "no-cache", "--content-disposition", "attachment", "--content-language", "de"];
+    let defaults = ["--storage-class", "STANDARD", "--acl", "private"];
     let more = ["--content-encoding", "gzip", "--expires", "2030-01-31T12:00:00Z", "--metadata", "a=1,b=2"];
-    rig.run(&[&["cp", "DIR/a.json", "s3://bkt/a"][..], &headers, &more].concat()).ok();
+    rig.run(&[&["cp", "DIR/a.json", "s3://bkt/a"][..], &headers, &more, &defaults].concat()).ok();
     let first = Metadata {
         content_type: Some("application/json".to_owned()),
         content_encoding: Some("gzip".to_owned()),
