@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::{Errno, Result};
 use rustix::process::{Signal, getpid, kill_process};
 
+use crate::shared::FileSystemSharing;
+
 /// The fault that replaces a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyscallFault {
@@ -29,6 +31,8 @@ pub struct FaultInjectionPlan {
     /// Names of calls that always fail, each with its error, to simulate an old kernel or a file system that lacks a
     /// feature.
     pub missing: &'static [(&'static str, Errno)],
+    /// The nodes that may change every file system, instead of those that its type suggests.
+    pub sharing: Option<FileSystemSharing>,
 }
 
 struct FaultInjectionRun {
@@ -72,6 +76,14 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
         return Ok(());
     }
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
+}
+
+/// Returns how the file systems are to be shared according to the plan.
+pub(crate) fn sharing() -> Option<FileSystemSharing> {
+    if PLANNED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    RUN.with_borrow(|run| run.as_ref()?.plan.sharing)
 }
 
 impl FaultInjectionRun {

@@ -63,6 +63,10 @@ pub enum FileSystemSharing {
 impl FileSystemSharing {
     /// Classifies the file system of `file` by its type. Cost: one `fstatfs`.
     pub fn of(file: impl AsFd) -> Result<Self> {
+        #[cfg(feature = "faults")]
+        if let Some(planned) = crate::fault::sharing() {
+            return Ok(planned);
+        }
         Ok(match type_of(file)? {
             NFS => FileSystemSharing::Nfs,
             kind if is_local(kind) => FileSystemSharing::Local,

@@ -25,7 +25,12 @@ impl PosixStoreState {
         let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
-                let found = self.volume.open_version(bucket, key, options.version.as_ref());
+                let open = || self.volume.open_version(bucket, key, options.version.as_ref());
+                let mut found = open();
+                if found.is_err() && contents.sharing.is_shared() {
+                    self.volume.reveal_object(bucket, key, contents)?;
+                    found = open();
+                }
                 if !options.conditions.check_delete(found.map(|opened| opened.etag()))? {
                     return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
@@ -99,7 +104,12 @@ impl PosixStoreState {
         place: &ObjectPath,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
-        match self.unlink(place, contents) {
+        let mut removed = self.unlink(place, contents);
+        if matches!(removed, Err(Errno::NOENT | Errno::STALE)) && contents.sharing.is_shared() {
+            self.volume.reveal(place, contents.sharing)?;
+            removed = self.unlink(place, contents);
+        }
+        match removed {
             Ok(gone) => {
                 self.volume.remove_sidecar(bucket, gone);
                 self.prune(bucket, &place.dir, contents);

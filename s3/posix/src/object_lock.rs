@@ -24,7 +24,7 @@ use fordway_sys::{Errno, set_immutable};
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, VERSIONING, private_dir};
+use crate::layout::{ObjectPath, VERSIONING, private_dir, versions_of};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::Record;
@@ -179,7 +179,7 @@ impl PosixStoreState {
         self.require_locks("object lock")?;
         self.locked(bucket, key, |contents| {
             contents.object_lock.ok_or_else(no_object_lock)?;
-            let mut opened = self.volume.open_version(bucket, key, version)?;
+            let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
             if opened.stat.is_dir {
                 let why = "the object is a directory, which cannot be locked; put the object again";
                 return Err(Error::new(ErrorKind::NotImplemented, why));
@@ -281,8 +281,44 @@ impl StoreRootDirectory {
         if contents.object_lock.is_none() {
             return Ok(false);
         }
-        let opened = self.open_file(bucket, place)?;
+        let opened = self.open_to_check(bucket, place, contents)?;
         Ok(opened.is_some_and(|opened| self.check_unlocked(bucket, &opened, contents, false).is_err()))
+    }
+
+    /// Opens the file at `place` to check its lock: on a shared file system, a version is not unlocked because this node
+    /// has cached that the version, or its record, is missing.
+    pub(crate) fn open_to_check(
+        &self,
+        bucket: &Bucket,
+        place: &ObjectPath,
+        contents: PrivateDirectoryContents,
+    ) -> Result<Option<ObjectFile>> {
+        let mut opened = self.open_file(bucket, place)?;
+        if opened.is_none() && contents.sharing.is_shared() {
+            self.reveal(place, contents.sharing)?;
+            opened = self.open_file(bucket, place)?;
+        }
+        if let Some(opened) = &mut opened {
+            self.renew_record(bucket, opened, contents.sharing)?;
+        }
+        Ok(opened)
+    }
+
+    /// Opens a version, as [`StoreRootDirectory::open_version`] does, to change its record under the key's lock.
+    pub(crate) fn open_to_change(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: Option<&VersionId>,
+        contents: PrivateDirectoryContents,
+    ) -> Result<ObjectFile> {
+        self.refresh(bucket, key, contents)?;
+        if contents.sharing.is_shared() && version.is_some() {
+            self.refresh_dirs(&versions_of(bucket, key));
+        }
+        let mut opened = self.open_version(bucket, key, version)?;
+        self.renew_record(bucket, &mut opened, contents.sharing)?;
+        Ok(opened)
     }
 }
 

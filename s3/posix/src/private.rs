@@ -376,7 +376,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
 /// Reads the names in `dir` from the server. This corrects the view of an NFS client that has cached names as missing
 /// although they exist. This happens if a name is created within the same step of the server's clock as an earlier
 /// change of the directory. Cost: four calls.
-fn correct_names(dir: &File) -> Result<(), Errno> {
+pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
     let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     forget_names(&dir);
     read_dir(&dir, |_, _| {})

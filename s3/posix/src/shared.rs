@@ -35,7 +35,7 @@ use crate::ReadConsistency;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
 use crate::patience::pause;
-use crate::private::PrivateDirectoryContents;
+use crate::private::{PrivateDirectoryContents, correct_names};
 use crate::stage::give_way;
 use crate::volume::StoreRootDirectory;
 
@@ -373,7 +373,37 @@ impl StoreRootDirectory {
         Ok(listed == find()?)
     }
 
-    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each directory.
+    /// Makes this node see the file at `place` if the server has it, because the caller would act on its absence. An NFS
+    /// client may have cached the name as missing. Cost: none on a local file system; on others, some round trips, and
+    /// one read of the directory if the directory has changed recently or reads ask the server first.
+    pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
+        if !sharing.is_shared() {
+            return Ok(());
+        }
+        self.refresh_dirs(&place.dir);
+        let has_changed = || self.open_dir(&place.dir).and_then(stat_now).is_ok_and(|dir| is_recent(&dir));
+        let check = match self.is_strong() || has_changed() {
+            true => ListingComparisonPolicy::on(sharing),
+            false => ListingComparisonPolicy::Never,
+        };
+        self.refresh_place(place, sharing, check)
+    }
+
+    /// Like [`StoreRootDirectory::reveal`], for all paths that the latest version of `key` may have.
+    pub(crate) fn reveal_object(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+    ) -> Result<()> {
+        let odd = contents.has_odd.then(|| odd(bucket, key));
+        let mut places = plain(bucket, key).into_iter().chain(odd);
+        places.try_for_each(|place| self.reveal(&place, contents.sharing))
+    }
+
+    /// Makes this node look up `dir` and all directories above it again. Cost: some round trips for each directory; if
+    /// one of them is missing on NFS, also a read of the directory above it, under the conditions of
+    /// [`StoreRootDirectory::reveal`].
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
         let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
@@ -383,10 +413,20 @@ impl StoreRootDirectory {
         let mut end = 0;
         for name in dir.split('/') {
             // Errors are ignored here: the caller opens the directory again, and then sees the error.
-            let _ = stat_now(&here);
+            let state = stat_now(&here);
             look_again(&here, name);
             end += name.len() + 1;
-            let Ok(next) = self.open_dir_in(&here, name, &dir[..end - 1]) else { return };
+            let open = || self.open_dir_in(&here, name, &dir[..end - 1]);
+            let mut next = open();
+            if matches!(next, Err(Errno::NOENT))
+                && self.sharing_at(dir) == FileSystemSharing::Nfs
+                && (self.is_strong() || state.is_ok_and(|state| is_recent(&state)))
+            {
+                // This node may have cached the name as missing.
+                let _ = correct_names(&here);
+                next = open();
+            }
+            let Ok(next) = next else { return };
             here = next;
         }
         let _ = stat_now(&here);

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileStat, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file, stat,
+    Errno, FileStat, FileSystemSharing, Mode, OFlags, free_bytes, get_xattr, links_in, open_in, remove_file,
+    stat,
 };
 
 use crate::area::{TrustedOwner, read_small};
@@ -18,7 +19,7 @@ use crate::errors::from_errno;
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::PrivateDirectoryContents;
-use crate::read::known_no_longer;
+use crate::read::{ObjectFile, known_no_longer};
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
@@ -67,6 +68,32 @@ impl StoreRootDirectory {
             }
             RecordAttribute::Unsupported => Ok(Record::default()),
         }
+    }
+
+    /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
+    /// The caller holds the key's lock, and is about to change the record or to act on it. Cost: none on a local file
+    /// system; on others, one `fgetxattr`, and more if there may be a sidecar file.
+    pub(crate) fn renew_record(
+        &self,
+        bucket: &Bucket,
+        opened: &mut ObjectFile,
+        sharing: FileSystemSharing,
+    ) -> Result<()> {
+        if !sharing.is_shared() || opened.stat.is_dir {
+            return Ok(());
+        }
+        let is_apart = match read_attribute(&opened.file)? {
+            RecordAttribute::Absent => false,
+            RecordAttribute::Found(record) => record.is_apart,
+            RecordAttribute::Unsupported => !is_bare(&opened.stat),
+        };
+        if is_apart {
+            self.reveal(&place_of(bucket, &opened.stat), sharing)?;
+            let found = self.read_sidecar(bucket, &opened.stat)?;
+            opened.recorded =
+                found.map(|record| Box::new(record.unseal_for(&opened.stat))).or(opened.recorded.take());
+        }
+        Ok(())
     }
 
     /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:

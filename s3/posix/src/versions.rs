@@ -482,8 +482,9 @@ impl PosixStoreState {
         (contents, bypass): (PrivateDirectoryContents, bool),
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
-        let current = self.volume.locate(bucket, key, contents)?;
-        if let Some((_, opened)) = current.as_ref().filter(|(_, opened)| opened.version() == *version) {
+        let mut current = self.volume.locate(bucket, key, contents)?;
+        if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| opened.version() == *version) {
+            self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
             self.volume.unshield(&opened.file, opened.record().lock)?;
         }
@@ -492,12 +493,21 @@ impl PosixStoreState {
             self.volume.require_bucket(bucket)?;
         }
         let is_current = current.as_ref().is_some_and(|(_, current)| current == version);
-        let archived = self.volume.archived(bucket, key)?;
+        if contents.sharing.is_shared() {
+            self.volume.refresh_dirs(&versions_of(bucket, key));
+        }
+        let mut archived = self.volume.archived(bucket, key)?;
         if contents.object_lock.is_some() {
-            for found in archived.iter().filter(|found| found.version == *version && !found.is_marker) {
-                if let Some(opened) = self.volume.open_archived(bucket, key, found)? {
-                    self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
-                    self.volume.unshield(&opened.file, opened.record().lock)?;
+            let is_it = |found: &NoncurrentVersion| found.version == *version && !found.is_marker;
+            for at in (0..archived.len()).rev().filter(|at| is_it(&archived[*at])).collect::<Vec<_>>() {
+                let place = archived_place(bucket, key, &archived[at]);
+                match self.volume.open_to_check(bucket, &place, contents)? {
+                    Some(opened) => {
+                        self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
+                        self.volume.unshield(&opened.file, opened.record().lock)?;
+                    }
+                    // A name whose lock was not checked is not removed, in case it reappears.
+                    None => drop(archived.remove(at)),
                 }
             }
         }

@@ -253,8 +253,8 @@ impl PosixStoreState {
         tags: &Tags,
     ) -> Result<()> {
         check_tags(tags)?;
-        self.locked(bucket, key, |_| {
-            let mut opened = self.volume.open_version(bucket, key, version)?;
+        self.locked(bucket, key, |contents| {
+            let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
             let record = opened.recorded.get_or_insert_default();
             let lock = record.lock;
             self.volume.unshield(&opened.file, lock)?;

@@ -6,5 +6,6 @@ mod calls;
 mod crash;
 mod durability;
 mod errors;
+mod missing;
 mod uploads;
 mod way;

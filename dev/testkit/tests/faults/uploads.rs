@@ -158,7 +158,11 @@ fn the_process_that_dies() {
     let parts = (1..).zip(tags.split(',')).map(|(number, tag)| CompletedPart::new(number, ETag::new(tag)));
     let (parts, upload) = (parts.collect::<Vec<_>>(), UploadId::new(upload).unwrap());
     let missing = if is_linked == "1" { Assembly::Linked.missing() } else { &[] };
-    let plan = FaultInjectionPlan { nth: Some((at.parse().unwrap(), SyscallFault::Kill)), missing };
+    let plan = FaultInjectionPlan {
+        nth: Some((at.parse().unwrap(), SyscallFault::Kill)),
+        missing,
+        ..FaultInjectionPlan::default()
+    };
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
@@ -226,7 +230,11 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     let is_done = match fault {
         SyscallFault::Kill => !dies(assembly.missing(), Before::Nothing, at, (&upload, &parts), dir.path()),
         SyscallFault::Fail(_) => {
-            let plan = FaultInjectionPlan { nth: Some((at, fault)), missing: assembly.missing() };
+            let plan = FaultInjectionPlan {
+                nth: Some((at, fault)),
+                missing: assembly.missing(),
+                ..FaultInjectionPlan::default()
+            };
             let store = open(dir.path());
             fault::run(plan, || complete(&store, Before::Nothing, &upload, &parts)).1.len() < at
         }
@@ -238,7 +246,7 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
         Later::Delete => drop(store.delete(&bucket(), &key(), &DeleteOptions::default()).unwrap()),
     }
     let expected = (later == Later::Put).then(|| LATER.to_vec());
-    let plan = FaultInjectionPlan { nth: None, missing: assembly.missing() };
+    let plan = FaultInjectionPlan { nth: None, missing: assembly.missing(), ..FaultInjectionPlan::default() };
     let (again, _) = fault::run(plan, || {
         store.complete_upload(&bucket(), &key(), &upload, &parts, &CompleteOptions::default())
     });

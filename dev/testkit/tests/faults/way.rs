@@ -69,7 +69,7 @@ impl Way {
 
     /// Returns the faults to inject: this environment's faults, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultInjectionPlan {
-        FaultInjectionPlan { nth, missing: self.missing }
+        FaultInjectionPlan { nth, missing: self.missing, ..FaultInjectionPlan::default() }
     }
 
     /// Returns the scenarios to run in this environment. The large ones run only in the usual environment, except in a

@@ -22,7 +22,7 @@ use crate::record::{ContentSeal, Record};
 use crate::scan::{
     AreaKind, BucketArea, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
 };
-use crate::sidecar::RECORD_BYTES;
+use crate::sidecar::{RECORD_BYTES, place_of};
 use crate::stage::is_bare;
 use crate::version_names::NoncurrentVersion;
 use crate::{PosixStore, PosixStoreState};
@@ -249,7 +249,14 @@ impl FsckRun<'_> {
             Ok(_) => return Ok(()),
             Err(errno) => return self.unreadable(path, errno, "looking at"),
         };
-        match self.inner.volume.load_record(bucket, &file, &stat) {
+        let volume = &self.inner.volume;
+        let load = || volume.load_record(bucket, &file, &stat);
+        let mut loaded = load();
+        if loaded.as_ref().is_ok_and(|record| record.is_apart) {
+            // This node may have cached the sidecar file as missing.
+            loaded = volume.reveal(&place_of(bucket, &stat), volume.sharing_of(bucket)).and_then(|()| load());
+        }
+        match loaded {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.found(FindingKind::BadRecord, path, error.detail())
             }

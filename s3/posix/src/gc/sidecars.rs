@@ -9,14 +9,15 @@ use std::fs::File;
 
 use fordway_store::{Bucket, Result};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, link, name_to_text, remove_file, rename, stat, stat_in,
+    EntryKind, Errno, FileStat, Mode, OFlags, forget_names, link, name_to_text, open_in, remove_file, rename,
+    stat, stat_in, stat_now,
 };
 
 use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
 use crate::layout::{join, meta_dir};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{inode_of, sidecar_name};
+use crate::sidecar::{inode_of, place_of, sidecar_name};
 use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 
@@ -71,6 +72,11 @@ impl GcRun<'_> {
         orphans: &mut HashSet<u64>,
     ) -> Result<bool> {
         let mut saw_all = true;
+        if self.is_shared(bucket) {
+            // This node may have cached names that another node has changed since.
+            let _ = stat_now(dir);
+            forget_names(dir);
+        }
         let read = each_entry(dir, |name, kind| {
             self.looked_at_one()?;
             saw_all &= self.strike_entry(bucket, (dir, path, &name_to_text(name)), kind, orphans)?;
@@ -91,6 +97,9 @@ impl GcRun<'_> {
     ) -> Result<bool> {
         let found = match known_kind(dir, name, kind) {
             EntryKind::Dir => return self.strike_child(bucket, (dir, path, name), orphans),
+            EntryKind::File if self.is_shared(bucket) => {
+                open_in(dir, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()).and_then(stat_now)
+            }
             EntryKind::File => stat_in(dir, name),
             EntryKind::Link => followed(&self.inner.volume, &join(path, name)),
             EntryKind::Unknown | EntryKind::Other => return Ok(true),
@@ -104,6 +113,8 @@ impl GcRun<'_> {
                 }
                 Ok(true)
             }
+            // The name may have been cached as missing, or the object may be under another name now.
+            Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
             Err(errno) => self.failed(bucket, errno, "looking at", &join(path, name)).map(|()| false),
         }
@@ -121,9 +132,14 @@ impl GcRun<'_> {
         }
         match open_child(parent, name) {
             Ok(dir) => self.strike_in(bucket, &dir, &path, orphans),
+            Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(true),
             Err(errno) => self.failed(bucket, errno, "opening", &path).map(|()| false),
         }
+    }
+
+    fn is_shared(&self, bucket: &Bucket) -> bool {
+        self.inner.volume.sharing_of(bucket).is_shared()
     }
 
     fn sidecar(&mut self, bucket: &Bucket, meta: &File, path: &str, inode: u64) -> Result<()> {
@@ -149,7 +165,12 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
 
 /// Returns whether the sidecar file named after this file's inode belongs, or may belong, to this file.
 fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
-    stat.is_file && !matches!(volume.read_sidecar(bucket, stat), Ok(None))
+    let sharing = volume.sharing_of(bucket);
+    let is_absent = || matches!(volume.read_sidecar(bucket, stat), Ok(None));
+    // This node may have cached the sidecar file as missing.
+    let is_still_absent =
+        || !sharing.is_shared() || volume.reveal(&place_of(bucket, stat), sharing).is_ok() && is_absent();
+    stat.is_file && !(is_absent() && is_still_absent())
 }
 
 /// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong

@@ -129,6 +129,8 @@ impl GcRun<'_> {
         self.remove(bucket, (garbage, stat.user), || {
             let hidden = odd(bucket, &key);
             inner.locked(bucket, &key, |contents| {
+                // Another node may have removed the plain file, which this node has cached.
+                inner.volume.refresh(bucket, &key, contents)?;
                 match inner.volume.is_file(&plain) && !inner.volume.is_locked(bucket, &hidden, contents)? {
                     true => inner.remove_at(bucket, &hidden, contents),
                     false => Ok(false),
