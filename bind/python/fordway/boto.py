@@ -14,6 +14,7 @@ local store must not reach buckets of the same name at AWS.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections import Counter
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from botocore import configprovider
+from botocore.client import BaseClient
 from botocore.handlers import BUILTIN_HANDLERS
 from botocore.regions import EndpointResolverBuiltins
 from botocore.validate import ParamValidator
@@ -39,6 +41,9 @@ OWN_MODULES = ("botocore", "boto3", "s3transfer", "awscli")
 """Modules whose event handlers do not examine requests, or only change parts that a call in the process
 does not have.
 """
+
+STUBS = "botocore.stub"
+"""The module of `Stubber`, whose responses come before the store's."""
 
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
@@ -64,6 +69,8 @@ _usual_types: dict[str, dict[str, type | None]] = {}
 """The usual types of each operation's parameters."""
 
 _counting = threading.Lock()
+
+_botocore_call = BaseClient._make_api_call
 
 _store: Store | None = None
 
@@ -133,12 +140,14 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
     bases = tuple(base_classes)
     # Settings that other code added earlier remain in force.
     parent = type("ClientParent", bases, {})
-    own_call: Callable[..., Any] = class_attributes.get("_make_api_call", parent._make_api_call)
+    added_call: Callable[..., Any] | None = class_attributes.get("_make_api_call")
     own_init: Callable[..., None] = class_attributes.get("__init__", parent.__init__)
 
     def _make_api_call(self: Any, operation_name: str, api_params: dict[str, Any]) -> Any:  # noqa: ANN401
         store = _store
-        if store is not None and not self._fordway_is_watched:
+        # A test may have replaced botocore's method after this class was made.
+        own_call = added_call or parent._make_api_call
+        if store is not None and not self._fordway_is_watched and not _is_replaced():
             answer = _answer(self, store, operation_name, api_params)
             if answer is not None:
                 _count(operation_name, "in process")
@@ -152,7 +161,8 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
         if _leads_to_aws(self):
-            self.meta.events.register("before-call.s3", _refuse)
+            # A stub may answer before.
+            self.meta.events.register_last("before-call.s3", _refuse)
 
     class_attributes["_make_api_call"] = _make_api_call
     class_attributes["__init__"] = __init__
@@ -233,8 +243,18 @@ def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
         )
 
 
+def _is_replaced() -> bool:
+    """Returns whether a program has replaced botocore's call of an operation, as tests do, not merely wrapped
+    it.
+    """
+    current = BaseClient._make_api_call
+    return current is not _botocore_call and inspect.unwrap(current) is not inspect.unwrap(_botocore_call)
+
+
 def _is_own(handler: object) -> bool:
     module = getattr(getattr(handler, "func", handler), "__module__", None) or ""
+    if module == STUBS:
+        return False
     return module.partition(".")[0] in OWN_MODULES or module == __name__
 
 
@@ -257,16 +277,17 @@ def _has_foreign_handlers(events: Any) -> bool:  # noqa: ANN401
 
 
 def _watch_registrations(client: Any) -> None:  # noqa: ANN401
-    """Makes botocore send all calls once another handler is registered on the client."""
+    """Makes botocore send all calls while another handler is registered on the client."""
     events = client.meta.events
 
-    def watched(register: Callable[..., Any]) -> Callable[..., Any]:
-        def registering(event_name: str, handler: object, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+    def watched(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changing(event_name: str, handler: object = None, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+            done = change(event_name, handler, *arguments, **options)
             if not _is_own(handler):
-                client._fordway_is_watched = True
-            return register(event_name, handler, *arguments, **options)
+                client._fordway_is_watched = _has_other_endpoint(client) or _has_foreign_handlers(events)
+            return done
 
-        return registering
+        return changing
 
-    for name in ("register", "register_first", "register_last"):
+    for name in ("register", "register_first", "register_last", "unregister"):
         setattr(events, name, watched(getattr(events, name)))

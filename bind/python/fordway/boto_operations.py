@@ -19,7 +19,7 @@ from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix
 from fordway.boto_responses import code_of, encoded, response
-from fordway.errors import FordwayError, InvalidArgumentError, InvalidNameError
+from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,18 +156,48 @@ def _expiry(text: str | None) -> Response:
         return {"ExpiresString": text}
 
 
-def _content(body: Any) -> Any:  # noqa: ANN401 (all that botocore takes)
-    """Returns the content for a put; `None` for content that botocore must handle."""
+class MeasuredBody:
+    """A file that is read to its end, where its length must be the one that the program stated."""
+
+    def __init__(self, body: Any, stated_bytes: int) -> None:  # noqa: ANN401 (any readable file)
+        self._body, self._stated_bytes, self._read_bytes = body, stated_bytes, 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next bytes, or all. At the end, raises what `check_length` raises."""
+        data: bytes = self._body.read(size)
+        self._read_bytes += len(data)
+        if not data or size < 0:
+            check_length(self._read_bytes, self._stated_bytes)
+        return data
+
+
+def check_length(size: int, stated_bytes: int) -> None:
+    """Raises the error of a gateway that gets fewer or more bytes than the header `Content-Length` states."""
+    if size < stated_bytes:
+        raise DataError(f"the body has {size} bytes, but ContentLength is {stated_bytes}", "IncompleteBody")
+    if size > stated_bytes:
+        raise DataError(f"the body has {size} bytes, but ContentLength is {stated_bytes}", "BadDigest")
+
+
+def _content(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
+    """Returns the content for a put; `None` for content that botocore must handle. Raises what `check_length`
+    raises.
+    """
+    body, stated_bytes = parameters.get("Body", b""), parameters.get("ContentLength")
+    if stated_bytes is not None and stated_bytes < 0:
+        return None
     if isinstance(body, str):
-        return body.encode()
+        body = body.encode()
     if isinstance(body, bytes | bytearray):
+        if stated_bytes is not None:
+            check_length(len(body), stated_bytes)
         return body
     if not hasattr(body, "read"):
         return None
     # s3transfer reports progress only while a body is sent.
     if hasattr(body, "signal_transferring"):
         body.signal_transferring()
-    return body
+    return body if stated_bytes is None else MeasuredBody(body, stated_bytes)
 
 
 def _description(parameters: Parameters) -> dict[str, Any] | None:
@@ -211,8 +241,8 @@ def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
 )
 def put_object(store: Store, parameters: Parameters) -> Response | None:
     """Stores an object with the checksum that botocore would send."""
-    content, arguments = _content(parameters.get("Body", b"")), _put_arguments(parameters)
-    if content is None or arguments is None or parameters.get("ContentLength", 0) < 0:
+    content, arguments = _content(parameters), _put_arguments(parameters)
+    if content is None or arguments is None:
         return None
     made = store.put_with_info(
         parameters["Bucket"],
@@ -513,7 +543,7 @@ def create_multipart_upload(store: Store, parameters: Parameters) -> Response | 
 @_operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
 def upload_part(store: Store, parameters: Parameters) -> Response | None:
     """Sends a part."""
-    number, content = parameters["PartNumber"], _content(parameters.get("Body", b""))
+    number, content = parameters["PartNumber"], _content(parameters)
     if content is None or not _is_part_number(number):
         return None
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -10,13 +12,15 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from gateways import KEYS, endpoint, program
 
 boto3 = pytest.importorskip("boto3")
 from boto3.s3.transfer import TransferConfig  # noqa: E402
-from botocore.exceptions import ClientError, ParamValidationError  # noqa: E402
+from botocore.exceptions import ClientError, ParamValidationError, UnStubbedResponseError  # noqa: E402
+from botocore.stub import Stubber  # noqa: E402
 
 import fordway.boto  # noqa: E402
 from fordway.errors import FordwayError, UnsupportedError, exception_for  # noqa: E402
@@ -248,6 +252,50 @@ def test_what_is_not_known_takes_botocores_path(clients: tuple[Any, Any]) -> Non
     assert heard == ["call", "session"]
     other = boto3.session.Session().client("s3", endpoint_url="http://127.0.0.1:9")
     assert other._fordway_is_watched, "the program chose another endpoint"
+
+
+def test_stubbed_responses_come_before_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    store = fordway.boto.install(tmp_path)
+    try:
+        store.create_bucket(BUCKET)
+        store.put(BUCKET, "key", b"real")
+        client = boto3.session.Session().client("s3", region_name="us-east-1")
+        with Stubber(client) as stubber:
+            stubber.add_response("delete_object", {}, {"Bucket": BUCKET, "Key": "key"})
+            stubber.add_client_error("head_bucket", "Scripted")
+            client.delete_object(Bucket=BUCKET, Key="key")
+            with pytest.raises(ClientError, match="Scripted"):
+                client.head_bucket(Bucket=BUCKET)
+            with pytest.raises(UnStubbedResponseError):
+                client.delete_object(Bucket=BUCKET, Key="key")
+        assert client.get_object(Bucket=BUCKET, Key="key")["Body"].read() == b"real"
+        with mock.patch("botocore.client.BaseClient._make_api_call", return_value="mocked"):
+            assert client.delete_object(Bucket=BUCKET, Key="key") == "mocked"
+        assert client.get_object(Bucket=BUCKET, Key="key")["Body"].read() == b"real"
+    finally:
+        fordway.boto.uninstall()
+
+
+@pytest.mark.parametrize("as_body", [bytes, io.BytesIO])
+@pytest.mark.parametrize(("stated", "code"), [(3, None), (5, "IncompleteBody"), (2, "BadDigest")])
+def test_a_body_of_another_length_is_not_stored(
+    clients: tuple[Any, Any], as_body: type, stated: int, code: str | None
+) -> None:
+    client = clients[0]
+    upload = client.create_multipart_upload(Bucket=BUCKET, Key="parts")["UploadId"]
+    part = {"UploadId": upload, "PartNumber": 1}
+    for call, names in ((client.put_object, {"Key": "key"}), (client.upload_part, {"Key": "parts"} | part)):
+        expected = pytest.raises(ClientError, match=code) if code else contextlib.nullcontext()
+        with expected:
+            call(Bucket=BUCKET, **names, Body=as_body(b"abc"), ContentLength=stated)
+    is_stored = code is None
+    assert ("Contents" in client.list_objects_v2(Bucket=BUCKET)) == is_stored
+    assert ("Parts" in clients[1].list_parts(Bucket=BUCKET, Key="parts", UploadId=upload)) == is_stored
+    assert {way for _, way in fordway.boto.answered} == {"in process"}
 
 
 def test_the_resource_of_a_bucket_is_listed_in_the_process(clients: tuple[Any, Any]) -> None:
