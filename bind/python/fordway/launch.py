@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -17,19 +19,29 @@ import fordway
 from fordway.errors import FordwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import NoReturn
 
 HOOK = Path(__file__).parent / "hook"
 READY = "fordway: serving "
 NOT_FOUND = 127
 """The exit status of shells for a program that does not exist."""
+PASSED_ON = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that the program gets from this process."""
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+"""Signals that the terminal sends to the program too. This process ends after it."""
+PR_SET_PDEATHSIG = 1
+GATEWAY_END_S = 10
+"""The time in which the gateway ends its connections, before it is killed."""
 
 DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3.
 
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
 process. All other S3 clients that read AWS_ENDPOINT_URL use a gateway, which listens on loopback and ends
-with PROGRAM. The exit status is PROGRAM's own."""
+with PROGRAM. The exit status is PROGRAM's own; if a signal ends PROGRAM, it ends this command too. The
+signals HUP, TERM, USR1 and USR2 are passed on to PROGRAM. If this command is killed, PROGRAM and the gateway
+get TERM."""
 
 EXAMPLES = """\
 Examples:
@@ -57,31 +69,73 @@ def main() -> None:
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its arguments")
     asked = parser.parse_args()
     try:
-        sys.exit(run(asked.root, [asked.program, *asked.arguments], asked.explain))
+        end_like(run(asked.root, [asked.program, *asked.arguments], asked.explain))
     except (FordwayError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 (this is the command)
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else 1)
 
 
 def run(root: Path, command: list[str], is_explained: bool) -> int:
-    """Runs a program and returns its exit status, or 128 plus the number of the signal that ended it."""
+    """Runs a program and returns its exit status, or the negative number of the signal that ended it."""
     root = root.resolve()
     fordway.open(root).close()
     if shutil.which(command[0]) is None:
         raise FileNotFoundError(f"the program {command[0]} is not on PATH")
     keys = {"AWS_ACCESS_KEY_ID": "fordway-run", "AWS_SECRET_ACCESS_KEY": secrets.token_urlsafe(30)}
-    with gateway(root, keys) as endpoint:
+    with passing_signals_on() as programs, gateway(root, keys) as endpoint:
         if is_explained:
             print(f"fordway run: other S3 clients go to {endpoint or 'no gateway'}", file=sys.stderr)  # noqa: T201
         variables = environment(os.environ, root, endpoint, keys)
         if is_explained:
             variables["FORDWAY_EXPLAIN"] = "1"
-        with subprocess.Popen(command, env=variables) as program:
-            # The terminal sends Ctrl-C to the program too; this process ends after it.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, lambda *_: program.terminate())
-            status = program.wait()
-    return status if status >= 0 else 128 - status
+        with subprocess.Popen(command, env=variables, preexec_fn=ending_with_parent()) as program:
+            programs.append(program)
+            return program.wait()
+
+
+def end_like(status: int) -> NoReturn:
+    """Ends this process as the program ended, so that a shell sees the same."""
+    if status < 0:
+        # The program has written a core file already, if any.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+@contextlib.contextmanager
+def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Yields a list for the program. Once the program is in it, it gets the signals that this process gets.
+    Before that, they end this process and the gateway. Ignored signals stay ignored.
+    """
+    programs: list[subprocess.Popen[bytes]] = []
+
+    def on_signal(number: int, _: object) -> None:
+        if not programs:
+            sys.exit(128 + number)
+        if number in PASSED_ON:
+            programs[0].send_signal(number)
+
+    taken = [each for each in (*PASSED_ON, *FROM_TERMINAL) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, on_signal) for each in taken}
+    try:
+        yield programs
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def ending_with_parent() -> Callable[[], None]:
+    """Returns what a new process runs first, to get a signal when this process ends, even if it is killed."""
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def arrange() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return arrange
 
 
 def environment(
@@ -118,7 +172,12 @@ def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
     command = [program, "serve", str(root), "--listen", "127.0.0.1:0"]
     # In a separate process group, Ctrl-C does not end the gateway before the program.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **keys}, process_group=0
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **keys},
+        process_group=0,
+        preexec_fn=ending_with_parent(),
     ) as served:
         try:
             ready = served.stdout.readline() if served.stdout else ""
@@ -127,6 +186,10 @@ def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
             yield ready.rsplit(" at ", 1)[1].strip()
         finally:
             served.terminate()
+            try:
+                served.wait(GATEWAY_END_S)
+            except subprocess.TimeoutExpired:
+                served.kill()
 
 
 if __name__ == "__main__":
