@@ -41,6 +41,7 @@ calls! {
     fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
     fn fchown(file: impl AsFd, user: Option<fs::Uid>, group: Option<fs::Gid>) -> () = fs::fchown;
     fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
+    fn fsync(file: impl AsFd) -> () = fs::fsync;
     fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
     fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
     fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;

@@ -16,8 +16,8 @@ use rustix::thread::CapabilitySet;
 use super::dir::{text_to_name, with_name};
 use crate::call::{
     self, copy_file_range, fchmod, fchown, fdatasync, fgetxattr, fremovexattr, fsetxattr, fstat, fstatvfs,
-    futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, mkdirat, open_tmpfile,
-    openat, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
+    fsync, futimens, ioctl_getflags, ioctl_setflags, lgetxattr, link_by_descriptor, linkat, mkdirat,
+    open_tmpfile, openat, pread, pwrite, renameat, renameat_with, statat, statx, unlinkat,
 };
 use crate::identity::with_capabilities;
 
@@ -300,9 +300,15 @@ pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u
     Ok(copied)
 }
 
-/// Forces a file's content, or a directory's entries, to stable storage. Cost: one `fdatasync`.
+/// Forces a file's content to stable storage. Cost: one `fdatasync`.
 pub fn sync_data(file: impl AsFd) -> Result<()> {
     fdatasync(file)
+}
+
+/// Forces a file's content, attributes and times, or a directory's entries and attributes, to stable storage. Cost: one
+/// `fsync`.
+pub fn sync_all(file: impl AsFd) -> Result<()> {
+    fsync(file)
 }
 
 /// Returns the time at which the file or directory was created, in nanoseconds since 1970, or the time of its last

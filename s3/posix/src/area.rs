@@ -295,7 +295,9 @@ impl StoreRootDirectory {
             let parent = self.parent_of(bucket, &dir)?;
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
             let opened = match open_in(&parent, name, flags, Mode::empty()) {
-                Err(Errno::NOENT) => self.make_shared_file(bucket, &parent, name),
+                Err(Errno::NOENT) => self
+                    .make_shared_file(bucket, &parent, name)
+                    .and_then(|made| self.sync_names(&parent).map(|()| made)),
                 done => done,
             };
             match opened {

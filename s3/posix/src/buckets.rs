@@ -252,6 +252,7 @@ impl PosixStoreState {
         // document would reappear.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
+            .and_then(|()| self.volume.sync_names(&private))
             .map_err(|errno| from_errno(errno, "removing the document"))
     }
 }

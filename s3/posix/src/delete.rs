@@ -10,12 +10,11 @@ use fordway_sys::{
     remove_xattr, stat, stat_in, stat_now,
 };
 
+use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
-use crate::stage::sync_dir;
-use crate::{Durability, PosixStoreState};
 
 impl PosixStoreState {
     pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
@@ -152,9 +151,7 @@ impl PosixStoreState {
             }
             done => done?,
         }
-        if self.volume.config.durability == Durability::Full {
-            sync_dir(&dir)?;
-        }
+        self.volume.sync_names(&dir)?;
         Ok(gone)
     }
 
@@ -192,6 +189,7 @@ impl PosixStoreState {
             }
         }
         let removed = remove_xattr(&marker.file, ATTRIBUTE).map_err(failed)?;
+        self.volume.sync_record(&marker.file)?;
         if let Some(path) = marked_dir(bucket, key) {
             let (parent, name) = split(&path);
             let is_pruned = self

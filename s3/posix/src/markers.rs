@@ -9,7 +9,7 @@
 use std::fs::File;
 
 use fordway_store::{Bucket, Conditions, ErrorKind, Key, PutResult, Result, VersioningState};
-use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, set_xattr, stat, sync_data};
+use fordway_sys::{Errno, FileStat, Mode, OFlags, open_in, set_xattr, stat, sync_all};
 
 use crate::Durability;
 use crate::errors::from_errno;
@@ -134,7 +134,7 @@ impl StagedFile {
                 return Ok(None);
             }
             if self.inner.volume.config.durability != Durability::None {
-                sync_data(&dir).map_err(failed)?;
+                sync_all(&dir).map_err(failed)?;
             }
             // A delete that had not yet seen the file `markers` may have removed the directory.
             if stat(&dir).map_err(failed)?.links > 0 {

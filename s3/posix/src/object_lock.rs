@@ -191,6 +191,7 @@ impl PosixStoreState {
             // The object's ETag must remain the one that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
+            self.volume.sync_record(&opened.file)?;
             self.volume.shield(&opened.file, lock)
         })
     }

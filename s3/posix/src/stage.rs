@@ -16,7 +16,7 @@ use std::time::Duration;
 use fordway_store::{Bucket, ETag, ETagPolicy, Error, ErrorKind, PutResult, Result};
 use fordway_sys::{
     CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, OFlags, create_unnamed, free_bytes, link,
-    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now,
+    link_unnamed, open_in, remove_file, rename, rename_new, set_mode, set_modified, stat, stat_now, sync_all,
     sync_data, write_all_at,
 };
 
@@ -209,6 +209,7 @@ impl StagedFile {
     /// Gives the file the name `name` in `dir`, and keeps that name until the file is published, or afterwards if it is
     /// not published. If `dir` is on another file system, the file remains without that name.
     pub(crate) fn kept_as(mut self, dir: &DirectoryHandle, name: &str) -> Result<Self> {
+        self.sync_content()?;
         let named = match &self.hidden {
             None => link_unnamed(&self.file, dir, name),
             Some(hidden) => rename(&hidden.dir, &hidden.name, dir, name),
@@ -358,7 +359,8 @@ impl StagedFile {
     /// leaves no truncated object.
     fn sync_content(&self) -> Result<()> {
         if self.inner.volume.config.durability != Durability::None {
-            sync_data(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
+            // The attributes, and the time that an ETag may depend on, are part of the object.
+            sync_all(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(())
     }
@@ -419,11 +421,8 @@ impl StagedFile {
     }
 
     pub(crate) fn sync_name(&self) -> Result<()> {
-        if self.inner.volume.config.durability == Durability::Full {
-            sync_dir(&self.parent)
-                .map_err(|errno| from_errno(errno, "writing the name to stable storage"))?;
-        }
-        Ok(())
+        let synced = self.inner.volume.sync_names(&self.parent);
+        synced.map_err(|errno| from_errno(errno, "writing the name to stable storage"))
     }
 }
 
@@ -444,7 +443,7 @@ fn yield_or_sleep(race: usize) {
 }
 
 pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
-    sync_data(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
+    sync_all(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?)
 }
 
 /// Returns the result of a write after which the file has the state `stat`.

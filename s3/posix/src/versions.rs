@@ -172,7 +172,7 @@ impl StoreRootDirectory {
         for race in 0..MAX_RACES {
             give_way(race);
             let dir = self.parent_of(bucket, &path)?;
-            match make(&dir) {
+            match make(&dir).and_then(|()| self.sync_names(&dir)) {
                 Err(_) if dir.is_removed() => self.dirs.forget(&path),
                 Err(Errno::NOENT | Errno::STALE)
                     if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
@@ -212,7 +212,8 @@ impl StoreRootDirectory {
     ) -> Result<Result<(), Errno>> {
         let mut race = 0;
         loop {
-            match put(&self.parent_of(bucket, &place.dir)?) {
+            let dir = self.parent_of(bucket, &place.dir)?;
+            match put(&dir).and_then(|()| self.sync_names(&dir)) {
                 Err(Errno::NOENT | Errno::STALE)
                     if race < MAX_STALE && self.sharing_of(bucket).is_shared() =>
                 {

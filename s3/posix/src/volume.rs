@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
-    set_xattr, stat,
+    set_xattr, stat, sync_all,
 };
 
 use crate::area::not_ours;
@@ -202,8 +202,8 @@ impl StoreRootDirectory {
                 true => self.make_private_dir(bucket, &here, (&path, name))?,
                 false => make_dir(&here, name, DIR_MODE)?,
             };
-            if is_new && self.config.durability == Durability::Full {
-                sync_dir(&here)?;
+            if is_new {
+                self.sync_names(&here)?;
             }
             here = match is_new && !is_private(&path) {
                 true => open_new_dir(&here, name)?,
@@ -211,6 +211,21 @@ impl StoreRootDirectory {
             };
         }
         Ok(here)
+    }
+
+    /// Writes the names in `dir` to stable storage if the durability is `full`.
+    pub(crate) fn sync_names(&self, dir: impl AsFd) -> Result<(), Errno> {
+        if self.config.durability == Durability::Full { sync_dir(dir) } else { Ok(()) }
+    }
+
+    /// Writes the record of the open `file`, which has just been changed, to stable storage if the durability is `full`.
+    pub(crate) fn sync_record(&self, file: impl AsFd) -> Result<()> {
+        match self.config.durability {
+            Durability::Full => {
+                sync_all(file).map_err(|errno| from_errno(errno, "writing the record to stable storage"))
+            }
+            Durability::None | Durability::Data => Ok(()),
+        }
     }
 
     /// Opens the directory `name` in `parent`; `path` is the path of the directory to open. Resolves the whole path

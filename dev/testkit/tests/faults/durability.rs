@@ -1,10 +1,12 @@
 //! With durability enabled, all content (objects, and the files that describe them) is on stable storage before it gets
-//! a name.
+//! a name. At `full`, every change of names, records and settings is on stable storage when the call returns.
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, ExpectedContent, Key, MAX_TAGS, MIN_PART_BYTES,
-    MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, VersioningState,
+    Bucket, BucketDocuments, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind,
+    ExpectedContent, Key, LockConfiguration, MAX_TAGS, MIN_PART_BYTES, MultipartUploads, ObjectLocks,
+    ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, VersionId, VersioningState,
+    VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan};
 
@@ -66,7 +68,7 @@ fn nothing_is_named_before_it_is_on_stable_storage() {
         for (at, call) in calls.iter().enumerate() {
             match *call {
                 "pwrite" | "copy_file_range" => is_dirty = true,
-                "fdatasync" => (is_dirty, synced) = (false, synced + 1),
+                "fdatasync" | "fsync" => (is_dirty, synced) = (false, synced + 1),
                 "linkat" | "link_by_descriptor" | "renameat" => {
                     assert!(!is_dirty, "{name}: call {} of {calls:?}", at + 1);
                 }
@@ -74,5 +76,80 @@ fn nothing_is_named_before_it_is_on_stable_storage() {
             }
         }
         assert!(synced > 0, "{name}: {calls:?}");
+    }
+}
+
+/// An act, and the least number of synced files and directories.
+type SyncedAct = (&'static str, Act, usize);
+
+fn delete(store: &PosixStore, name: &str, version: Option<VersionId>) -> Result<()> {
+    store.delete(&bucket(), &key(name), &DeleteOptions { version, ..Default::default() }).map(drop)
+}
+
+fn set_tags(store: &PosixStore, tags: &Tags) -> Result<()> {
+    store.set_tags(&bucket(), &key("dir/k"), None, tags)
+}
+
+fn cors() -> DocumentKind {
+    DocumentKind::new("cors").unwrap()
+}
+
+/// Each put syncs the content and the directory. A kept version needs its own name first, in another directory.
+const FULL: &[SyncedAct] = &[
+    ("put below new directories", |store| put(store, "dir/below/k", &PutOptions::default()), 4),
+    ("put", |store| put(store, "dir/k", &PutOptions::default()), 2),
+    ("put over", |store| put(store, "dir/k", &PutOptions::default()), 2),
+    ("set tags", |store| set_tags(store, &Tags::from([("a".into(), "b".into())])), 1),
+    ("set long tags", |store| set_tags(store, &long().tags), 3),
+    (
+        "make a directory an object",
+        |store| store.put(&bucket(), &key("marked/"), b"", &PutOptions::default()).map(drop),
+        3,
+    ),
+    ("remove a directory", |store| delete(store, "marked/", None), 1),
+    ("set a document", |store| store.set_document(&bucket(), &cors(), b"x"), 2),
+    ("remove a document", |store| store.delete_document(&bucket(), &cors()), 1),
+    ("upload", upload, 10),
+    ("keep versions", |store| store.set_versioning(&bucket(), VersioningState::Enabled), 2),
+    ("keep a version", |store| put(store, "dir/k", &PutOptions::default()), 5),
+    ("keep another version", |store| put(store, "dir/k", &PutOptions::default()), 3),
+    ("hide", |store| delete(store, "dir/k", None), 3),
+    ("show again", |store| delete(store, "dir/k", newest(store)), 2),
+    ("make the one before the latest", |store| delete(store, "dir/k", newest(store)), 1),
+    (
+        "set a lock",
+        |store| {
+            store.set_lock_configuration(&bucket(), &LockConfiguration::default())?;
+            store.set_legal_hold(&bucket(), &key("dir/k"), None, true)
+        },
+        3,
+    ),
+];
+
+fn newest(store: &PosixStore) -> Option<VersionId> {
+    let query = VersionsQuery { prefix: "dir/k".to_owned(), ..VersionsQuery::default() };
+    Some(store.list_versions(&bucket(), &query).unwrap().versions[0].version.clone())
+}
+
+/// The directories that a call changes are not known here, so the test counts what is synced, and checks that something
+/// is synced after the last change.
+#[test]
+fn at_full_every_change_is_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = PosixConfig { durability: Durability::Full, ..PosixConfig::default() };
+    let store = PosixStore::open(dir.path(), config).unwrap();
+    store.create_bucket(&bucket()).unwrap();
+    for (name, act, least) in FULL {
+        let (done, calls) = fault::run(FaultInjectionPlan::default(), || act(&store));
+        done.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let is_sync = |call: &&str| ["fsync", "fdatasync"].contains(call);
+        let is_change = |call: &&str| {
+            ["linkat", "link_by_descriptor", "renameat", "renameat_with", "fsetxattr", "fremovexattr"]
+                .contains(call)
+        };
+        let synced = calls.iter().filter(|call| is_sync(call)).count();
+        assert!(synced >= *least, "{name}: {synced} of {least} in {calls:?}");
+        let (last_sync, last_change) = (calls.iter().rposition(is_sync), calls.iter().rposition(is_change));
+        assert!(last_sync > last_change, "{name}: {calls:?}");
     }
 }

@@ -11,7 +11,6 @@ use fordway_sys::{
 };
 
 use super::OpenUpload;
-use crate::Durability;
 use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
@@ -25,7 +24,7 @@ use crate::multipart::parts::{
 use crate::read::ObjectFile;
 use crate::record::Record;
 use crate::shared::{MAX_STALE, stat_at_server};
-use crate::stage::{FILE_MODE, StagedFile, sync_dir};
+use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
 /// An upload locked by this process, so that no other process completes or aborts it.
@@ -336,9 +335,7 @@ impl MultipartUploadManager<'_> {
         let staged = staged.kept_as(held, WHOLE)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         open_in(held, ASSEMBLED, flags, FILE_MODE).map_err(failed)?;
-        if self.inner.volume.config.durability == Durability::Full {
-            sync_dir(held).map_err(failed)?;
-        }
+        self.inner.volume.sync_names(held).map_err(failed)?;
         Ok(staged)
     }
 
