@@ -60,17 +60,16 @@ class ObjectReader(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Reads into `buffer`, and returns the number of bytes; 0 at the end of the object."""
         self._check_open()
-        with memoryview(buffer).cast("B") as room:
-            if self._position >= self._info.size or not room.nbytes:
-                return 0
-            read = self._store.get_into(
-                self._bucket,
-                self._key,
-                room,
-                start=self._position,
-                version=self._version,
-                if_match=self._info.etag,
-            )
+        if self._position >= self._info.size or not memoryview(buffer).nbytes:
+            return 0
+        read = self._store.get_into(
+            self._bucket,
+            self._key,
+            buffer,
+            start=self._position,
+            version=self._version,
+            if_match=self._info.etag,
+        )
         self._position += read
         return read
 

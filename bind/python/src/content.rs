@@ -8,7 +8,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyIterator, PyMemoryView, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
 
 use crate::store::without_interpreter;
 
@@ -96,7 +96,7 @@ pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py
 }
 
 /// Returns the buffer of an object as bytes, regardless of its item type. Errors: `TypeError` for an object without a
-/// buffer, `BufferError` for a buffer that is not contiguous.
+/// buffer, and for a buffer of references to objects; `BufferError` for a buffer that is not contiguous.
 pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
     if let Ok(buffer) = data.extract() {
         return Ok(buffer);
@@ -109,6 +109,16 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
         error.set_cause(py, Some(cause));
         error
     })?;
+    // Between colons are the names of fields.
+    let format: String = view.getattr("format")?.extract()?;
+    if format.split(':').step_by(2).any(|items| items.contains('O')) {
+        // Their bytes are addresses in this process. To overwrite them would crash it.
+        return Err(PyTypeError::new_err("the buffer has references to objects; convert it to plain items"));
+    }
+    if view.getattr("nbytes")?.extract::<usize>()? == 0 {
+        // Python's casts refuse an empty view of several dimensions.
+        return PyByteArray::new(py, b"").extract();
+    }
     let bytes = view.call_method1("cast", ("B",)).and_then(|bytes| bytes.extract());
     bytes.map_err(|cause| {
         let error = PyBufferError::new_err("the buffer must be contiguous; copy it first");

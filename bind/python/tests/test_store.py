@@ -12,6 +12,8 @@ from array import array
 from datetime import UTC, datetime
 from pathlib import Path
 
+import fsspec
+import numpy as np
 import pytest
 
 import fordway
@@ -67,6 +69,43 @@ def test_anything_else_cannot_be_put(
     with pytest.raises(error, match=says):
         store.put(BUCKET, "key", data)
     assert list(store.list(BUCKET)) == []
+
+
+def test_arrays_of_all_shapes_are_their_bytes_or_refused(store: fordway.Store, tmp_path: Path) -> None:
+    files = fsspec.filesystem("fordway", endpoint=str(tmp_path), skip_instance_cache=True)
+    square = np.arange(12, dtype=">i4").reshape(3, 4)
+    whole = (np.array(5), square, np.zeros(2, "i4,f8"), np.zeros(2, [("O", "i4")]), np.array(["ab"]))
+    empty = tuple(np.zeros(shape) for shape in ((0,), (0, 3), (3, 0), (2, 0, 3)))
+    for data in whole + empty:
+        store.put(BUCKET, "key", data)
+        with store.writer(BUCKET, "written") as writer, files.open(f"{BUCKET}/file", "wb") as file:
+            assert writer.write(data) == file.write(data) == data.nbytes
+        for key in ("key", "written", "file"):
+            assert store.get(BUCKET, key) == data.tobytes(), (key, data)
+        store.put(BUCKET, "ones", b"\1" * data.nbytes)
+        for read in (
+            lambda into: store.get_into(BUCKET, "ones", into),
+            lambda into: store.reader(BUCKET, "ones").readinto(into),
+            lambda into: store.stream(BUCKET, "ones")[0].readinto(into),
+        ):
+            into = np.zeros_like(data)
+            assert read(into) == data.nbytes and into.tobytes() == b"\1" * data.nbytes
+    store.put(BUCKET, "ones", b"\1" * 48)
+    refused = ((square.T, BufferError), (square[:, ::2], BufferError), (np.array([None] * 6), TypeError))
+    for data, error in refused:
+        before = data.copy()
+        with files.open(f"{BUCKET}/file", "wb") as file:
+            for use in (
+                lambda data: store.put(BUCKET, "key", data),
+                lambda data: store.put_many(BUCKET, [("key", data)]),
+                lambda data: store.get_into(BUCKET, "ones", data),
+                lambda data: store.reader(BUCKET, "ones").readinto(data),
+                lambda data: store.stream(BUCKET, "ones")[0].readinto(data),
+                file.write,
+            ):
+                with pytest.raises(error):
+                    use(data)
+        assert np.array_equal(data, before)
 
 
 def test_a_pickled_store_is_opened_anew(store: fordway.Store) -> None:

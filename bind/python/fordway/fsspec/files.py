@@ -150,15 +150,20 @@ class NewObject(io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         self._check_whole()
-        size = memoryview(data).nbytes
+        view = memoryview(data)
+        size = view.nbytes
+        if size and not view.c_contiguous:
+            raise BufferError("the buffer must be contiguous; copy it first")
+        if "O" in "".join(view.format.split(":")[::2]):
+            raise TypeError("the buffer has references to objects; convert it to plain items")
         # If an exception, perhaps Ctrl-C, ends this call early, data may be missing or sent twice.
         self._is_torn = True
         if len(self._buffer) + size >= self._block_bytes:
             self._send_buffer()
         if size >= self._block_bytes:
             self._writer.write(data)
-        else:
-            self._buffer += memoryview(data).cast("B")
+        elif size:
+            self._buffer += view.cast("B")
         self._written_bytes += size
         self._is_torn = False
         return size
