@@ -9,7 +9,8 @@ use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, rename, stat, write_all_at,
+    Errno, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, rename, stat, sync_all,
+    write_all_at,
 };
 
 use crate::area::read_small;
@@ -93,5 +94,7 @@ pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = open_in(&dir, &name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
     write_all_at(&file, format!("{NAME}{VERSION}\n").as_bytes(), 0).map_err(failed)?;
+    // An empty file would make the root unusable after a power cut.
+    sync_all(&file).map_err(failed)?;
     rename(&dir, &name, &dir, FORMAT).map_err(failed)
 }

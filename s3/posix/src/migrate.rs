@@ -4,6 +4,7 @@
 //! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
 //! which contain the inodes that the objects' files had in the original root.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use fordway_store::{Bucket, Result};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, file_user, name_to_text, open_in, set_group, set_mode,
-    set_owner, stat,
+    EntryKind, Errno, FileStat, Mode, OFlags, file_user, link, name_to_text, open_in, remove_file, set_group,
+    set_mode, set_owner, stat, stat_in,
 };
 
 use crate::actors::RoleCache;
@@ -24,7 +25,8 @@ use crate::layout::{
 };
 use crate::record::{ContentSeal, Record};
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute};
+use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute, sidecar_name};
+use crate::stage::hidden_name;
 use crate::volume::StoreRootDirectory;
 use crate::{PosixStore, PosixStoreState, format};
 
@@ -77,7 +79,14 @@ fn migrate_owners(
         volume.open_dir(bucket.as_str()).and_then(stat).map_err(|e| from_errno(e, "opening the bucket"))?;
     let path = private_dir(bucket);
     match volume.open_to_scan(&path) {
-        Ok(dir) => migrate_dir(&of, (&dir, &path), 0, tell),
+        Ok(dir) => {
+            migrate_dir(&of, (&dir, &path), 0, tell)?;
+            // An earlier run may have been interrupted after it had made the directory.
+            if TrustedOwner::of(&of).is_some() && stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
+                volume.open_shared_file(bucket, LOCKS)?;
+            }
+            Ok(())
+        }
         // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could lock out
         // the others.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
@@ -180,7 +189,8 @@ type VersionIdentity = (u64, i64, String, String);
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, Record>;
 
-/// Rewrites each record that is in a sidecar file, under the current inode of the object's file.
+/// Rewrites each record that is in a sidecar file, under the current inode of the object's file. A record whose sidecar
+/// file is replaced keeps another name until all are rewritten, so that a run that was interrupted can be repeated.
 fn rebind_sidecars(
     inner: &Arc<PosixStoreState>,
     bucket: &Bucket,
@@ -190,12 +200,30 @@ fn rebind_sidecars(
     if records.is_empty() {
         return Ok(());
     }
+    let meta = inner.volume.open_to_scan(&meta_dir(bucket));
+    let meta = meta.map_err(|errno| from_errno(errno, "opening .fordway/meta"))?;
+    let rebinding = Rebinding { inner, records, meta, displaced: RefCell::default() };
     for area in BucketArea::all(bucket) {
         if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
-            rebind_in(inner, &area, (&dir, &area.top), &records, tell)?;
+            rebinding.rebind_in(&area, (&dir, &area.top), tell)?;
         }
     }
+    // Names that cannot be removed are left to `gc`.
+    let Rebinding { meta, displaced, .. } = rebinding;
+    for name in displaced.into_inner() {
+        let _ = remove_file(&meta, &name);
+    }
     Ok(())
+}
+
+/// The work of binding the sidecar files of one bucket to their objects again.
+struct Rebinding<'r> {
+    inner: &'r Arc<PosixStoreState>,
+    records: SidecarRecords,
+    /// The directory of the sidecar files.
+    meta: File,
+    /// Further names of sidecar files that were replaced.
+    displaced: RefCell<Vec<String>>,
 }
 
 fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<SidecarRecords> {
@@ -214,60 +242,67 @@ fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Sidecar
     Ok(records)
 }
 
-fn rebind_in(
-    inner: &Arc<PosixStoreState>,
-    area: &BucketArea,
-    (dir, path): (&File, &str),
-    records: &SidecarRecords,
-    tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
-) -> Result<()> {
-    let read = each_entry(dir, |name, kind| {
-        let text = name_to_text(name);
-        if area.is_private(path, name) {
-            return Ok(());
-        }
-        match known_kind(dir, &text, kind) {
-            EntryKind::Dir => {
-                let Some(below) = path_of_child(area.bucket, path, &text) else { return Ok(()) };
-                match open_child(dir, &text) {
-                    Ok(child) => rebind_in(inner, area, (&child, &below), records, tell),
-                    Err(_) => Ok(()),
-                }
+impl Rebinding<'_> {
+    fn rebind_in(
+        &self,
+        area: &BucketArea,
+        (dir, path): (&File, &str),
+        tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
+    ) -> Result<()> {
+        let read = each_entry(dir, |name, kind| {
+            let text = name_to_text(name);
+            if area.is_private(path, name) {
+                return Ok(());
             }
-            EntryKind::File => rebind(inner, area.bucket, (dir, &text), records)?
-                .map_or(Ok(()), |done| tell(MigrationStep { path: join(path, &text), done })),
-            _ => Ok(()),
-        }
-    })?;
-    read.map_err(|errno| from_errno(errno, "reading the bucket"))
-}
-
-/// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description of
-/// the change, if one was made.
-fn rebind(
-    inner: &Arc<PosixStoreState>,
-    bucket: &Bucket,
-    (dir, name): (&File, &str),
-    records: &SidecarRecords,
-) -> Result<Option<&'static str>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
-    let Ok(state) = stat(&file) else { return Ok(None) };
-    let Some(short) = short_record(&file, &state) else { return Ok(None) };
-    // An error is ignored here: `fsck` reports damage.
-    if inner
-        .volume
-        .read_sidecar(bucket, &state)
-        .is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short)))
-    {
-        return Ok(None);
+            match known_kind(dir, &text, kind) {
+                EntryKind::Dir => {
+                    let Some(below) = path_of_child(area.bucket, path, &text) else { return Ok(()) };
+                    match open_child(dir, &text) {
+                        Ok(child) => self.rebind_in(area, (&child, &below), tell),
+                        Err(_) => Ok(()),
+                    }
+                }
+                EntryKind::File => self
+                    .rebind(area.bucket, (dir, &text))?
+                    .map_or(Ok(()), |done| tell(MigrationStep { path: join(path, &text), done })),
+                _ => Ok(()),
+            }
+        })?;
+        read.map_err(|errno| from_errno(errno, "reading the bucket"))
     }
-    match identity_of(&short).and_then(|identity| records.get(&identity)) {
-        Some(record) => {
-            inner.write_sidecar(bucket, &state, record)?;
-            Ok(Some("bound to its metadata again"))
+
+    /// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description
+    /// of the change, if one was made.
+    fn rebind(&self, bucket: &Bucket, (dir, name): (&File, &str)) -> Result<Option<&'static str>> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
+        let Ok(state) = stat(&file) else { return Ok(None) };
+        let Some(short) = short_record(&file, &state) else { return Ok(None) };
+        // An error is ignored here: `fsck` reports damage.
+        let found = self.inner.volume.read_sidecar(bucket, &state);
+        if found.is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short))) {
+            return Ok(None);
         }
-        None => Ok(None),
+        match identity_of(&short).and_then(|identity| self.records.get(&identity)) {
+            Some(record) => {
+                self.keep_displaced(&sidecar_name(state.inode))?;
+                self.inner.write_sidecar(bucket, &state, record)?;
+                Ok(Some("bound to its metadata again"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Gives the sidecar file `name`, which is about to be replaced, another name: it may hold the record of an object
+    /// that has not been bound to it yet. Any number is a name that is read again.
+    fn keep_displaced(&self, name: &str) -> Result<()> {
+        let other = hidden_name()?;
+        match link(&self.meta, name, &self.meta, &other) {
+            Ok(()) => self.displaced.borrow_mut().push(other),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(from_errno(errno, "keeping the metadata of another object")),
+        }
+        Ok(())
     }
 }
 

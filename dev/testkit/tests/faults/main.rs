@@ -6,6 +6,7 @@ mod calls;
 mod crash;
 mod durability;
 mod errors;
+mod migrate;
 mod missing;
 mod uploads;
 mod way;
