@@ -1,7 +1,6 @@
 //! Opens the lane for a host name and credentials, once per process.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::ptr;
@@ -111,7 +110,7 @@ pub(crate) fn set_default_host(host: Option<&str>) {
 }
 
 /// A [`EndpointSettings`] that owns its texts.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 struct OwnedEndpointSettings {
     texts: [Option<String>; 5],
     settings: (bool, bool, u32),
@@ -199,11 +198,16 @@ impl EndpointSettings<&str> {
     }
 }
 
+/// The maximum number of open lanes, apart from those in use and the last one of each thread. A program whose credentials
+/// change often would otherwise keep the connections of all of them.
+const LANES_MAX: usize = 32;
+
 /// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
 /// the child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
 struct SharedStorePool {
-    lanes: Mutex<HashMap<OwnedEndpointSettings, Lane>>,
+    /// The lane that was used last is at the end.
+    lanes: Mutex<Vec<(OwnedEndpointSettings, Lane)>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
     /// The pool of the parent process, kept reachable so that leak detectors do not report it.
@@ -231,13 +235,22 @@ impl SharedStorePool {
     fn open(&self, address: &EndpointSettings<&str>) -> Result<Lane> {
         let key = address.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lane) = lanes.get(&key) {
-            return Ok(lane.clone());
-        }
-        // The lock may be held here, because opening a lane runs no callback and makes no connection.
-        let lane = fordway_lanes::open(&address.options())?;
-        tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
-        lanes.insert(key, lane.clone());
+        let known = lanes.iter().position(|(opened, _)| *opened == key);
+        let entry = match known {
+            Some(at) => lanes.remove(at),
+            None => {
+                // The lock may be held here, because opening a lane runs no callback and makes no connection.
+                let lane = fordway_lanes::open(&address.options())?;
+                tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
+                (key, lane)
+            }
+        };
+        let lane = entry.1.clone();
+        lanes.push(entry);
+        let oldest = (lanes.len() > LANES_MAX).then(|| lanes.remove(0));
+        // Closing a lane may take time, so no lock is held meanwhile.
+        drop(lanes);
+        drop(oldest);
         Ok(lane)
     }
 }
@@ -337,5 +350,23 @@ mod tests {
         let (a, b, again) = (at(Some("a")).unwrap(), at(Some("b")).unwrap(), at(Some("a")).unwrap());
         assert!(std::sync::Arc::ptr_eq(&a.store, &again.store));
         assert!(!std::sync::Arc::ptr_eq(&a.store, &b.store));
+    }
+
+    #[test]
+    fn lanes_that_were_not_used_lately_are_closed() {
+        let pool = SharedStorePool::default();
+        let open = |key: &str| {
+            let keys = (Some(key), Some(key));
+            let host = Some("127.0.0.1:9");
+            pool.open(&EndpointSettings { host, access_key: keys.0, secret_key: keys.1, ..NOWHERE }).unwrap()
+        };
+        let (used, unused) = (open("used"), open("unused"));
+        for number in 0..2 * LANES_MAX {
+            open(&number.to_string());
+            open("used");
+        }
+        assert_eq!(pool.lanes.lock().unwrap().len(), LANES_MAX);
+        assert!(std::sync::Arc::ptr_eq(&used.store, &open("used").store));
+        assert!(!std::sync::Arc::ptr_eq(&unused.store, &open("unused").store));
     }
 }
