@@ -57,8 +57,8 @@ pub struct RangeReadArgs {
     /// Maximum number of connections to the server
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
-    /// HTTP version for http(s) files: 1.1, or 2 (negotiated by TLS, or with prior knowledge), which multiplexes
-    /// requests over one connection
+    /// HTTP version for http(s) files: 1.1; 2 (negotiated by TLS, or with prior knowledge), which multiplexes requests
+    /// over one connection; or 3, which does so over QUIC
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
     /// Time limit for an operation (opening the file, or one call), including retries and waits, such as 30s or 5m

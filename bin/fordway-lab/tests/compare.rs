@@ -79,17 +79,19 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// The gateway with TLS and the gateway over HTTP/2 must each have a row, in addition to the row of the plain gateway.
+/// Gateways with TLS and over HTTP/2 and 3 must each have a row, in addition to the row of the plain gateway.
 #[test]
-fn tls_and_http2_are_rows() {
+fn tls_and_newer_versions_are_rows() {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
     let ran =
-        compare(dir.path(), &["--lane", "http", "--lane", "https", "--lane", "http2"]).output().unwrap();
+        compare(dir.path(), &["--lane", "http", "--lane", "https", "--lane", "http2", "--lane", "http3"])
+            .output()
+            .unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let run = RunDocument::read(&dir.path().join("compare.run")).unwrap();
     let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
-    assert_eq!(lanes, ["http", "https", "http2"]);
+    assert_eq!(lanes, ["http", "https", "http2", "http3"]);
     assert!(run.lanes[1].description.contains("TLS") && run.lanes[2].description.contains("HTTP/2"));
     for row in &run.summaries {
         assert!(row.operations > 0 && row.errors == 0, "{} {}", row.phase, row.lane);

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store, SignatureVersion};
+use fordway_http::vector::Fragment;
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, TlsCertificate, Users};
-use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, MultipartUploads, Objects, PutOptions};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
+use fordway_store::{
+    Bucket, ETagPolicy, ErrorKind, GetOptions, Key, MemoryStore, MultipartUploads, Objects, PutOptions,
+};
 use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
 use proptest::prelude::*;
@@ -23,6 +26,18 @@ fn open_with(
     http: HttpVersion,
     certificate: Option<Certificate>,
 ) -> StoreFixture {
+    let (client, server) = open_s3(signature, http, certificate);
+    StoreFixture::new(client, server)
+}
+
+/// What must exist as long as a client uses a server.
+type ServerFixture = (RunningGateway, tempfile::TempDir, Option<Certificate>);
+
+fn open_s3(
+    signature: SignatureVersion,
+    http: HttpVersion,
+    certificate: Option<Certificate>,
+) -> (S3Store, ServerFixture) {
     let dir = tempfile::tempdir().unwrap();
     let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
     let store = Arc::new(PosixStore::open(dir.path(), config).unwrap());
@@ -31,7 +46,8 @@ fn open_with(
     let listen = "127.0.0.1:0".parse().unwrap();
     let signature_v2 = signature == SignatureVersion::V2;
     let tls = certificate.as_ref().map(Certificate::load);
-    let config = GatewayConfig { signature_v2, tls, ..GatewayConfig::new(listen) };
+    let http3 = http == HttpVersion::Http3;
+    let config = GatewayConfig { signature_v2, tls, http3, ..GatewayConfig::new(listen) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let endpoint = format!("{scheme}://{}", gateway.local_addr());
@@ -39,8 +55,7 @@ fn open_with(
     if let Some(certificate) = &certificate {
         config.tls_roots = TlsRoots::File(certificate.path("cert"));
     }
-    let client = S3Store::new(config).unwrap();
-    StoreFixture::new(client, (gateway, dir, certificate))
+    (S3Store::new(config).unwrap(), (gateway, dir, certificate))
 }
 
 /// A certificate for the loopback address and its key.
@@ -97,6 +112,75 @@ mod over_http2_and_tls {
         HttpVersion::Http2,
         Some(Certificate::new())
     ));
+}
+
+mod over_http3 {
+    use super::*;
+
+    fordway_testkit::conformance_suite!(open_with(
+        SignatureVersion::V4,
+        HttpVersion::Http3,
+        Some(Certificate::new())
+    ));
+}
+
+/// Requests of a vectored read are in flight at once, each in a stream of its own, and bodies exceed every buffer on the
+/// way.
+#[test]
+fn large_objects_and_many_ranges_go_over_http3() {
+    let (client, _server) = open_s3(SignatureVersion::V4, HttpVersion::Http3, Some(Certificate::new()));
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    client.create_bucket(&bucket).unwrap();
+    let content: Vec<u8> = (0..10_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    client.put(&bucket, &key, &content, &PutOptions::default()).unwrap();
+    let mut whole = Vec::new();
+    client.read(&bucket, &key, &GetOptions::default(), &mut whole).unwrap();
+    assert!(whole == content);
+    let file = client.open_file(&bucket, &key).unwrap();
+    let mut buffers = vec![[0_u8; 100]; 1_000];
+    let start = |at: usize| at * 39_989;
+    let mut fragments: Vec<_> = buffers
+        .iter_mut()
+        .enumerate()
+        .map(|(at, buffer)| Fragment { offset: start(at) as u64, buffer: &mut buffer[..] })
+        .collect();
+    file.read_ranges(&mut fragments).unwrap();
+    for (at, buffer) in buffers.iter().enumerate() {
+        assert!(buffer[..] == content[start(at)..start(at) + 100], "range {at}");
+    }
+}
+
+/// HTTP/3 needs TLS, a server that supports it, and a certificate that the client trusts.
+#[test]
+fn http3_without_what_it_needs_is_an_error() {
+    let certificate = Certificate::new();
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let serve = |http3| {
+        let users = Users::one(AccessKeyPair::generate().unwrap(), Arc::new(MemoryStore::default()));
+        let config = GatewayConfig { tls: Some(certificate.load()), http3, ..GatewayConfig::new(listen) };
+        Gateway::bind(users, config).unwrap().spawn().unwrap()
+    };
+    let ask = |endpoint: String, trusts: bool| {
+        let mut config = S3Config {
+            http: HttpVersion::Http3,
+            ..S3Config::new(endpoint, "us-east-1", S3Credentials::Anonymous)
+        };
+        config.max_retries = 0;
+        config.timeouts.connect = Duration::from_millis(500);
+        if trusts {
+            config.tls_roots = TlsRoots::File(certificate.path("cert"));
+        }
+        S3Store::new(config).unwrap().list_buckets().unwrap_err()
+    };
+    let (with, without) = (serve(true), serve(false));
+    let error = ask(format!("http://{}", with.local_addr()), true);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("https://"), "{error}");
+    let error = ask(format!("https://{}", with.local_addr()), false);
+    assert_eq!(error.kind(), ErrorKind::BadResponse, "{error}");
+    let error = ask(format!("https://{}", without.local_addr()), true);
+    assert!([ErrorKind::Timeout, ErrorKind::Unavailable].contains(&error.kind()), "{error}");
+    assert_eq!(ask(format!("https://{}", with.local_addr()), true).kind(), ErrorKind::AccessDenied);
 }
 
 /// The first bytes that the client sends show which HTTP version it uses.

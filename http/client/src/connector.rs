@@ -23,6 +23,8 @@ use rustls::{
 use super::connection::BufferedConnection;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
+#[cfg(feature = "http3")]
+use super::http3;
 use super::proxy::ProxySettings;
 use super::socket::TcpSocket;
 use super::{HttpVersion, SessionCredentials, Timeouts};
@@ -51,6 +53,8 @@ impl Connector {
             HttpVersion::Http1 => b"http/1.1",
             #[cfg(feature = "http2")]
             HttpVersion::Http2 => b"h2",
+            #[cfg(feature = "http3")]
+            HttpVersion::Http3 => b"h3",
         };
         #[cfg(feature = "http2")]
         let http2 = Http2OnlyOrigins {
@@ -92,7 +96,22 @@ impl Connector {
             },
             #[cfg(feature = "http2")]
             HttpVersion::Http2 => self.multiplexed(origin, &self.tls),
+            #[cfg(feature = "http3")]
+            HttpVersion::Http3 => self.over_quic(origin),
         }
+    }
+
+    /// Opens an HTTP/3 connection. Errors: `InvalidArgument` if the origin has a proxy, because none carries QUIC.
+    #[cfg(feature = "http3")]
+    fn over_quic(&self, origin: &Origin) -> Result<BufferedConnection> {
+        if self.proxies.of(origin)?.is_some() {
+            let detail = format!(
+                "HTTP/3 does not go through a proxy; use HTTP 1.1 or 2 for {origin}, or add it to NO_PROXY"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
+        }
+        let socket = http3::connect(origin, &self.timeouts, &self.tls)?;
+        Ok(BufferedConnection::plain(socket, self.timeouts))
     }
 
     /// Opens an HTTP/1.1 connection over TLS.

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client, with optional HTTP/2, on blocking sockets in the calling thread.
+//! An HTTP/1.1 client, with optional HTTP/2 and 3, on blocking sockets in the calling thread.
 //!
 //! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body are sent together, the
 //! response's head is parsed in the receive buffer, and a large body is received straight into the caller's buffer.
@@ -9,8 +9,12 @@ mod connection;
 mod connector;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+#[cfg(any(feature = "http2", feature = "http3"))]
+mod heads;
 #[cfg(feature = "http2")]
 mod http2;
+#[cfg(feature = "http3")]
+mod http3;
 mod proxy;
 pub mod replicas;
 mod response;
@@ -37,6 +41,8 @@ pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
     pub use crate::connector::TlsConnector;
+    #[cfg(feature = "http3")]
+    pub use crate::http3::open_quic;
     pub use crate::response::ResponseHead;
     pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};
     pub use crate::socket::TcpSocket;
@@ -51,6 +57,9 @@ pub enum HttpVersion {
     /// HTTP/2: by prior knowledge without TLS, by ALPN with TLS. Calls to a server that does not support HTTP/2 fail.
     #[cfg(feature = "http2")]
     Http2,
+    /// HTTP/3, over TLS only. Calls to a server that does not support HTTP/3 fail.
+    #[cfg(feature = "http3")]
+    Http3,
 }
 
 impl HttpVersion {
@@ -60,19 +69,23 @@ impl HttpVersion {
             HttpVersion::Http1 => "1.1",
             #[cfg(feature = "http2")]
             HttpVersion::Http2 => "2",
+            #[cfg(feature = "http3")]
+            HttpVersion::Http3 => "3",
         }
     }
 
-    /// Parses a version number, `1.1` or `2`. Errors: `InvalidArgument`.
+    /// Parses a version number, `1.1`, `2` or `3`. Errors: `InvalidArgument`.
     pub fn named(number: &str) -> Result<Self> {
         match number {
             "1.1" => Ok(HttpVersion::Http1),
             #[cfg(feature = "http2")]
             "2" => Ok(HttpVersion::Http2),
+            #[cfg(feature = "http3")]
+            "3" => Ok(HttpVersion::Http3),
             other => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "this program does not support HTTP {other:?}; use 1.1, or 2 if the program was built with it"
+                    "this program does not support HTTP {other:?}; use 1.1, or 2 or 3 if the program was built with it"
                 ),
             )),
         }

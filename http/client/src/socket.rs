@@ -3,6 +3,8 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+#[cfg(feature = "http3")]
+use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,19 @@ impl TcpSocket {
             }
         }
         Err(last)
+    }
+
+    /// Wraps one end of a pair of sockets, whose other end this process serves. Errors: `Io`.
+    #[cfg(feature = "http3")]
+    pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts) -> Result<Self> {
+        let (stream, read_timeout, write_timeout) =
+            (TcpStream::from(end), timeouts.first_byte, timeouts.progress);
+        let set = || -> io::Result<()> {
+            stream.set_read_timeout(Some(fordway_sys::wait_at_most(read_timeout)))?;
+            stream.set_write_timeout(Some(fordway_sys::wait_at_most(write_timeout)))
+        };
+        set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
+        Ok(TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 })
     }
 
     /// Wraps a stream from another program on the same machine; sets no options.

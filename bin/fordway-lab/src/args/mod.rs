@@ -170,6 +170,9 @@ pub(crate) enum LaneArg {
     Https,
     /// S3 over HTTP/2 without TLS
     Http2,
+    /// S3 over HTTP/3, with a gateway and a certificate that the command creates
+    #[cfg(feature = "http3")]
+    Http3,
 }
 
 /// Options of `ledger`.

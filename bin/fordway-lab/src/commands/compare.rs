@@ -348,11 +348,13 @@ impl ComparedLanes {
                 );
                 Ok(Box::new(StoreTarget::new(lane, gateway.client()?, bucket, Some(gateway.pid()))?))
             }
-            LaneArg::Http | LaneArg::Https | LaneArg::Http2 => {
+            _ => {
                 let gateway = self.gateway(lane, args, root)?;
                 let protocol = match lane {
                     LaneArg::Https => "HTTP/1.1 and TLS",
                     LaneArg::Http2 => "HTTP/2",
+                    #[cfg(feature = "http3")]
+                    LaneArg::Http3 => "HTTP/3",
                     _ => "HTTP/1.1",
                 };
                 let description =
@@ -376,6 +378,8 @@ impl ComparedLanes {
                     LaneArg::Http2 => {
                         GatewayProcess::start(root, etag, durability)?.asked_in(HttpVersion::Http2)
                     }
+                    #[cfg(feature = "http3")]
+                    LaneArg::Http3 => GatewayProcess::start_http3(root, etag, durability)?,
                     _ => GatewayProcess::start(root, etag, durability)?,
                 };
                 self.gateways.push((lane, gateway));

@@ -92,8 +92,19 @@ impl GatewayProcess {
 
     /// Like [`start`](Self::start), with TLS.
     pub(super) fn start_tls(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        let certificate = LoopbackCertificate::make()?;
+        Self::start_secure(command("serve", root, etag, durability)?)
+    }
+
+    /// Like [`start_tls`](Self::start_tls), over HTTP/3.
+    #[cfg(feature = "http3")]
+    pub(super) fn start_http3(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
+        command.arg("--http3");
+        Ok(Self::start_secure(command)?.asked_in(HttpVersion::Http3))
+    }
+
+    fn start_secure(mut command: Command) -> Result<Self> {
+        let certificate = LoopbackCertificate::make()?;
         command.arg("--tls-cert").arg(certificate.path()).arg("--tls-key").arg(certificate.key_path());
         Self::start_http(command, Some(certificate), LOOPBACK)
     }

@@ -61,6 +61,7 @@ fn start(version: HttpVersion, content: Vec<u8>, script: ResponseFaultScript) ->
     match version {
         HttpVersion::Http1 => HostileServer::start(content, script),
         HttpVersion::Http2 => HostileServer::start_http2(content, script),
+        HttpVersion::Http3 => panic!("the hostile server does not support HTTP/3"),
     }
 }
 

@@ -18,11 +18,11 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::ProcessIdentity;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
-use http::{HeaderName, Method, Request, Response, Uri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
 use super::connector::TlsConnector;
+use super::heads::{head_of_response, request_of_head};
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
@@ -240,7 +240,9 @@ impl Http2Connection {
             Http2ExchangeState::Receiving(at_hand, body) => (at_hand, body),
             Http2ExchangeState::Waiting(response) | Http2ExchangeState::Sending(_, _, response) => {
                 let answer = self.drive(async { response.await.map_err(cut) })?;
-                (Bytes::from(head_of_answer(&answer)), answer.into_body())
+                let mut head = head_of_response(&answer);
+                head.extend_from_slice(b"\r\n");
+                (Bytes::from(head), answer.into_body())
             }
             Http2ExchangeState::Idle => return Ok(0),
         };
@@ -346,60 +348,4 @@ fn looking() -> Context<'static> {
 /// Returns the error for a connection or stream that ended early.
 fn cut(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
-}
-
-/// The maximum number of headers in a request.
-const HEADERS_MAX: usize = 128;
-
-/// Converts an HTTP/1.1 head to an HTTP/2 request; `None` if it is not a valid head.
-fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut parsed = httparse::Request::new(&mut headers);
-    parsed.parse(head).ok()?;
-    let host = parsed.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"))?;
-    let scheme = if is_tls { "https" } else { "http" };
-    let uri =
-        Uri::builder().scheme(scheme).authority(host.value).path_and_query(parsed.path?).build().ok()?;
-    let mut request = Request::builder().method(Method::from_bytes(parsed.method?.as_bytes()).ok()?).uri(uri);
-    for header in parsed.headers.iter().filter(|header| !header.name.eq_ignore_ascii_case("host")) {
-        request = request.header(HeaderName::from_bytes(header.name.as_bytes()).ok()?, header.value);
-    }
-    request.body(()).ok()
-}
-
-/// Returns a response head in HTTP/1.1 form.
-fn head_of_answer(answer: &Response<RecvStream>) -> Vec<u8> {
-    let mut text = Vec::with_capacity(1024);
-    let mut put = |piece: &[u8]| text.extend_from_slice(piece);
-    put(b"HTTP/1.1 ");
-    put(answer.status().as_str().as_bytes());
-    put(b"\r\n");
-    for (name, value) in answer.headers() {
-        put(name.as_str().as_bytes());
-        put(b": ");
-        put(value.as_bytes());
-        put(b"\r\n");
-    }
-    put(b"\r\n");
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_head_keeps_all_that_it_says() {
-        let head =
-            b"PUT /b/a%20b?x=1 HTTP/1.1\r\nHost: h:9\r\nContent-Length: 5\r\nx-amz-meta-a: 1, 2\r\n\r\n";
-        let request = request_of_head(head, true).unwrap();
-        assert_eq!(
-            (request.method().as_str(), request.uri().to_string().as_str()),
-            ("PUT", "https://h:9/b/a%20b?x=1")
-        );
-        let headers: Vec<_> =
-            request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
-        assert_eq!(headers, [("content-length", "5"), ("x-amz-meta-a", "1, 2")]);
-        assert!(super::request_of_head(b"GET / HTTP/1.1\r\n\r\n", true).is_none(), "there is no host");
-    }
 }

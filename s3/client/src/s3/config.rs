@@ -62,7 +62,7 @@ pub struct S3Config {
     pub signature: SignatureVersion,
     /// The addressing style: which part of a request names the bucket.
     pub addressing: BucketAddressing,
-    /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1` or `2`.
+    /// The HTTP version, from `FORDWAY_HTTP_VERSION`: `1.1`, `2` or `3`.
     pub http: HttpVersion,
     /// The timeouts of connections.
     pub timeouts: Timeouts,

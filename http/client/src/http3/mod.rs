@@ -1,0 +1,183 @@
+//! HTTP/3 (RFC 9114): requests over QUIC. To its caller, a connection is an HTTP/1.1 connection: a thread translates
+//! between one end of a pair of sockets and QUIC. Pipelining, polling, framing and timeouts therefore work as on any
+//! other connection, and each request still has a QUIC stream of its own.
+//!
+//! Cost, compared with HTTP/1.1: one thread per connection, and for each message two more copies and thread hops.
+
+mod bridge;
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use fordway_store::{Error, ErrorKind, Result};
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ConnectionError, TransportConfig, VarInt};
+use tokio::task::{JoinSet, LocalSet};
+
+use super::connector::TlsConnector;
+use super::socket::TcpSocket;
+use super::{Origin, Timeouts};
+
+/// The flow-control window per request and per connection, as large as that of HTTP/2. It costs memory only if the
+/// caller reads more slowly than the server sends.
+const WINDOW_BYTES: u32 = 64 << 20;
+/// The delay before the next address of a host is tried (RFC 8305 section 8). Waiting for the handshake to fail would
+/// take too long: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is longer than
+/// ours.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
+/// How long the end of a connection may take, so that the server learns of it.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// Connects, and returns the end of the pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`; `BadResponse` for
+/// an untrusted certificate; `InvalidArgument`.
+pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<TcpSocket> {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("setting up HTTP/3 with {origin}")).caused_by(error)
+    };
+    let config = quic_config(origin, tls)?;
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    theirs.set_nonblocking(true).map_err(failed)?;
+    let (report, outcome) = sync_channel(1);
+    let (host, limit) = (origin.clone(), timeouts.connect);
+    let run = move || translate(&host, config, (theirs, limit), &report);
+    std::thread::Builder::new().name("http3".to_owned()).spawn(run).map_err(failed)?;
+    wait_for(&outcome, origin, limit)?;
+    TcpSocket::bridged(OwnedFd::from(ours), timeouts)
+}
+
+/// Waits until the handshake has ended. Errors: its failure; `Timeout`, `Interrupted`.
+fn wait_for(outcome: &Receiver<Result<()>>, origin: &Origin, limit: Duration) -> Result<()> {
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match outcome.recv_timeout(fordway_sys::wait_at_most(left)) {
+            Ok(connected) => return connected,
+            Err(RecvTimeoutError::Timeout) if !left.is_zero() => {
+                fordway_sys::after_signal().map_err(|_| {
+                    Error::new(ErrorKind::Interrupted, "a signal arrived during the handshake")
+                })?;
+            }
+            Err(RecvTimeoutError::Timeout) => return Err(not_in_time(origin, limit)),
+            Err(RecvTimeoutError::Disconnected) => return Err(ErrorKind::Internal.into()),
+        }
+    }
+}
+
+fn not_in_time(origin: &Origin, limit: Duration) -> Error {
+    Error::new(ErrorKind::Timeout, format!("{origin} did not complete a QUIC handshake within {limit:?}"))
+}
+
+/// Runs a connection until either side ends it. Reports the outcome of the handshake.
+fn translate(
+    origin: &Origin,
+    config: quinn::ClientConfig,
+    (socket, limit): (UnixStream, Duration),
+    report: &SyncSender<Result<()>>,
+) {
+    let failed = |error: std::io::Error| {
+        Error::new(ErrorKind::Io, format!("setting up HTTP/3 with {origin}")).caused_by(error)
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(report.send(Err(failed(error)))),
+    };
+    LocalSet::new().block_on(&runtime, async {
+        let connected = tokio::time::timeout(limit, connect_quic(origin, config)).await;
+        let connected = connected.unwrap_or_else(|_| Err(not_in_time(origin, limit)));
+        let socket = tokio::net::UnixStream::from_std(socket).map_err(failed);
+        match connected.and_then(|quic| Ok((quic, socket?))) {
+            Ok((quic, socket)) => {
+                if report.send(Ok(())).is_ok() {
+                    bridge::run(socket, &quic).await;
+                }
+                quic.close(VarInt::from_u32(0x100), b"");
+                // Without this wait, the runtime could end before the packet is sent.
+                tokio::time::sleep(FAREWELL).await;
+            }
+            Err(error) => drop(report.send(Err(error))),
+        }
+    });
+}
+
+/// Returns the configuration of QUIC connections to `origin`. Errors: `InvalidArgument`.
+fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfig> {
+    if !origin.tls {
+        let detail =
+            format!("HTTP/3 is always encrypted; write {origin} with https://, or use HTTP 1.1 or 2");
+        return Err(Error::new(ErrorKind::InvalidArgument, detail));
+    }
+    let crypto = QuicClientConfig::try_from(tls.config()?)
+        .map_err(|error| Error::new(ErrorKind::Internal, "setting up QUIC").caused_by(error))?;
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
+    transport.send_window(u64::from(WINDOW_BYTES));
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
+/// Opens a QUIC connection for HTTP/3, in a [`LocalSet`]: to whichever address of the host completes the handshake
+/// first. Errors: as [`connect`], without a time limit.
+pub async fn open_quic(origin: &Origin, tls: &TlsConnector) -> Result<quinn::Connection> {
+    connect_quic(origin, quic_config(origin, tls)?).await
+}
+
+async fn connect_quic(origin: &Origin, config: quinn::ClientConfig) -> Result<quinn::Connection> {
+    let unreachable = |error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, format!("no QUIC connection to {origin}")).caused_by(error)
+    };
+    let addresses = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
+    let mut attempts = JoinSet::new();
+    for (rank, address) in (0..).zip(addresses.map_err(unreachable)?) {
+        let (config, origin) = (config.clone(), origin.clone());
+        attempts.spawn_local(async move {
+            tokio::time::sleep(NEXT_ADDRESS_AFTER * rank).await;
+            connect_to(address, config, &origin).await
+        });
+    }
+    let mut last = Error::new(ErrorKind::Unavailable, format!("{origin} has no address"));
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => last = error,
+            Err(error) => last = unreachable(std::io::Error::other(error)),
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(
+    address: SocketAddr,
+    config: quinn::ClientConfig,
+    origin: &Origin,
+) -> Result<quinn::Connection> {
+    let failed = |kind| Error::new(kind, format!("no QUIC connection to {origin}"));
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let endpoint =
+        quinn::Endpoint::client(any).map_err(|error| failed(ErrorKind::Unavailable).caused_by(error))?;
+    let connecting = endpoint
+        .connect_with(config, address, &origin.host)
+        .map_err(|error| failed(ErrorKind::InvalidArgument).caused_by(error))?;
+    connecting.await.map_err(|error| {
+        let kind = match &error {
+            ConnectionError::TransportError(told) if is_of_tls(told.code) => ErrorKind::BadResponse,
+            ConnectionError::ConnectionClosed(told) if is_of_tls(told.error_code) => ErrorKind::BadResponse,
+            ConnectionError::TimedOut => ErrorKind::Timeout,
+            _ => ErrorKind::Unavailable,
+        };
+        failed(kind).caused_by(error)
+    })
+}
+
+/// Returns whether the TLS handshake failed (RFC 9001 section 4.8): the certificate is not trusted, or the server does
+/// not support HTTP/3. Another attempt would not help.
+fn is_of_tls(code: quinn::TransportErrorCode) -> bool {
+    (0x100..0x200).contains(&u64::from(code))
+}
