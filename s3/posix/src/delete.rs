@@ -215,7 +215,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
         remove: impl FnOnce() -> bool,
     ) -> bool {
-        if !contents.has_markers {
+        // The bucket's first marker may have been created since.
+        if !contents.has_markers && self.volume.contents(bucket).is_ok_and(|now| !now.has_markers) {
             return remove();
         }
         let key = path.get(bucket.as_str().len() + 1..).and_then(|path| Key::new(format!("{path}/")).ok());

@@ -72,6 +72,8 @@ impl StoreRootDirectory {
         }
         self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
+        // A delete that does not know of markers would remove the directory as an empty one.
+        self.private.outlast(&contents);
         Ok(())
     }
 }

@@ -140,7 +140,13 @@ impl PosixStoreState {
         // This takes the lock of a key with this name; no object with that key needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
-            self.write_versioning(bucket, change(VersioningSetting { versioning, object_lock })?)
+            let before = VersioningSetting { versioning, object_lock };
+            let setting = change(before)?;
+            self.write_versioning(bucket, setting)?;
+            if setting != before {
+                self.volume.private.outlast(&contents);
+            }
+            Ok(())
         })
     }
 

@@ -23,7 +23,8 @@ use crate::area::{TrustedOwner, read_small};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
 use crate::object_lock::VersioningSetting;
-use crate::shared::{MAX_STALE, is_recent, look_before_opening, open_spared};
+use crate::patience::pause;
+use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
@@ -239,6 +240,17 @@ impl PrivateDirectoryCache {
         contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
 
+    /// Waits until no writer in any process still uses the contents that the bucket had before this call: a put that is
+    /// begun afterwards must not overlook that versions are kept. Writers use contents that are up to 10 ms old for up
+    /// to 10 ms, and some clients of shared file systems cache missing names for longer.
+    pub(crate) fn outlast(&self, contents: &PrivateDirectoryContents) {
+        let names = match contents.sharing {
+            FileSystemSharing::Local | FileSystemSharing::Nfs => Duration::ZERO,
+            FileSystemSharing::Unknown => NAME_TIMEOUT,
+        };
+        pause(names + 2 * HOLD + TICK);
+    }
+
     /// Drops the cached contents of `bucket`, because this process has just changed the bucket.
     pub(crate) fn forget(&self, bucket: &Bucket) {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
@@ -306,6 +318,9 @@ impl PrivateDirectoryCache {
             return Err(Errno::STALE);
         }
         let FileSystemTraits { sharing, unfit } = self.site_of(&dir, before.device)?;
+        if sharing.is_shared() && has_at_server(&dir, PRIVATE_DIR, sharing)? {
+            return Err(Errno::STALE);
+        }
         let contents = PrivateDirectoryContents {
             device: before.device,
             sharing,
@@ -371,6 +386,19 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         guard,
         ..PrivateDirectoryContents::default()
     })
+}
+
+/// Returns whether `dir` has the directory `name`, according to the file server. A bucket that another node has just
+/// given its first setting must not seem to have none. Cost: some round trips; on NFS, a directory that has changed
+/// recently is also read.
+fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<bool, Errno> {
+    let state = stat_now(dir)?;
+    look_again(dir, name);
+    let has = || stat_in(dir, name).is_ok_and(|made| made.is_dir);
+    if !has() && sharing == FileSystemSharing::Nfs && is_recent(&state) {
+        correct_names(dir)?;
+    }
+    Ok(has())
 }
 
 /// Reads the names in `dir` from the server. This corrects the view of an NFS client that has cached names as missing

@@ -264,3 +264,24 @@ fn a_common_prefix_is_listed_after_a_key_within_it() {
     };
     assert_eq!(store.list_versions(&bucket, &query).unwrap().prefixes, ["p/"]);
 }
+
+/// One store has just read that the bucket keeps no versions when another store enables versioning. Once that call has
+/// returned, the first store keeps the version that it overwrites.
+#[test]
+fn versioning_holds_for_every_store_once_it_is_enabled() {
+    for round in 0..20 {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other, bucket) = (store(&dir), store(&dir), Bucket::new("bucket").unwrap());
+        one.create_bucket(&bucket).unwrap();
+        let put = |body: &str| one.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
+        put("first");
+        if round % 2 == 0 {
+            // The bucket gets its private directory.
+            put("second");
+        }
+        other.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        put("third");
+        let kept = one.list_versions(&bucket, &VersionsQuery::default()).unwrap().versions.len();
+        assert_eq!(kept, 2, "round {round}");
+    }
+}
