@@ -12,8 +12,8 @@ use fordway_store::{
     GetOptions, Key, MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions,
     PutResult, Result, UploadId, UploadsQuery, VersioningState, VersionsQuery,
 };
-use fordway_sys::Errno;
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
+use fordway_sys::{Errno, FileSystemSharing};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
 /// The variable that tells a child process the directory, the call at which to die, and the upload.
@@ -312,6 +312,40 @@ fn a_completion_that_is_sent_twice_at_once_is_one() {
         assert_eq!(versions.len(), 1, "round {round}");
         assert_eq!(Some(&versions[0].version), done[0].version.as_ref(), "round {round}");
         assert!(store.list_uploads(&bucket(), &UploadsQuery::default()).unwrap().uploads.is_empty());
+    }
+}
+
+/// On file systems that other nodes may change, parts are written into one file only if no page belongs to two parts.
+#[test]
+fn parts_that_would_share_a_page_are_in_files_of_their_own() {
+    let plan = |sharing| FaultInjectionPlan { sharing: Some(sharing), ..FaultInjectionPlan::default() };
+    for (sharing, excess, are_apart) in [
+        (FileSystemSharing::Local, 1, false),
+        (FileSystemSharing::Nfs, 0, false),
+        (FileSystemSharing::Nfs, 1, true),
+        (FileSystemSharing::Unknown, 4096, true),
+    ] {
+        let dir = crate::way::scratch();
+        let size = PART_BYTES + excess;
+        fault::run(plan(sharing), || {
+            let store = open(dir.path());
+            store.create_bucket(&bucket()).unwrap();
+            let upload = start(&store);
+            let parts = [1, 2].map(|number| {
+                let options = PartOptions { size_hint: Some(size as u64), ..Default::default() };
+                let mut writer = store.part_writer(&bucket(), &key(), &upload, number, &options).unwrap();
+                writer.write(&vec![number as u8; size]).unwrap();
+                CompletedPart::new(number, writer.commit(&ExpectedContent::default()).unwrap().etag)
+            });
+            let at = dir.path().join("bucket/.fordway/mpu").join(upload.as_str());
+            let names = std::fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name());
+            let apart = names.filter(|name| name.to_str().is_some_and(|name| name.contains('-'))).count();
+            // `part-size` also has a hyphen.
+            assert_eq!(apart - 1, if are_apart { 2 } else { 0 }, "{sharing:?}, {excess}");
+            let options = CompleteOptions::default();
+            store.complete_upload(&bucket(), &key(), &upload, &parts, &options).unwrap();
+            assert!(body(&store) == Some([vec![1; size], vec![2; size]].concat()), "{sharing:?}, {excess}");
+        });
     }
 }
 

@@ -59,6 +59,9 @@ pub(crate) const LINKED: &str = "linked";
 /// size.
 pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
+/// The largest page of any processor on which a node may run.
+const PAGE_BYTES_MAX: u64 = 64 * 1024;
+
 /// The maximum number of names that a writer reads to find out whether an upload is open.
 const LISTED_MAX: usize = 256;
 
@@ -109,6 +112,7 @@ impl PartSink {
         if let Some(size) = size
             && let Some(uniform) = uniform_size(inner, bucket, dir, &held, size)?
             && size <= uniform
+            && may_share_a_file(uniform, inner.volume.sharing_of(bucket))
             && claim(&held, number, inner.volume.sharing_of(bucket))?
         {
             let data = open_content(&held, DATA, OFlags::WRONLY)?;
@@ -208,6 +212,12 @@ fn uniform_size(
     staged.publish_if_new()?;
     // If several writers try to set the length at the same time, one of them succeeds, and all use that length.
     Ok(read_text(held, PART_SIZE)?.and_then(uniform))
+}
+
+/// Returns whether two nodes may write neighbouring parts of this length into one file. The client of a shared file
+/// system may write back whole pages, and would then overwrite the end or the beginning of the other node's part.
+fn may_share_a_file(uniform: u64, sharing: FileSystemSharing) -> bool {
+    !sharing.is_shared() || uniform.is_multiple_of(PAGE_BYTES_MAX)
 }
 
 /// Parses the length of uniform parts. Returns `None` if the text is not a valid length.
