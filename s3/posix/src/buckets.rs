@@ -115,10 +115,13 @@ impl PosixStoreState {
     /// be restored as it is.
     fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
         let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
-        let mut documents = Vec::new();
+        let mut documents: Vec<(DocumentKind, Vec<u8>)> = Vec::new();
         for kind in self.volume.names_in(&private_dir(bucket))?.iter().filter_map(|name| document_kind(name))
         {
-            documents.extend(self.document(bucket, &kind)?.map(|document| (kind, document)));
+            // A document may have two names.
+            if documents.iter().all(|(known, _)| *known != kind) {
+                documents.extend(self.document(bucket, &kind)?.map(|document| (kind, document)));
+            }
         }
         Ok(BucketSettings { versioning: VersioningSetting { versioning, object_lock }, documents })
     }

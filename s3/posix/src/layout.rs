@@ -231,8 +231,7 @@ pub(crate) fn is_private_name(name: &str) -> bool {
 /// Returns whether `name` is the name, or the spare name, of a file in the private directory that holds a bucket
 /// setting: a document or `versioning`.
 pub(crate) fn is_setting_name(name: &str) -> bool {
-    let name = name.strip_prefix(SPARE).unwrap_or(name);
-    name == VERSIONING || is_document_name(name)
+    name.strip_prefix(SPARE).unwrap_or(name) == VERSIONING || document_kind(name).is_some()
 }
 
 /// Returns the second name that the private directory's file `name` has while it is being replaced on NFS.
@@ -245,14 +244,10 @@ pub(crate) fn document_name(kind: &DocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
-/// Returns the kind of the document whose file in the private directory has this name.
+/// Returns the kind of the document whose file in the private directory has this name or this spare name.
 pub(crate) fn document_kind(name: &str) -> Option<DocumentKind> {
+    let name = name.strip_prefix(SPARE).unwrap_or(name);
     DocumentKind::new(name.strip_prefix(DOCUMENT)?).ok()
-}
-
-/// Returns whether `name` is the name of a document's file in the private directory.
-pub(crate) fn is_document_name(name: &str) -> bool {
-    document_kind(name).is_some()
 }
 
 /// Returns whether `name` is the name of one of Fordway's directories in the private directory.

@@ -33,7 +33,9 @@ use fordway_sys::{
 
 use crate::ReadConsistency;
 use crate::errors::from_errno;
-use crate::layout::{ObjectPath, join, odd, plain, private_dir, spare_name, split, versions_of};
+use crate::layout::{
+    ObjectPath, is_setting_name, join, odd, plain, private_dir, spare_name, split, versions_of,
+};
 use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, correct_names};
 use crate::stage::give_way;
@@ -144,9 +146,11 @@ pub(crate) fn look_before_opening(
 
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
 /// file's spare name: while a node replaces a file that it has open, the file has no other name (see
-/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). Errors: from `open`. Further cost on
-/// NFS if the file is missing: one call of `state`, which returns the state of `dir`; if `dir` has changed recently,
-/// also two more attempts and one `statx`.
+/// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point, the
+/// spare name is all that is left of a setting, which then still applies. Errors: from `open`. Further cost on NFS if
+/// the file is missing: one call of `state`, which returns the state of `dir`; if `dir` has changed recently, or if the
+/// file is a setting, also an attempt to open the spare name; another attempt and one `statx` if `dir` has changed
+/// recently or there is a spare name.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
@@ -155,15 +159,24 @@ pub(crate) fn open_spared<T: AsFd>(
     open: impl Fn(&str) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let opened = open(name);
-    if sharing != FileSystemSharing::Nfs || !matches!(opened, Err(Errno::NOENT)) || !is_recent(&state()?) {
+    if sharing != FileSystemSharing::Nfs || !matches!(opened, Err(Errno::NOENT)) {
         return opened;
     }
+    let is_recent = is_recent(&state()?);
+    if !is_recent && !is_setting_name(name) {
+        return opened;
+    }
+    let again = || stat_now(&dir).and_then(|_| open(name));
     match open(&spare_name(name)) {
-        // While the file is being replaced, it also has the name `.nfs...`. If it has only one name, a killed writer
-        // has left it behind.
+        // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may have just been replaced.
-        Ok(_) | Err(Errno::NOENT) => stat_now(dir).and_then(|_| open(name)),
+        // The file may have just been replaced. Otherwise its writer died; a removal removes the spare name first.
+        Ok(spare) => match again() {
+            Err(Errno::NOENT) => Ok(spare),
+            found => found,
+        },
+        Err(Errno::NOENT) if is_recent => again(),
+        Err(Errno::NOENT) => opened,
         Err(errno) => Err(errno),
     }
 }
@@ -439,6 +452,32 @@ mod tests {
 
     use super::*;
     use crate::errors::is_stale;
+
+    /// A node dies while it replaces a setting: only the spare name is left, and nothing in the directory changes any
+    /// more.
+    #[test]
+    fn a_setting_whose_writer_died_still_applies() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = File::open(temp.path()).unwrap();
+        let read = |name: &str, modified_ns: i64| {
+            let state = || Ok(FileStat { modified_ns, ..stat(&dir)? });
+            let open = |name: &str| open_in(&dir, name, OFlags::RDONLY, Mode::empty());
+            let opened = open_spared(&dir, name, FileSystemSharing::Nfs, state, open)?;
+            std::io::read_to_string(File::from(opened)).map_err(|_| Errno::IO)
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
+        for name in ["versioning", "document-policy"] {
+            for modified_ns in [0, now] {
+                assert_eq!(read(name, modified_ns), Err(Errno::NOENT));
+                std::fs::write(temp.path().join(spare_name(name)), "old").unwrap();
+                assert_eq!(read(name, modified_ns).as_deref(), Ok("old"), "{name}, {modified_ns}");
+                std::fs::write(temp.path().join(name), "new").unwrap();
+                assert_eq!(read(name, modified_ns).as_deref(), Ok("new"), "{name}, {modified_ns}");
+                std::fs::remove_file(temp.path().join(spare_name(name))).unwrap();
+                std::fs::remove_file(temp.path().join(name)).unwrap();
+            }
+        }
+    }
 
     #[test]
     fn only_a_stale_file_is_tried_again_after_a_refresh() {

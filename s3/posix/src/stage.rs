@@ -392,9 +392,12 @@ impl StagedFile {
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
-        if !self.link(None)? {
-            let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
-            let spare = has_spare.then(|| spare_name(&self.place.name));
+        let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
+        let spare = has_spare.then(|| spare_name(&self.place.name));
+        if self.link(None)? {
+            // A writer that died may have left only the spare name.
+            let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
+        } else {
             let failed = |errno| from_errno(errno, "publishing");
             // The kernel may refuse to link another user's file (`fs.protected_hardlinks`). The error is ignored,
             // because the file can be replaced without a spare name.
