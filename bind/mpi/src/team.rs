@@ -1,7 +1,8 @@
 //! The ranks of an MPI job as a team.
 
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::Result;
 use fordway_workload::RankTeam;
+use fordway_workload::team::mpi_layout;
 use mpi::collective::SystemOperation;
 use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
@@ -22,15 +23,29 @@ impl MpiTeam {
         self.world.all_reduce_into(&mine, &mut all, operation);
         all
     }
+
+    /// Fills `data`, which has the same length on all ranks, with the data of `rank`.
+    fn broadcast_from(&self, rank: i32, data: &mut [u8]) {
+        let root = self.world.process_at_rank(rank);
+        for message in data.chunks_mut(MESSAGE_BYTES) {
+            root.broadcast_into(message);
+        }
+    }
+
+    /// Returns the data of all ranks, which have these lengths, one after another: the counts of a single message
+    /// cannot hold their sum.
+    fn all_broadcast(&self, mine: &[u8], lens: &[u64]) -> Vec<Vec<u8>> {
+        let receive = |(rank, len): (usize, &u64)| {
+            let mut data = if rank == self.rank() { mine.to_vec() } else { vec![0; *len as usize] };
+            self.broadcast_from(rank as i32, &mut data);
+            data
+        };
+        lens.iter().enumerate().map(receive).collect()
+    }
 }
 
-/// Converts a length to the 32-bit integer that MPI uses for counts.
-fn count(len: usize) -> Result<i32> {
-    i32::try_from(len).map_err(|_| {
-        let why = format!("MPI does not support messages of {len} bytes; use fewer ranks");
-        Error::new(ErrorKind::EntityTooLarge, why)
-    })
-}
+/// The maximum size of a message. MPI counts bytes by 32-bit integers.
+const MESSAGE_BYTES: usize = 1 << 30;
 
 impl RankTeam for MpiTeam {
     fn rank(&self) -> usize {
@@ -47,40 +62,41 @@ impl RankTeam for MpiTeam {
     }
 
     fn all_gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        let mut counts = vec![0i32; self.size()];
-        self.world.all_gather_into(&count(mine.len())?, &mut counts[..]);
-        let mut starts = vec![0i32; self.size()];
-        let mut total = 0usize;
-        for (start, len) in starts.iter_mut().zip(&counts) {
-            *start = count(total)?;
-            total += *len as usize;
-        }
-        let mut joined = vec![0u8; total];
+        let mut lens = vec![0u64; self.size()];
+        self.world.all_gather_into(&(mine.len() as u64), &mut lens[..]);
+        let Some((counts, starts)) = mpi_layout(&lens) else { return Ok(self.all_broadcast(&mine, &lens)) };
+        let mut joined = vec![0u8; lens.iter().sum::<u64>() as usize];
         let mut parts = PartitionMut::new(&mut joined[..], &counts[..], &starts[..]);
         self.world.all_gather_varcount_into(&mine[..], &mut parts);
-        let part = |(start, len): (&i32, &i32)| joined[*start as usize..(*start + *len) as usize].to_vec();
+        let part = |(start, len): (&i32, &i32)| joined[*start as usize..][..*len as usize].to_vec();
         Ok(starts.iter().zip(&counts).map(part).collect())
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        // Use one message per rank, because the data of all ranks together may exceed the maximum count of a single
+        // Use messages of each rank, because the data of all ranks together may exceed the maximum count of a single
         // receive.
-        count(mine.len())?;
         if self.rank() > 0 {
-            self.world.process_at_rank(0).send(&mine[..]);
+            let root = self.world.process_at_rank(0);
+            root.send(&(mine.len() as u64));
+            mine.chunks(MESSAGE_BYTES).for_each(|message| root.send(message));
             return Ok(Vec::new());
         }
-        let others =
-            (1..self.world.size()).map(|rank| self.world.process_at_rank(rank).receive_vec::<u8>().0);
-        Ok(std::iter::once(mine).chain(others).collect())
+        let receive = |rank| {
+            let other = self.world.process_at_rank(rank);
+            let mut theirs = vec![0u8; other.receive::<u64>().0 as usize];
+            for message in theirs.chunks_mut(MESSAGE_BYTES) {
+                other.receive_into(message);
+            }
+            theirs
+        };
+        Ok(std::iter::once(mine).chain((1..self.world.size()).map(receive)).collect())
     }
 
     fn broadcast(&self, mut mine: Vec<u8>) -> Result<Vec<u8>> {
-        let root = self.world.process_at_rank(0);
         let mut len = mine.len() as u64;
-        root.broadcast_into(&mut len);
-        mine.resize(count(len as usize)? as usize, 0);
-        root.broadcast_into(&mut mine[..]);
+        self.world.process_at_rank(0).broadcast_into(&mut len);
+        mine.resize(len as usize, 0);
+        self.broadcast_from(0, &mut mine);
         Ok(mine)
     }
 

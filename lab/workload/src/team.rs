@@ -35,6 +35,18 @@ pub trait RankTeam {
     fn sum(&self, mine: u64) -> Result<u64>;
 }
 
+/// Where the data of each rank begins in the data of all ranks, and how long it is, as MPI's 32-bit integers: the counts
+/// and the starts. `None` if all the data together is too long for them.
+pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
+    let mut end = 0i32;
+    let place = |len: &u64| {
+        let (start, count) = (end, i32::try_from(*len).ok()?);
+        end = start.checked_add(count)?;
+        Some((count, start))
+    };
+    lens.iter().map(place).collect()
+}
+
 /// Runs `work` on `size` ranks (at least 1), each of which is a thread; returns the results in the order of ranks. If a
 /// rank returns an error or panics, the others fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
@@ -200,5 +212,16 @@ mod tests {
         });
         let kinds: Vec<_> = found.into_iter().map(|one| one.expect_err("it ended").kind()).collect();
         assert_eq!(kinds, [ErrorKind::Internal, ErrorKind::NoSpace, ErrorKind::Internal]);
+    }
+
+    #[test]
+    fn lengths_are_32_bit_integers_of_mpi_or_too_long() {
+        const MAX: u64 = i32::MAX as u64;
+        assert_eq!(mpi_layout(&[]), Some((vec![], vec![])));
+        assert_eq!(mpi_layout(&[2, 0, 5]), Some((vec![2, 0, 5], vec![0, 2, 2])));
+        assert_eq!(mpi_layout(&[MAX - 1, 1]), Some((vec![i32::MAX - 1, 1], vec![0, i32::MAX - 1])));
+        for too_long in [&[MAX + 1][..], &[MAX, 1], &[1 << 32], &[1 << 30, 1 << 30], &[u64::MAX, 1]] {
+            assert_eq!(mpi_layout(too_long), None, "{too_long:?}");
+        }
     }
 }
