@@ -23,9 +23,10 @@ use crate::multiplexed::ConnectionState;
 use crate::s3::documents::cors;
 use crate::signature::ending_whole;
 use crate::signature_v2::spell_path_as_signed;
+use crate::sts::TokenService;
 use crate::tls::TlsCertificate;
 use crate::unsigned::{ConnectionPeer, unsigned};
-use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature};
+use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature, sts};
 
 /// Limits on a connection.
 pub(crate) struct ConnectionLimits {
@@ -60,6 +61,8 @@ pub(crate) struct GatewayState {
     pub(crate) region: String,
     /// Whether version 2 signatures are accepted.
     pub(crate) allows_version_2: bool,
+    /// The token service; `None` if callers have no keys.
+    pub(crate) tokens: Option<TokenService>,
     pub(crate) limits: ConnectionLimits,
     pub(crate) fast_path: FastPath,
     pub(crate) domains: BucketDomains,
@@ -167,6 +170,9 @@ async fn answered(
             let origin = RequestOrigin { address: Some(address.ip()), is_secure: shared.tls.is_some() };
             request.extensions_mut().insert(origin);
         }
+    }
+    if let Some(tokens) = shared.tokens.as_ref().filter(|_| sts::is_call(&request, &shared.domains)) {
+        return tokens.answer(&shared.users, request, &trace).await.map(PreparedBody::Document);
     }
     request.extensions_mut().insert(trace);
     let page = CorsRequest::of(shared, caller, &request);
@@ -308,6 +314,7 @@ async fn of_form(
     let forms = s3::PostFormContext {
         users: &shared.users,
         caller,
+        tokens: shared.tokens.as_ref(),
         domains: &shared.domains,
         publishing: shared.fast_path.publishing(),
         region: &shared.region,
@@ -331,7 +338,18 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
     if shared.allows_version_2 {
         spell_path_as_signed(&mut request, &shared.users);
     }
-    match shared.service.call(request).await {
+    let session = match sts::session_of(shared.tokens.as_ref(), &shared.users, request.headers(), &uri) {
+        Ok(session) => session,
+        Err(refusal) => return refused(&refusal),
+    };
+    let answered = match session {
+        None => shared.service.call(request).await,
+        Some(session) => {
+            request.extensions_mut().insert(session.clone());
+            sts::with_session(session, shared.service.call(request)).await
+        }
+    };
+    match answered {
         Ok(response) => with_payload(response),
         Err(error) => {
             tracing::error!(?error, "a response could not be written in S3's format");
@@ -422,6 +440,7 @@ impl S3Responder {
             limits,
             region: config.region,
             allows_version_2: false,
+            tokens: None,
         };
         let connection = ConnectionState::new(ConnectionLimitState::new(None, counters));
         S3Responder { shared, caller: ConnectionPeer::Remote(nowhere), connection }

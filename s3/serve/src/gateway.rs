@@ -21,9 +21,10 @@ use crate::identity::is_region;
 use crate::limits::{LimitCounters, UnauthenticatedConnections, UserLimits};
 use crate::monitor::{self, AccessLog, HealthMetricsSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
+use crate::sts::TokenService;
 use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::workers::{WorkerPool, new_runtime, no_thread};
-use crate::{TlsCertificate, Users, connection, s3};
+use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 
 /// How long connections without a request remain open after the gateway is told to stop. A request that is already on
 /// its way is answered, and the response says that the connection ends; if the connection were closed at once, that
@@ -78,6 +79,8 @@ pub struct GatewayConfig {
     pub address_connections_max: u32,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
+    /// The key that authenticates session tokens; `None` generates one, and tokens end with this process.
+    pub session_key: Option<SessionKey>,
 }
 
 impl GatewayConfig {
@@ -106,6 +109,7 @@ impl GatewayConfig {
             user_limits: UserLimits::default(),
             address_connections_max: 4096,
             drain_timeout: Duration::from_secs(10),
+            session_key: None,
         }
     }
 }
@@ -163,6 +167,7 @@ pub struct Gateway {
     service: s3s::service::S3Service,
     fast_path: FastPath,
     domains: BucketDomains,
+    tokens: TokenService,
     monitor: Arc<RequestMonitor>,
     counters: Arc<LimitCounters>,
     reload: ReloadSignal,
@@ -186,6 +191,7 @@ impl Gateway {
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
         let domains = BucketDomains::new(&config.domains)?;
+        let tokens = TokenService::new(config.session_key.clone())?;
         let address = sockets.local_addr()?;
         let log = config.access_log.as_deref().map(AccessLog::open).transpose()?;
         let monitor = Arc::new(RequestMonitor::new(log));
@@ -203,6 +209,7 @@ impl Gateway {
             service,
             fast_path,
             domains,
+            tokens,
             monitor,
             counters: Arc::default(),
             reload,
@@ -282,6 +289,7 @@ impl Gateway {
             service: self.service,
             fast_path: self.fast_path,
             domains: self.domains,
+            tokens: Some(self.tokens),
             users: self.users,
             monitor: self.monitor,
             #[cfg(feature = "http3")]

@@ -21,6 +21,7 @@ use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::message::composed;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::s3::{S3Failure, beyond_limit};
+use crate::sts::{Session, current_session};
 use crate::users::User;
 
 /// An access key and its secret.
@@ -60,6 +61,12 @@ pub(crate) struct SecretKeyLookup(pub(crate) Arc<Users>);
 #[async_trait::async_trait]
 impl S3Auth for SecretKeyLookup {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if let Some(session) = current_session() {
+            return match session.access_key == access_key {
+                true => Ok(SecretKey::from(session.secret_key.as_str())),
+                false => Err(token_of_another()),
+            };
+        }
         let user = self.0.find(access_key);
         match user.as_ref().and_then(|user| user.keys.as_ref()) {
             Some(keys) => Ok(SecretKey::from(keys.secret_key.as_str())),
@@ -72,11 +79,34 @@ impl S3Auth for SecretKeyLookup {
     }
 }
 
+/// Returns AWS's error for a token that does not belong to the access key of the request.
+fn token_of_another() -> S3Error {
+    let words = "The provided token is malformed or otherwise invalid.";
+    let text = composed(words, "the token belongs to another access key; send both from one response", &[]);
+    let mut error = S3Error::with_message(S3ErrorCode::InvalidToken, text);
+    error.set_status_code(StatusCode::BAD_REQUEST);
+    error
+}
+
 /// AWS's message for an unknown access key.
 const UNKNOWN_KEY: &str = "The AWS Access Key Id you provided does not exist in our records.";
 
 /// The maximum difference between a client's clock and ours (S3's limit).
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// What the extensions of a request say about its sender.
+struct KnownCaller {
+    /// The user whom the kernel identified.
+    user: Option<Arc<User>>,
+    /// The session of the token in the request.
+    session: Option<Arc<Session>>,
+}
+
+impl KnownCaller {
+    fn of(extensions: &Extensions) -> Self {
+        KnownCaller { user: extensions.get().cloned(), session: extensions.get().cloned() }
+    }
+}
 
 /// Determines which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
 /// user.
@@ -91,7 +121,7 @@ pub(crate) enum RequestAuthenticator {
 #[async_trait::async_trait]
 impl S3Access for RequestAuthenticator {
     async fn check(&self, request: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let known = request.extensions_mut().get::<Arc<User>>().cloned();
+        let known = KnownCaller::of(request.extensions_mut());
         let access_key = request.credentials().map(|credentials| credentials.access_key.as_str());
         let user = self.admit(known, access_key, request.headers(), request.uri())?;
         let (operation, names) = (OperationCode::named(request.s3_op().name()), names(request.s3_path()));
@@ -111,7 +141,7 @@ impl RequestAuthenticator {
     /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: the same as for all
     /// other requests.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
-        let known = request.extensions.get::<Arc<User>>().cloned();
+        let known = KnownCaller::of(&request.extensions);
         let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
         self.admit(known, access_key, &request.headers, &request.uri)
     }
@@ -126,22 +156,26 @@ impl RequestAuthenticator {
 
     fn admit(
         &self,
-        known: Option<Arc<User>>,
+        known: KnownCaller,
         access_key: Option<&str>,
         headers: &HeaderMap,
         uri: &Uri,
     ) -> S3Result<Arc<User>> {
         let RequestAuthenticator::Signed(users) = self else {
             let user =
-                known.ok_or_else(|| s3_error!(AccessDenied, "the sender of the request is unknown"))?;
+                known.user.ok_or_else(|| s3_error!(AccessDenied, "the sender of the request is unknown"))?;
             return check_owner(&user, headers).map(|()| user);
         };
         let Some(access_key) = access_key else {
             let S3Failure(refused) = unsigned();
             return users.anonymous().ok_or(refused);
         };
-        let Some(user) = users.find(access_key) else {
-            return Err(s3_error!(InvalidAccessKeyId, "the access key has just been removed"));
+        let user = match known.session {
+            Some(session) if session.access_key == access_key => session.user.clone(),
+            Some(_) => return Err(token_of_another()),
+            None => users
+                .find(access_key)
+                .ok_or_else(|| s3_error!(InvalidAccessKeyId, "the access key has just been removed"))?,
         };
         let is_version_2 = signed_with_version_2(headers, uri);
         // Version 2 signatures cover all `x-amz-` headers. A request that seems to use both versions must pass the
@@ -198,14 +232,13 @@ fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     }
 }
 
-fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
+pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     let header = headers.get(AUTHORIZATION);
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
 /// `x-amz-` headers that do not change the request's meaning, or that every signature covers.
-const UNSIGNED: [&str; 4] =
-    ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-user-agent"];
+const UNSIGNED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-user-agent"];
 
 /// Checks that all `x-amz-` headers are signed. Such a header can turn a request into a different one (a put into a
 /// copy), so a user who shares a signed URL must be able to trust that nobody can add a header. Errors: `AccessDenied`.
@@ -280,7 +313,7 @@ fn has_version_4_query(uri: &Uri) -> bool {
 }
 
 /// Returns the value of a parameter, still encoded. The parameter is found even if its name is encoded.
-fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
+pub(crate) fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     let mut pairs = uri.query().unwrap_or_default().split('&');
     pairs.find_map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -18,6 +18,7 @@
 //! * `monitor`: access log, counters, health; `watch`: watches the directory and the credentials file
 //! * `unsigned`: peers, and requests that need no signature because the peer is known
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
+//! * `sts`: temporary credentials (AWS STS)
 //! * `signature`: the form of a signature, checked before the signature itself
 //! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
 //! * `s3`: implements each S3 operation in terms of the store
@@ -50,6 +51,7 @@ mod s3;
 mod signature;
 mod signature_v2;
 mod sockets;
+mod sts;
 mod tls;
 mod unsigned;
 mod users;
@@ -61,6 +63,7 @@ pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;
 pub use sockets::GatewaySockets;
+pub use sts::SessionKey;
 pub use tls::TlsCertificate;
 pub use users::{AnonymousUser, StoreOpener, Users};
 pub use watch::ReloadSignal;

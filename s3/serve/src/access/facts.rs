@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_policy::{Action, ConditionKeys};
 use fordway_store::Tags;
@@ -209,9 +209,13 @@ impl<'r> PolicyRequestContext<'r> {
             return;
         }
         keys.add("aws:principaltype", "User");
-        keys.add("aws:userid", user.name.as_str());
+        keys.add("aws:userid", user.userid());
         keys.add("aws:username", user.name.as_str());
-        keys.add("aws:principalarn", format!("arn:aws:iam:::user/{}", user.name));
+        keys.add("aws:principalarn", user.arn());
+        if let Some(session) = &user.session {
+            let issued = UNIX_EPOCH + Duration::from_secs(session.issued_s);
+            keys.add("aws:tokenissuetime", format_iso8601(issued));
+        }
     }
 
     fn add_signature(&self, keys: &mut ConditionKeys<'r>) {

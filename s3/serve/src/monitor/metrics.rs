@@ -8,10 +8,12 @@ use std::time::Duration;
 use http::StatusCode;
 
 /// Operations that have their own counters.
-const OPERATIONS: [&str; 39] = [
+const OPERATIONS: [&str; 43] = [
     "other",
     "unknown",
     "AbortMultipartUpload",
+    "AssumeRole",
+    "AssumeRoleWithWebIdentity",
     "CompleteMultipartUpload",
     "CopyObject",
     "CreateBucket",
@@ -27,10 +29,12 @@ const OPERATIONS: [&str; 39] = [
     "GetBucketPolicy",
     "GetBucketTagging",
     "GetBucketVersioning",
+    "GetCallerIdentity",
     "GetObject",
     "GetObjectAcl",
     "GetObjectAttributes",
     "GetObjectTagging",
+    "GetSessionToken",
     "HeadBucket",
     "HeadObject",
     "ListBuckets",
@@ -58,10 +62,10 @@ impl OperationCode {
     /// The code for a request whose signature was not verified.
     pub(crate) const UNKNOWN: Self = OperationCode(1);
     const OTHER: Self = OperationCode(0);
-    pub(crate) const GET_OBJECT: Self = OperationCode(18);
-    pub(crate) const HEAD_OBJECT: Self = OperationCode(23);
-    pub(crate) const DELETE_OBJECT: Self = OperationCode(8);
-    pub(crate) const PUT_OBJECT: Self = OperationCode(33);
+    pub(crate) const GET_OBJECT: Self = OperationCode(21);
+    pub(crate) const HEAD_OBJECT: Self = OperationCode(27);
+    pub(crate) const DELETE_OBJECT: Self = OperationCode(10);
+    pub(crate) const PUT_OBJECT: Self = OperationCode(37);
 
     /// Returns the code of an operation, or the code of `other` if it has no counters of its own.
     pub(crate) fn named(name: &str) -> Self {

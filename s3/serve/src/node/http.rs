@@ -59,6 +59,7 @@ impl HttpService {
             limits,
             fast_path: FastPath::new(users.clone(), BucketDomains::none(), publishing),
             domains: BucketDomains::none(),
+            tokens: None,
             users,
             monitor: Arc::new(RequestMonitor::new(None)),
             addresses,

@@ -143,7 +143,7 @@ impl UserEntry {
 
 /// Reads and checks the file. Errors: as [`crate::users::Users::from_file`].
 pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
-    let text = text_of(path)?;
+    let text = read_private(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The parser's complete message would quote the line, which may contain a secret.
@@ -172,7 +172,8 @@ fn check(entries: &[UserEntry], own_uid: u32) -> Result<()> {
     Ok(())
 }
 
-fn text_of(path: &Path) -> Result<String> {
+/// Reads a file that holds secrets. Errors: `AccessDenied` if others may read or write it; `InvalidArgument`.
+pub(crate) fn read_private(path: &Path) -> Result<String> {
     let failed = |error| {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };

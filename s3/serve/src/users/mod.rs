@@ -22,8 +22,10 @@ use crate::file_server::NetworkFileServer;
 use crate::http1::SignatureVerifier;
 use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
 use crate::s3::PublishLatency;
+use crate::sts::SessionFacts;
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
+pub(crate) use file::read_private;
 use file::{FileFingerprint, UserEntry};
 
 /// Opens the served store with the identity of the calling thread.
@@ -69,6 +71,8 @@ pub(crate) struct User {
     pub(crate) account: Arc<UserResourceUsage>,
     /// The file server that the user's current request has to wait for, if any.
     pub(crate) server: Option<NetworkFileServer>,
+    /// The session of a user who signs with temporary credentials.
+    pub(crate) session: Option<Arc<SessionFacts>>,
 }
 
 /// The maximum number of threads waiting for devices and locks that one user's work may occupy.
@@ -122,7 +126,35 @@ impl User {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let share = Arc::new(Semaphore::new(SHARE));
         let changes = PublishLatency::default();
-        Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server: None })
+        let (server, session) = (None, None);
+        Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server, session })
+    }
+
+    /// Returns this user without keys, with the given server and session.
+    fn with_server_and_session(
+        &self,
+        server: Option<NetworkFileServer>,
+        session: Option<Arc<SessionFacts>>,
+    ) -> Arc<Self> {
+        let User { id, kind, uid, .. } = *self;
+        let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
+        let (account, changes) = (self.account.clone(), PublishLatency::default());
+        Arc::new(User { id, name, kind, uid, store, keys: None, share, changes, account, server, session })
+    }
+
+    /// Returns this user in a session. All sessions of a user share the user's limits.
+    pub(crate) fn in_session(&self, facts: SessionFacts) -> Arc<Self> {
+        self.with_server_and_session(None, Some(Arc::new(facts)))
+    }
+
+    /// Returns the name of the user for policies.
+    pub(crate) fn arn(&self) -> String {
+        format!("arn:aws:iam:::user/{}", self.name)
+    }
+
+    /// Returns the ID of the user for policies.
+    pub(crate) fn userid(&self) -> String {
+        self.name.clone()
     }
 
     /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
@@ -131,12 +163,8 @@ impl User {
         if server.is_none() {
             return Ok(self);
         }
-        let User { id, kind, uid, .. } = *self;
-        let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
-        let (account, changes) = (self.account.clone(), PublishLatency::default());
         // The keys are no longer needed, because the signature has been checked.
-        let keys = None;
-        Ok(Arc::new(User { id, name, kind, uid, store, keys, share, changes, account, server }))
+        Ok(self.with_server_and_session(server, self.session.clone()))
     }
 
     /// Returns whether a call for `bucket` may have to wait for a file server. Cost: no system call.

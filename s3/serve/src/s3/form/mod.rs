@@ -35,6 +35,7 @@ use crate::s3::apart::{PublishLatency, here_unless_remote};
 use crate::s3::convert::{add_text, add_version, checksum_headers, location, names, quoted};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::upload::ObjectUpload;
+use crate::sts::{TokenService, session_with};
 use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 
@@ -48,6 +49,7 @@ use signature::FormSignature;
 pub(crate) struct PostFormContext<'g> {
     pub(crate) users: &'g Users,
     pub(crate) caller: &'g ConnectionPeer,
+    pub(crate) tokens: Option<&'g TokenService>,
     pub(crate) domains: &'g BucketDomains,
     pub(crate) publishing: &'g PublishLatency,
     pub(crate) region: &'g str,
@@ -70,7 +72,7 @@ impl PostFormContext<'_> {
         let (bucket, _) = self.domains.names(&parts.headers, &parts.uri);
         let target = (bucket, form.key()?);
         let signature = FormSignature::read(&form, self.allows_version_2)?;
-        let user = self.uploader(signature.as_ref())?;
+        let user = self.uploader(&form, signature.as_ref())?;
         let operation = OperationCode::named("PostObject");
         RequestAuthenticator::take_note(&mut parts.extensions, &user, operation, || Some(target.clone()))
             .map_err(S3Failure)?;
@@ -97,10 +99,20 @@ impl PostFormContext<'_> {
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
     /// identified, or the anonymous user. Errors: from the signature; `AccessDenied` for a form without one.
-    fn uploader(self, signature: Option<&FormSignature<'_>>) -> OperationResult<Arc<User>> {
+    fn uploader(
+        self,
+        form: &FormFields,
+        signature: Option<&FormSignature<'_>>,
+    ) -> OperationResult<Arc<User>> {
         match (self.caller, signature) {
             (ConnectionPeer::Peer(user), _) => Ok(user.clone()),
-            (ConnectionPeer::Remote(_), Some(signature)) => signature.signer(self.users, self.region),
+            (ConnectionPeer::Remote(_), Some(signature)) => {
+                let token = form.get("x-amz-security-token");
+                let session = token.map(|token| session_with(self.tokens, self.users, token)).transpose();
+                let session = session
+                    .map_err(|refusal| S3Failure::new(refusal.code, refusal.status, refusal.message))?;
+                signature.signer(self.users, session.as_deref(), self.region)
+            }
             (ConnectionPeer::Remote(_), None) => self.users.anonymous().ok_or_else(unsigned),
         }
     }

@@ -15,6 +15,7 @@ use crate::message::composed;
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::form::fields::FormFields;
 use crate::signature::{self, check_credential};
+use crate::sts::Session;
 use crate::users::{User, Users};
 
 /// The fields of a version 4 signature, in AWS's order.
@@ -73,16 +74,38 @@ impl<'f> FormSignature<'f> {
 
     /// Returns the user who signed the form. Errors: `InvalidArgument` for a malformed credential,
     /// `InvalidAccessKeyId`, `SignatureDoesNotMatch`.
-    pub(super) fn signer(&self, users: &Users, region: &str) -> OperationResult<Arc<User>> {
+    pub(super) fn signer(
+        &self,
+        users: &Users,
+        session: Option<&Session>,
+        region: &str,
+    ) -> OperationResult<Arc<User>> {
         if let Some(credential) = self.credential {
             check_credential(credential, None, region)
                 .map_err(|error| S3Failure::argument(&error.words, "x-amz-credential", credential))?;
+        }
+        if let Some(session) = session {
+            return self.signer_in_session(session);
         }
         let user = users.find(self.access_key);
         let keys = user.as_ref().and_then(|user| user.keys.as_ref());
         let (Some(user), Some(keys)) = (&user, keys) else { return Err(unknown_key(self.access_key)) };
         match self.is_of(&keys.secret_key) {
             true => Ok(user.clone()),
+            false => Err(self.mismatch()),
+        }
+    }
+
+    /// Returns the user of the session whose token is in the form. Errors: as for a signature with long-term keys;
+    /// `InvalidToken` for the token of another key.
+    fn signer_in_session(&self, session: &Session) -> OperationResult<Arc<User>> {
+        if self.credential.is_none() || session.access_key != self.access_key {
+            let words = "The provided token is malformed or otherwise invalid.";
+            let detail = "the token belongs to another access key, or the signature is not of version 4";
+            return Err(S3Failure::aws("InvalidToken", StatusCode::BAD_REQUEST, words, detail));
+        }
+        match self.is_of(&session.secret_key) {
+            true => Ok(session.user.clone()),
             false => Err(self.mismatch()),
         }
     }

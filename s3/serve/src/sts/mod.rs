@@ -1,0 +1,99 @@
+//! The token service (AWS STS), at the same address as S3: users exchange their keys for temporary credentials. Session
+//! tokens are authenticated documents, so the gateway stores nothing, and gateways with the same session key accept each
+//! other's tokens.
+//!
+//! * `actions`: the actions of the service
+//! * `query`: the wire form, which is AWS's query protocol: forms in, XML out
+//! * `caller`: the signatures of requests for the service
+//! * `token`: session tokens and their keys
+//! * `session`: requests to S3 with temporary credentials
+
+mod actions;
+mod caller;
+mod query;
+mod session;
+mod token;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use s3s::Body;
+
+use crate::Users;
+use crate::domains::BucketDomains;
+use crate::monitor::RequestTrace;
+pub(crate) use session::{Session, SessionFacts, current_session, session_of, session_with, with_session};
+pub use token::SessionKey;
+
+use query::StsFailure;
+
+/// The token service of a gateway.
+pub(crate) struct TokenService {
+    key: SessionKey,
+}
+
+/// The maximum size of a request's body; the longest parameter is a web identity token of 20,000 characters.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Returns whether a request is for the token service: a form that is posted to `/`. Requests to S3 have no such form.
+pub(crate) fn is_call<B>(request: &Request<B>, domains: &BucketDomains) -> bool {
+    const FORM: &[u8] = b"application/x-www-form-urlencoded";
+    let is_form = |headers: &HeaderMap| {
+        let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM))
+    };
+    let (uri, headers) = (request.uri(), request.headers());
+    request.method() == Method::POST
+        && uri.path() == "/"
+        && uri.query().is_none()
+        && is_form(headers)
+        && domains.names(headers, uri).0.is_empty()
+}
+
+impl TokenService {
+    /// Creates the service. Without a key, it generates one; tokens then end with this process. Errors: `Io`.
+    pub(crate) fn new(key: Option<SessionKey>) -> fordway_store::Result<Self> {
+        Ok(TokenService { key: key.map_or_else(SessionKey::random, Ok)? })
+    }
+
+    /// Answers a request for which [`is_call`] returns true.
+    pub(crate) async fn answer(
+        &self,
+        users: &Users,
+        request: Request<Body>,
+        trace: &Arc<RequestTrace>,
+    ) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let answered = match read_all(body).await {
+            Ok(body) => self.act(users, (&parts.headers, &body), trace).await,
+            Err(failure) => Err(failure),
+        };
+        let (status, document) = match answered {
+            Ok(document) => (StatusCode::OK, document),
+            Err(failure) => (failure.status, failure.document(trace.id.as_str())),
+        };
+        let mut response = Response::new(Body::from(document));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/xml"));
+        response
+    }
+}
+
+async fn read_all(mut body: Body) -> Result<Vec<u8>, StsFailure> {
+    let mut read = Vec::new();
+    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|_| StsFailure::validation("the body of the request could not be read"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if read.len() + data.len() > BODY_BYTES_MAX {
+            let mut failure = StsFailure::validation("the request is larger than 64 KiB");
+            failure.status = StatusCode::PAYLOAD_TOO_LARGE;
+            return Err(failure);
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read)
+}

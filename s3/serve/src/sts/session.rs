@@ -1,0 +1,133 @@
+//! Requests to S3 with temporary credentials. The token in a request identifies the session; the signature must be of the
+//! session's key.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderName, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+
+use crate::Users;
+use crate::gate::GateRefusal;
+use crate::identity::{parameter, signed_with_version_2};
+use crate::message::composed;
+use crate::sts::TokenService;
+use crate::sts::token;
+use crate::users::User;
+
+/// The header with the token of a session.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-security-token");
+/// The parameter of a presigned URL with the token of a session.
+const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
+
+tokio::task_local! {
+    /// The session of the request that the S3 layer is serving. The S3 layer looks up keys without the request.
+    static CURRENT: Arc<Session>;
+}
+
+/// A session: a user who signs with temporary credentials.
+pub(crate) struct Session {
+    pub(crate) user: Arc<User>,
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+}
+
+/// What is known about the session of a user.
+#[derive(Debug)]
+pub(crate) struct SessionFacts {
+    /// When the token was issued, in seconds since 1970.
+    pub(crate) issued_s: u64,
+}
+
+/// Why a token is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenFault {
+    Invalid,
+    Expired,
+}
+
+impl TokenService {
+    /// Returns the session of a token at the time `now_s`, in seconds since 1970. The user who asked for the session
+    /// must still exist.
+    pub(super) fn session(
+        &self,
+        users: &Users,
+        text: &str,
+        now_s: u64,
+    ) -> Result<(Session, String), TokenFault> {
+        let (token, key) = self.key.open(text).ok_or(TokenFault::Invalid)?;
+        if now_s >= token.expires_s {
+            return Err(TokenFault::Expired);
+        }
+        let parent = users.find(&token.parent).ok_or(TokenFault::Invalid)?;
+        let parent_keys = parent.keys.as_ref().ok_or(TokenFault::Invalid)?;
+        let secret_key = token::secret(key, text, &parent_keys.secret_key);
+        let user = parent.in_session(SessionFacts { issued_s: token.issued_s });
+        Ok((Session { user, access_key: token.access_key, secret_key }, token.parent))
+    }
+}
+
+/// Returns the session of a request to S3; `None` for a request without a token. Errors: `InvalidToken`,
+/// `ExpiredToken`.
+pub(crate) fn session_of(
+    service: Option<&TokenService>,
+    users: &Users,
+    headers: &HeaderMap,
+    uri: &Uri,
+) -> Result<Option<Arc<Session>>, GateRefusal> {
+    let in_header = headers.get(TOKEN_HEADER);
+    let in_query = uri.query().and_then(|_| parameter(uri, TOKEN_PARAMETER));
+    if in_header.is_none() && in_query.is_none() {
+        return Ok(None);
+    }
+    let in_header = in_header.map(|value| value.to_str().unwrap_or_default());
+    let in_query = in_query.map(|value| percent_decode_str(value).decode_utf8_lossy());
+    let token = match (in_header, in_query.as_deref()) {
+        (Some(one), Some(other)) if one != other => return Err(invalid("two tokens differ; send one")),
+        (one, other) => one.or(other).unwrap_or_default(),
+    };
+    if signed_with_version_2(headers, uri) {
+        return Err(invalid("temporary credentials need a version 4 signature"));
+    }
+    session_with(service, users, token).map(Some)
+}
+
+/// Returns the session with this token, which is in a header, a URL or a form. Errors: `InvalidToken`, `ExpiredToken`.
+pub(crate) fn session_with(
+    service: Option<&TokenService>,
+    users: &Users,
+    token: &str,
+) -> Result<Arc<Session>, GateRefusal> {
+    let session = service.map_or(Err(TokenFault::Invalid), |service| service.session(users, token, now_s()));
+    match session {
+        Ok((session, _)) => Ok(Arc::new(session)),
+        Err(TokenFault::Invalid) => Err(invalid(
+            "the token is not from this gateway, or its user has been removed or has new keys; get a new token",
+        )),
+        Err(TokenFault::Expired) => {
+            Err(refused("ExpiredToken", "The provided token has expired.", "get a new token"))
+        }
+    }
+}
+
+pub(super) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn invalid(detail: &str) -> GateRefusal {
+    refused("InvalidToken", "The provided token is malformed or otherwise invalid.", detail)
+}
+
+fn refused(code: &'static str, words: &str, detail: &str) -> GateRefusal {
+    GateRefusal { status: StatusCode::BAD_REQUEST, code, message: composed(words, detail, &[]) }
+}
+
+/// Serves a request to S3 that belongs to a session.
+pub(crate) async fn with_session<F: Future>(session: Arc<Session>, serve: F) -> F::Output {
+    CURRENT.scope(session, serve).await
+}
+
+/// Returns the session of the request that the calling task serves.
+pub(crate) fn current_session() -> Option<Arc<Session>> {
+    CURRENT.try_with(Arc::clone).ok()
+}
