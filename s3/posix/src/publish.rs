@@ -92,8 +92,7 @@ impl StagedFile {
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         // While a node replaces an object that is open on that node, NFS shows no object to other nodes. The content of
         // an upload could not be withdrawn, because it leaves the upload when it becomes the object.
-        let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
-        if self.sharing() == FileSystemSharing::Nfs || is_upload {
+        if self.sharing() == FileSystemSharing::Nfs || self.is_named_in_upload() {
             return Ok(false);
         }
         if !self.link(Some(key))? {

@@ -206,6 +206,11 @@ impl StagedFile {
         }
     }
 
+    /// Returns whether the file has a name in an upload, which it leaves when it becomes an object.
+    pub(crate) fn is_named_in_upload(&self) -> bool {
+        self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
+    }
+
     /// Gives the file the name `name` in `dir`, and keeps that name until the file is published, or afterwards if it is
     /// not published. If `dir` is on another file system, the file remains without that name.
     pub(crate) fn kept_as(mut self, dir: &DirectoryHandle, name: &str) -> Result<Self> {

@@ -333,6 +333,10 @@ impl MultipartUploadManager<'_> {
             append_range(&mut staged, &file, offset, part.info.size)?;
         }
         let staged = staged.kept_as(held, WHOLE)?;
+        // Without the name, `ASSEMBLED` would say that the content has already become the object.
+        if !staged.is_named_in_upload() {
+            return Ok(staged);
+        }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         open_in(held, ASSEMBLED, flags, FILE_MODE).map_err(failed)?;
         self.inner.volume.sync_names(held).map_err(failed)?;
