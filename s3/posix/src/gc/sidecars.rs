@@ -3,22 +3,26 @@
 //! A sidecar file is named after the inode of its object's file, so only a search through all files in the bucket can
 //! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
 //! is removed only if two searches have failed to find its object's file.
+//!
+//! If an object's own sidecar file is missing, no sidecar file of the bucket is removed: in a copy of a root, the objects'
+//! files have other inodes, until `fsck --migrate` has renamed the sidecar files.
 
 use std::collections::HashSet;
 use std::fs::File;
 
 use fordway_store::{Bucket, Result};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, forget_names, link, name_to_text, open_in, remove_file, rename,
-    stat, stat_in, stat_now,
+    EntryKind, Errno, FileStat, Mode, OFlags, forget_names, get_xattr_in, link, name_to_text, open_in,
+    remove_file, rename, stat, stat_in, stat_now,
 };
 
 use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
-use crate::layout::{join, meta_dir};
+use crate::layout::{ATTRIBUTE, join, meta_dir};
+use crate::record::{ContentSeal, Record};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
-use crate::sidecar::{inode_of, place_of, sidecar_name};
-use crate::stage::hidden_name;
+use crate::sidecar::{RECORD_BYTES, inode_of, place_of, sidecar_name};
+use crate::stage::{hidden_name, is_bare};
 use crate::volume::StoreRootDirectory;
 
 /// The number of searches through the bucket that must fail to find the object's file before its sidecar file is
@@ -107,6 +111,8 @@ impl GcRun<'_> {
         match found {
             // A link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
+            // In a copy of a root, until that is migrated, any sidecar file may be this object's.
+            Ok(stat) if self.lacks_record(bucket, (dir, name), &stat) => Ok(false),
             Ok(stat) => {
                 if orphans.contains(&stat.inode) && is_described(&self.inner.volume, bucket, &stat) {
                     orphans.remove(&stat.inode);
@@ -136,6 +142,19 @@ impl GcRun<'_> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(true),
             Err(errno) => self.failed(bucket, errno, "opening", &path).map(|()| false),
         }
+    }
+
+    /// Returns whether the file `name`, with the state `stat`, has a record in a sidecar file, but not in the one that
+    /// is named after it. Cost: none for a bare object; one `getxattrat`, and a read of the sidecar file if there is one.
+    fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
+        if is_bare(stat) {
+            return false;
+        }
+        let mut buffer = [0; RECORD_BYTES];
+        let Ok(Some(bytes)) = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) else { return false };
+        let is_apart = Record::decode(bytes)
+            .is_some_and(|record| record.is_apart && record.seal == Some(ContentSeal::of(stat)));
+        is_apart && matches!(self.inner.volume.read_sidecar(bucket, stat), Ok(None))
     }
 
     fn is_shared(&self, bucket: &Bucket) -> bool {

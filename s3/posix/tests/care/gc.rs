@@ -237,6 +237,23 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
+/// In a copy of a root, files have other inodes, and no sidecar file has the name for its object, until it is migrated.
+#[test]
+fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
+    let rig = Rig::new();
+    rig.put_apart("k", "content");
+    let sidecar = rig.sidecar_of("k");
+    fs::rename(&sidecar, sidecar.with_file_name(format!("{:016x}", 1))).unwrap();
+    thread::sleep(APART);
+    let options = GcOptions { buckets: vec![bucket()], staged_age: APART / 2, ..Default::default() };
+    assert_eq!(collect_with(&rig, &options).1, []);
+    rig.store.migrate(&[], &mut |_| Ok(())).unwrap();
+    assert_eq!(rig.tag_count("k"), MAX_TAGS);
+    thread::sleep(APART);
+    assert_eq!(collect_with(&rig, &options).1.len(), 1, "the earlier name goes");
+    assert_eq!(rig.tag_count("k"), MAX_TAGS);
+}
+
 /// If an object is reached through a link, its sidecar file is in the bucket that contains the link.
 #[test]
 fn sidecar_files_of_objects_behind_links_stay() {
