@@ -174,3 +174,35 @@ def test_other_threads_run_while_an_unfinished_object_is_discarded() -> None:
         del writer
         # The server runs in this process: it has answered only if the interpreter was free.
         assert uploads.requests[-1] == "DELETE"
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty() -> None:
+    about = "<Name>bucket</Name><IsTruncated>false</IsTruncated>"
+    entries = f"{OBJECT.format('a')}<CommonPrefixes><Prefix>dir/</Prefix></CommonPrefixes>"
+    page = f"<ListBucketResult>{about}{entries}</ListBucketResult>"
+
+    def respond(method: str, path: str, _: bytes) -> Response:
+        if "prefix=dir" in path:
+            return 403, {}, b"<Error><Code>AccessDenied</Code></Error>"
+        if path == "/bucket/denied":
+            return 403, {}, b""
+        if path == "/bucket/a":
+            return 200, {"etag": '"a"', "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, b""
+        return 200, {}, page.encode() if method == "GET" else b""
+
+    with scripted(respond) as where:
+        files = fsspec.filesystem("fordway", endpoint=where, skip_instance_cache=True)
+        for call in (
+            lambda: list(files.walk("bucket")),
+            lambda: files.find("bucket", maxdepth=2),
+            lambda: files.glob("bucket/*/*"),
+            lambda: files.du("bucket", maxdepth=2),
+            lambda: files.rm("bucket", recursive=True, maxdepth=2),
+            lambda: files.isdir("bucket/denied"),
+            lambda: files.isfile("bucket/denied"),
+            lambda: files.cp("bucket/a", "bucket/denied"),
+        ):
+            with pytest.raises(PermissionError):
+                call()
+        found = list(files.walk("bucket", on_error=lambda _: None))
+        assert found[0] == ("bucket", ["dir"], ["a"])

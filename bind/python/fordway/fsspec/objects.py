@@ -33,7 +33,7 @@ from fordway.fsspec.files import COPY_BYTES, CompressedObject, NewObject, Object
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import BinaryIO
 
@@ -141,11 +141,21 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 
     def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401
         """Returns whether an object or directory exists. Raises all errors other than its absence."""
+        return self._type(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        """Returns whether a directory exists. Raises all errors other than its absence."""
+        return self._type(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Returns whether an object exists. Raises all errors other than its absence."""
+        return self._type(path) == "file"
+
+    def _type(self, path: str) -> str | None:
         try:
-            self.info(path)
+            return self.info(path)["type"]
         except (FileNotFoundError, InvalidNameError):
-            return False
-        return True
+            return None
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Details] | list[str]:  # noqa: ANN401
         """Returns the entries of a directory, or an object itself. Raises `FileNotFoundError`."""
@@ -160,6 +170,22 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
                 about = self.info(path)
                 found = [about] if about["type"] == "file" else []
         return found if detail else sorted(each["name"] for each in found)
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: str | Callable[[OSError], None] = "omit",
+        **options: Any,  # noqa: ANN401
+    ) -> Iterator[tuple[str, Any, Any]]:
+        """Yields each directory, with its directories and files. `on_error="omit"` omits only directories
+        that do not exist: an incomplete listing must not look complete.
+        """
+        # fsspec passes the options to the walks of subdirectories, but not `on_error`.
+        chosen = options.setdefault("walk_on_error", on_error)
+        handler = _raise_unless_missing if chosen == "omit" else chosen
+        yield from super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=handler, **options)
 
     def find(
         self,
@@ -652,6 +678,11 @@ def _parents(key: str, skipped: int) -> Iterator[str]:
     while end >= 0:
         yield key[:end]
         end = key.find("/", end + 1)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _open_mode(mode: str) -> str:
