@@ -12,8 +12,8 @@ use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::PosixStore;
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcpConfig};
 use fordway_serve::{
-    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, StoreOpener,
-    TlsCertificate, Users,
+    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, SessionKey,
+    StoreOpener, TlsCertificate, Users,
 };
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
@@ -27,7 +27,8 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     }
     let (users, pair) = users(args)?;
     let tls = tls(args)?;
-    let config = config(args, tls.clone());
+    let session_key = args.session_key.as_deref().map(SessionKey::load).transpose()?;
+    let config = GatewayConfig { session_key, ..config(args, tls.clone()) };
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context.output.note(
