@@ -23,6 +23,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("aws:referer", &[]),
     ("aws:securetransport", &[]),
     ("aws:sourceip", &[]),
+    ("aws:tokenissuetime", &[]),
     ("aws:useragent", &[]),
     ("aws:userid", &[]),
     ("aws:username", &[]),

@@ -9,6 +9,8 @@ pub enum Principal<'r> {
     Anonymous,
     /// The request is signed by the user with this name.
     User(&'r str),
+    /// The request is signed in a session of the role with this name.
+    Role(&'r str),
 }
 
 /// The callers named in a `Principal` or `NotPrincipal` element.
@@ -19,18 +21,27 @@ pub(crate) struct PrincipalSet {
     pub(crate) users: Vec<NamedUser>,
 }
 
-/// A user, as named in a document.
+/// A user or a role, as named in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUser {
     pub(crate) name: String,
     /// Whether the document gives only the bare name, without an ARN. In that case, a user with that name must exist.
     pub(crate) is_bare: bool,
+    /// Whether this is the name of a role. A role and a user with the same name are different callers.
+    pub(crate) is_role: bool,
 }
 
 impl PrincipalSet {
     pub(crate) fn has(&self, principal: Principal<'_>) -> bool {
+        let names = |wanted: &str, is_role| {
+            self.users.iter().any(|user| user.name == wanted && user.is_role == is_role)
+        };
         self.is_everybody
-            || matches!(principal, Principal::User(name) if self.users.iter().any(|user| user.name == name))
+            || match principal {
+                Principal::Anonymous => false,
+                Principal::User(name) => names(name, false),
+                Principal::Role(name) => names(name, true),
+            }
     }
 
     /// Reads `"*"`, a name, a list of names, or an object with `AWS` or `CanonicalUser`. Errors: the reason why the
@@ -77,24 +88,26 @@ impl PrincipalSet {
 }
 
 impl NamedUser {
-    /// Reads a bare name, or an ARN of an account's root or of a user.
+    /// Reads a bare name of a user, or an ARN of an account's root, of a user or of a role.
     fn read(text: &str) -> Option<Self> {
         let Some(arn) = text.strip_prefix("arn:") else {
             let is_name = !text.is_empty() && !text.contains(['*', '?']);
-            return is_name.then(|| NamedUser { name: text.to_owned(), is_bare: true });
+            return is_name.then(|| NamedUser { name: text.to_owned(), is_bare: true, is_role: false });
         };
         let mut parts = arn.splitn(5, ':');
         let [partition, service, region, account, resource] =
             std::array::from_fn(|_| parts.next().unwrap_or(""));
-        let name = match resource.strip_prefix("user/") {
+        let path = resource.strip_prefix("user/").or_else(|| resource.strip_prefix("role/"));
+        let name = match path {
             // Ignore a path before the name.
             Some(path) => path.rsplit('/').next()?,
             None if resource == "root" => account,
             None => return None,
         };
+        let is_role = resource.starts_with("role/");
         let is_whole = partition == "aws" && service == "iam" && region.is_empty();
         let is_name = !name.is_empty() && !name.contains(['*', '?']);
-        (is_whole && is_name).then(|| NamedUser { name: name.to_owned(), is_bare: false })
+        (is_whole && is_name).then(|| NamedUser { name: name.to_owned(), is_bare: false, is_role })
     }
 }
 
@@ -126,6 +139,15 @@ mod tests {
     }
 
     #[test]
+    fn a_role_is_not_the_user_of_its_name() {
+        let role = read("{\"AWS\": \"arn:aws:iam::123456789012:role/physics/readers\"}").unwrap();
+        assert!(role.has(Principal::Role("readers")) && !role.has(Principal::User("readers")));
+        let user = read("{\"AWS\": \"arn:aws:iam:::user/readers\"}").unwrap();
+        assert!(user.has(Principal::User("readers")) && !user.has(Principal::Role("readers")));
+        assert!(read("\"*\"").unwrap().has(Principal::Role("readers")));
+    }
+
+    #[test]
     fn other_principals_are_refused() {
         for text in [
             "\"\"",
@@ -138,7 +160,7 @@ mod tests {
             "[3]",
             "\"al*\"",
             "{\"Service\": \"logging.s3.amazonaws.com\"}",
-            "{\"AWS\": \"arn:aws:iam::1:role/x\"}",
+            "{\"AWS\": \"arn:aws:iam::1:group/x\"}",
             "{\"AWS\": \"arn:aws:s3:::x\"}",
             "{\"AWS\": \"arn:aws:iam:::root\"}",
         ] {

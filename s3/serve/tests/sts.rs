@@ -374,6 +374,110 @@ fn requests_for_the_token_service_are_checked() {
     refused(&sts(&alice, None, &large), 413, "ValidationError");
 }
 
+/// Returns the entry of a role with the uid of this test's process.
+fn role(name: &str, more: &str) -> String {
+    let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
+    format!("[[role]]\nname='{name}'\nuid={uid}\ngid={gid}\n{more}\n")
+}
+
+fn assume(client: &Client, token: Option<&str>, role: &str, more: &str) -> Answer {
+    let arn = format!("arn%3Aaws%3Aiam%3A%3A000000000000%3Arole%2F{role}");
+    let form = format!("Action=AssumeRole&Version=2011-06-15&RoleSessionName=job-1&RoleArn={arn}{more}");
+    sts(client, token, &form)
+}
+
+#[test]
+fn users_assume_the_roles_that_name_them() {
+    let readers = role("readers", "read_only=true\nassumed_by=['alice']\nmax_duration_s=7200");
+    let file = format!("{}{}{readers}", alice(), user("bob", "bob-secret"));
+    let ground = Ground::new(&file);
+    let bob = ground.signer("BOB", "bob-secret");
+    let answer = assume(&ground.alice(), None, "readers", "").ok();
+    let arn = "arn:aws:sts:::assumed-role/readers/job-1";
+    assert_eq!(answer.element("Arn").as_deref(), Some(arn));
+    assert_eq!(answer.element("AssumedRoleId").as_deref(), Some("readers:job-1"));
+    let session = Credentials::of(&answer);
+    let client = ground.in_session(&session);
+    assert_eq!(client.send(&get(&session.token)).ok().text(), "hello");
+    let put = Call::on("PUT", "new").header("x-amz-security-token", &session.token).body("new");
+    refused(&client.send(&put), 403, "AccessDenied");
+    let identity = sts(&client, Some(&session.token), "Action=GetCallerIdentity").ok();
+    assert_eq!(identity.element("Arn").as_deref(), Some(arn));
+
+    refused(&assume(&bob, None, "readers", ""), 403, "AccessDenied");
+    refused(&assume(&bob, None, "writers", ""), 403, "AccessDenied");
+    refused(&assume(&client, Some(&session.token), "readers", ""), 403, "AccessDenied");
+    refused(&sts(&client, Some(&session.token), "Action=GetSessionToken"), 403, "AccessDenied");
+    assume(&ground.alice(), None, "readers", "&DurationSeconds=7200").ok();
+    for more in ["&DurationSeconds=7201", "&DurationSeconds=899", "&Policy=%7B%7D", "&ExternalId=x"] {
+        refused(&assume(&ground.alice(), None, "readers", more), 400, "ValidationError");
+    }
+    for form in [
+        "Action=AssumeRole&RoleSessionName=job",
+        "Action=AssumeRole&RoleArn=readers&RoleSessionName=job",
+        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j",
+        "Action=AssumeRole&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Freaders&RoleSessionName=j%0Aj",
+    ] {
+        refused(&sts(&ground.alice(), None, form), 400, "ValidationError");
+    }
+    // A session of a user may assume a role.
+    let of_user = ground.session();
+    let chained = assume(&ground.in_session(&of_user), Some(&of_user.token), "readers", "");
+    let chained = Credentials::of(&chained.ok());
+    assert_eq!(ground.in_session(&chained).send(&get(&chained.token)).ok().text(), "hello");
+}
+
+#[test]
+fn sessions_of_a_role_end_when_its_entry_forbids_them() {
+    let readers = |who: &str| role("readers", &format!("assumed_by=['{who}']"));
+    let users = format!("{}{}", alice(), user("bob", "bob-secret"));
+    let ground = Ground::new(&format!("{users}{}", readers("alice")));
+    let session = Credentials::of(&assume(&ground.alice(), None, "readers", "").ok());
+    let client = ground.in_session(&session);
+    client.send(&get(&session.token)).ok();
+    let bob = ground.signer("BOB", "bob-secret");
+    ground.rewrite(&format!("{users}{}", readers("bob")), || assume(&bob, None, "readers", "").status == 200);
+    refused(&client.send(&get(&session.token)), 400, "InvalidToken");
+}
+
+#[test]
+fn policies_and_logs_name_roles() {
+    let readers = role("readers", "assumed_by=['*']");
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let ground = Ground::with(&format!("{}{readers}", alice()), |config| {
+        config.access_log = Some(log.path().to_owned());
+    });
+    let session = Credentials::of(&assume(&ground.alice(), None, "readers", "").ok());
+    let client = ground.in_session(&session);
+    let deny = |principal: &str, condition: &str| {
+        let policy = format!(
+            "{{\"Version\":\"2012-10-17\",\"Statement\":{{\"Effect\":\"Deny\",\"Principal\":{principal},\
+             \"Action\":\"s3:GetObject\",\"Resource\":\"arn:aws:s3:::{BUCKET}/*\"{condition}}}}}"
+        );
+        let put = Call::new("PUT", format!("/{BUCKET}")).query("policy").body(policy);
+        ground.alice().send(&put).ok();
+    };
+    let is =
+        |key: &str, value: &str| format!(",\"Condition\":{{\"StringEquals\":{{\"{key}\":\"{value}\"}}}}");
+    for (principal, condition) in [
+        ("{\"AWS\":\"arn:aws:iam:::role/readers\"}", String::new()),
+        ("\"*\"", is("aws:PrincipalArn", "arn:aws:iam:::role/readers")),
+        ("\"*\"", is("aws:userid", "readers:job-1")),
+        ("\"*\"", is("aws:PrincipalType", "AssumedRole")),
+        ("\"*\"", ",\"Condition\":{\"Null\":{\"aws:TokenIssueTime\":\"false\"}}".to_owned()),
+    ] {
+        deny(principal, &condition);
+        refused(&client.send(&get(&session.token)), 403, "AccessDenied");
+        ground.alice().send(&Call::on("GET", "k")).ok();
+    }
+    deny("{\"AWS\":\"arn:aws:iam:::user/readers\"}", "");
+    client.send(&get(&session.token)).ok();
+    drop(ground);
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    assert!(text.contains("\"user\":\"readers/job-1\",\"operation\":\"GetObject\""), "{text}");
+    assert!(text.contains("\"user\":\"alice\",\"operation\":\"AssumeRole\""), "{text}");
+}
+
 #[test]
 fn a_gateway_with_one_key_pair_issues_tokens() {
     let fixture = client::serve();

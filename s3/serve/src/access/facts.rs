@@ -208,9 +208,14 @@ impl<'r> PolicyRequestContext<'r> {
             keys.add("aws:userid", "anonymous");
             return;
         }
-        keys.add("aws:principaltype", "User");
         keys.add("aws:userid", user.userid());
-        keys.add("aws:username", user.name.as_str());
+        match user.role_session() {
+            Some(_) => keys.add("aws:principaltype", "AssumedRole"),
+            None => {
+                keys.add("aws:principaltype", "User");
+                keys.add("aws:username", user.name.as_str());
+            }
+        }
         keys.add("aws:principalarn", user.arn());
         if let Some(session) = &user.session {
             let issued = UNIX_EPOCH + Duration::from_secs(session.issued_s);

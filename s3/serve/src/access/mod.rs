@@ -204,7 +204,7 @@ async fn check(
     let mut request = AccessRequest {
         principal: match user.kind {
             CallerKind::Anonymous => Principal::Anonymous,
-            CallerKind::Keys | CallerKind::Peer => Principal::User(&user.name),
+            CallerKind::Keys | CallerKind::Peer => user.principal(),
         },
         action: need.action,
         bucket: &need.bucket,

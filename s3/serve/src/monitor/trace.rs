@@ -1,5 +1,6 @@
 //! Data about one request, gathered while it is served.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -136,7 +137,7 @@ pub(super) struct LogLine<'t> {
     time: String,
     request_id: &'t str,
     remote: &'t ConnectionPeer,
-    user: Option<&'t str>,
+    user: Option<Cow<'t, str>>,
     operation: &'static str,
     method: &'t str,
     bucket: &'t str,
@@ -173,7 +174,7 @@ pub(super) fn line<'t>(
         time: format_iso8601(SystemTime::now()),
         request_id: trace.id.as_str(),
         remote: &asked.remote,
-        user: signed.map(|signed| signed.user.name.as_str()),
+        user: signed.map(|signed| signed.user.label()),
         operation: trace.operation().name(),
         method: &asked.method,
         bucket,

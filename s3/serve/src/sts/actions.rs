@@ -12,12 +12,15 @@ use crate::sts::TokenService;
 use crate::sts::caller::Caller;
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
 use crate::sts::session::now_s;
-use crate::sts::token::{SessionToken, new_access_key};
-use crate::users::User;
+use crate::sts::token::{RoleInToken, SessionToken, new_access_key};
+use crate::users::{Role, User};
 
 /// The limits of a session of a user, in seconds, and the default (AWS's).
 const USER_SESSION_S: (u64, u64) = (900, 129_600);
 const USER_SESSION_DEFAULT_S: u64 = 43_200;
+/// The limits of a session of a role, in seconds, and the default (AWS's). The role may have a lower limit.
+const ROLE_SESSION_S: (u64, u64) = (900, 43_200);
+const ROLE_SESSION_DEFAULT_S: u64 = 3600;
 /// The account in responses: users here have no accounts, but AWS's programs expect twelve digits.
 const ACCOUNT: &str = "000000000000";
 
@@ -37,13 +40,14 @@ impl TokenService {
         if version.is_some_and(|version| version != VERSION) {
             return Err(StsFailure::bad("InvalidAction", format!("the Version must be {VERSION}")));
         }
-        if !["GetCallerIdentity", "GetSessionToken"].contains(&action.as_str()) {
+        if !["AssumeRole", "GetCallerIdentity", "GetSessionToken"].contains(&action.as_str()) {
             let why = format!("Could not find operation {} for version {VERSION}", shown(&action));
             return Err(StsFailure::bad("InvalidAction", why));
         }
         let caller = self.caller(users, headers, body)?;
         admit(trace, &caller.user, &action)?;
         let result = match action.as_str() {
+            "AssumeRole" => self.assume_role(users, &caller, &mut parameters),
             "GetSessionToken" => self.get_session_token(&caller, &mut parameters),
             _ => get_caller_identity(&caller, &parameters),
         };
@@ -57,16 +61,48 @@ impl TokenService {
             let why = "Cannot call GetSessionToken with session credentials";
             return Err(StsFailure::forbidden("AccessDenied", why));
         }
-        self.credentials(caller, duration_s)
+        self.credentials(caller, None, duration_s)
+    }
+
+    fn assume_role(
+        &self,
+        users: &Users,
+        caller: &Caller,
+        parameters: &mut Parameters,
+    ) -> Result<String, StsFailure> {
+        let arn = parameters.required("RoleArn")?;
+        let session = role_session_name(parameters)?;
+        let denied = || {
+            let (caller, role) = (caller.user.arn(), shown(&arn));
+            let why =
+                format!("User: {caller} is not authorized to perform: sts:AssumeRole on resource: {role}");
+            StsFailure::forbidden("AccessDenied", why)
+        };
+        let name = role_name(&arn)?;
+        // The trust of a role is in users, so a role cannot assume another.
+        let is_user = caller.user.role_session().is_none();
+        let role = users.role(name).filter(|role| is_user && role.may_be_assumed_by(&caller.user.name));
+        let role = role.ok_or_else(denied)?;
+        let duration_s = role_duration_s(parameters, &role)?;
+        parameters.check_all_taken()?;
+        let in_token = RoleInToken { name: name.to_owned(), session };
+        let credentials = self.credentials(caller, Some(in_token.clone()), duration_s)?;
+        Ok(credentials + &assumed_role_user(&in_token))
     }
 
     /// Makes temporary credentials, and returns them as an element.
-    fn credentials(&self, caller: &Caller, duration_s: u64) -> Result<String, StsFailure> {
+    fn credentials(
+        &self,
+        caller: &Caller,
+        role: Option<RoleInToken>,
+        duration_s: u64,
+    ) -> Result<String, StsFailure> {
         let issued_s = now_s();
         let access_key = new_access_key().map_err(|error| StsFailure::internal(error.to_string()))?;
         let token = SessionToken {
             access_key,
             parent: caller.parent.clone(),
+            role,
             issued_s,
             expires_s: issued_s + duration_s,
         };
@@ -83,10 +119,61 @@ impl TokenService {
     }
 }
 
+fn assumed_role_arn(role: &str, session: &str) -> String {
+    format!("arn:aws:sts:::assumed-role/{role}/{session}")
+}
+
+fn assumed_role_user(role: &RoleInToken) -> String {
+    let RoleInToken { name, session } = role;
+    let (id, arn) = (format!("{name}:{session}"), assumed_role_arn(name, session));
+    format!("<AssumedRoleUser>{}</AssumedRoleUser>", elements(&[("AssumedRoleId", &id), ("Arn", &arn)]))
+}
+
+/// Returns the name of a role from its ARN, in any account. A path before the name is ignored. Errors:
+/// `ValidationError`.
+fn role_name(arn: &str) -> Result<&str, StsFailure> {
+    let name = arn.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":role/"));
+    name.filter(|(account, _)| account.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|(_, path)| path.rsplit('/').next())
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| StsFailure::validation(&format!("{} is invalid", shown(arn))))
+}
+
+/// Takes out the name of a session, which is 2 to 64 characters long. Errors: `ValidationError`.
+fn role_session_name(parameters: &mut Parameters) -> Result<String, StsFailure> {
+    let name = parameters.required("RoleSessionName")?;
+    let is_permitted = |byte: u8| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte);
+    match (2..=64).contains(&name.len()) && name.bytes().all(is_permitted) {
+        true => Ok(name),
+        false => Err(StsFailure::constraint(&format!(
+            "Value '{}' at 'roleSessionName' failed to satisfy constraint: Member must satisfy regular expression \
+             pattern: [\\w+=,.@-]{{2,64}}",
+            shown(&name)
+        ))),
+    }
+}
+
+/// Takes out the lifetime of a session of a role. Errors: `ValidationError`.
+fn role_duration_s(parameters: &mut Parameters, role: &Role) -> Result<u64, StsFailure> {
+    let default = ROLE_SESSION_DEFAULT_S.min(role.max_duration_s);
+    let seconds = parameters.duration_s(default, ROLE_SESSION_S)?;
+    match seconds <= role.max_duration_s {
+        true => Ok(seconds),
+        false => {
+            let why = "The requested DurationSeconds exceeds the MaxSessionDuration set for this role.";
+            Err(StsFailure::validation(why))
+        }
+    }
+}
+
 fn get_caller_identity(caller: &Caller, parameters: &Parameters) -> Result<String, StsFailure> {
     parameters.check_all_taken()?;
     let user = &caller.user;
-    let (arn, id) = (user.arn(), user.userid());
+    let arn = match user.role_session() {
+        Some(session) => assumed_role_arn(&user.name, session),
+        None => user.arn(),
+    };
+    let id = user.userid();
     Ok(elements(&[("Arn", &arn), ("UserId", &id), ("Account", ACCOUNT)]))
 }
 

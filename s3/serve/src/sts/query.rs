@@ -37,6 +37,16 @@ impl Parameters {
         Some(self.0.swap_remove(at).1)
     }
 
+    /// Takes out a parameter that must be present. Errors: `ValidationError`.
+    pub(super) fn required(&mut self, name: &str) -> Result<String, StsFailure> {
+        self.take(name).ok_or_else(|| {
+            let member = with_small_start(name);
+            let why =
+                format!("Value null at '{member}' failed to satisfy constraint: Member must not be null");
+            StsFailure::constraint(&why)
+        })
+    }
+
     /// Takes out the lifetime of the credentials. `default` applies if the request states none. Errors:
     /// `ValidationError` for a lifetime out of AWS's limits.
     pub(super) fn duration_s(&mut self, default: u64, (least, most): (u64, u64)) -> Result<u64, StsFailure> {
@@ -69,6 +79,11 @@ impl Parameters {
 fn decoded(text: &str) -> Option<String> {
     let spaced = text.replace('+', " ");
     percent_decode_str(&spaced).decode_utf8().ok().map(Cow::into_owned)
+}
+
+fn with_small_start(name: &str) -> String {
+    let mut letters = name.chars();
+    letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
 }
 
 /// Escapes and shortens a text of the client, for use in a response.

@@ -12,7 +12,7 @@ use crate::gate::GateRefusal;
 use crate::identity::{parameter, signed_with_version_2};
 use crate::message::composed;
 use crate::sts::TokenService;
-use crate::sts::token;
+use crate::sts::token::{self, RoleInToken};
 use crate::users::User;
 
 /// The header with the token of a session.
@@ -37,6 +37,8 @@ pub(crate) struct Session {
 pub(crate) struct SessionFacts {
     /// When the token was issued, in seconds since 1970.
     pub(crate) issued_s: u64,
+    /// The name of the session, if the user is a role.
+    pub(crate) role_session: Option<String>,
 }
 
 /// Why a token is refused.
@@ -47,8 +49,8 @@ pub(super) enum TokenFault {
 }
 
 impl TokenService {
-    /// Returns the session of a token at the time `now_s`, in seconds since 1970. The user who asked for the session
-    /// must still exist.
+    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and the access key of the user who asked
+    /// for it. The user must still exist, and must still be allowed to assume the role.
     pub(super) fn session(
         &self,
         users: &Users,
@@ -62,7 +64,15 @@ impl TokenService {
         let parent = users.find(&token.parent).ok_or(TokenFault::Invalid)?;
         let parent_keys = parent.keys.as_ref().ok_or(TokenFault::Invalid)?;
         let secret_key = token::secret(key, text, &parent_keys.secret_key);
-        let user = parent.in_session(SessionFacts { issued_s: token.issued_s });
+        let issued_s = token.issued_s;
+        let user = match token.role {
+            None => parent.in_session(SessionFacts { issued_s, role_session: None }),
+            Some(RoleInToken { name, session }) => {
+                let role = users.role(&name).filter(|role| role.may_be_assumed_by(&parent.name));
+                let facts = SessionFacts { issued_s, role_session: Some(session) };
+                role.ok_or(TokenFault::Invalid)?.user.in_session(facts)
+            }
+        };
         Ok((Session { user, access_key: token.access_key, secret_key }, token.parent))
     }
 }

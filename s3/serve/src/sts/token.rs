@@ -47,10 +47,22 @@ pub(super) struct SessionToken {
     pub(super) access_key: String,
     /// The access key of the user who asked for the session.
     pub(super) parent: String,
+    /// The role that the user has assumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<RoleInToken>,
     /// When the token was issued, in seconds since 1970.
     pub(super) issued_s: u64,
     /// When the token expires, in seconds since 1970.
     pub(super) expires_s: u64,
+}
+
+/// A role in a token.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RoleInToken {
+    pub(super) name: String,
+    /// The name that the caller has given to the session.
+    pub(super) session: String,
 }
 
 impl SessionKey {
@@ -144,6 +156,7 @@ mod tests {
         SessionToken {
             access_key: new_access_key().unwrap(),
             parent: "ALICE".to_owned(),
+            role: None,
             issued_s: 1_000,
             expires_s: 4_600,
         }

@@ -42,11 +42,87 @@ pub(super) struct UserEntry {
     weight: Option<u32>,
 }
 
-#[derive(Deserialize)]
+/// One role's entry in the file: an identity without keys, which users assume.
+#[derive(Clone, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-struct UsersDocument {
+pub(super) struct RoleEntry {
+    pub(super) name: String,
+    uid: Option<u32>,
+    gid: Option<u32>,
     #[serde(default)]
-    user: Vec<UserEntry>,
+    groups: Vec<u32>,
+    buckets: Option<Vec<String>>,
+    prefixes: Option<Vec<String>>,
+    #[serde(default)]
+    read_only: bool,
+    requests: Option<u32>,
+    rate: Option<String>,
+    weight: Option<u32>,
+    /// The names of the users who may assume the role; `*` stands for all.
+    #[serde(default)]
+    pub(super) assumed_by: Vec<String>,
+    /// The maximum lifetime of a session, in seconds.
+    max_duration_s: Option<u64>,
+}
+
+/// The content of the file.
+#[derive(Clone, Default, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UsersDocument {
+    #[serde(default)]
+    pub(super) user: Vec<UserEntry>,
+    #[serde(default)]
+    pub(super) role: Vec<RoleEntry>,
+}
+
+/// The limits of `max_duration_s` and its default (AWS's limits on a role).
+const ROLE_DURATION_S: std::ops::RangeInclusive<u64> = 900..=43_200;
+const ROLE_DURATION_DEFAULT_S: u64 = 3600;
+
+impl RoleEntry {
+    /// Returns the entry as that of a user, whose keys mean nothing.
+    pub(super) fn as_user(&self) -> UserEntry {
+        UserEntry {
+            name: self.name.clone(),
+            access_key: "-".to_owned(),
+            secret_key: "-".to_owned(),
+            uid: self.uid,
+            gid: self.gid,
+            groups: self.groups.clone(),
+            buckets: self.buckets.clone(),
+            prefixes: self.prefixes.clone(),
+            read_only: self.read_only,
+            requests: self.requests,
+            rate: self.rate.clone(),
+            weight: self.weight,
+        }
+    }
+
+    pub(super) fn max_duration_s(&self) -> u64 {
+        self.max_duration_s.unwrap_or(ROLE_DURATION_DEFAULT_S)
+    }
+
+    /// Checks the entry, together with the users of its file. Errors: `InvalidArgument`.
+    fn check(&self, own_uid: u32, users: &[UserEntry]) -> Result<()> {
+        let wrong =
+            |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("role {:?}: {why}", self.name)));
+        let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte);
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(is_of_names) {
+            return wrong("a name has 1 to 64 letters, digits and characters of _+=,.@-".to_owned());
+        }
+        self.as_user().check(own_uid, "role")?;
+        let is_user = |name: &String| users.iter().any(|user| user.name == *name);
+        if is_user(&self.name) {
+            return wrong("a user has the same name; choose another".to_owned());
+        }
+        if let Some(name) = self.assumed_by.iter().find(|name| *name != "*" && !is_user(name)) {
+            return wrong(format!("assumed_by names {name:?}, but there is no such user"));
+        }
+        match ROLE_DURATION_S.contains(&self.max_duration_s()) {
+            true => Ok(()),
+            false => wrong("max_duration_s must be 900 to 43200".to_owned()),
+        }
+    }
 }
 
 /// Properties that reveal that a file has changed.
@@ -107,9 +183,11 @@ impl UserEntry {
     }
 
     /// Checks the entry. Errors: `InvalidArgument`.
-    fn check(&self, own_uid: u32) -> Result<()> {
-        let wrong =
-            |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("user {:?}: {why}", self.name)));
+    /// `what` is what the entry describes.
+    fn check(&self, own_uid: u32, what: &str) -> Result<()> {
+        let wrong = |why: String| {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{what} {:?}: {why}", self.name)))
+        };
         if self.name.is_empty() || self.access_key.is_empty() || self.secret_key.is_empty() {
             return wrong("name, access_key and secret_key must not be empty".to_owned());
         }
@@ -126,7 +204,7 @@ impl UserEntry {
             return wrong(why);
         }
         match (own_uid, self.uid) {
-            (0, None) => wrong("the gateway runs as root, so state the user's uid and gid".to_owned()),
+            (0, None) => wrong(format!("the gateway runs as root, so state the {what}'s uid and gid")),
             (0, Some(uid)) if uid != 0 && self.gid.is_none() => wrong("a uid needs a gid".to_owned()),
             (0, _) => Ok(()),
             (own, Some(uid)) if uid != own => wrong(format!(
@@ -142,7 +220,7 @@ impl UserEntry {
 }
 
 /// Reads and checks the file. Errors: as [`crate::users::Users::from_file`].
-pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
+pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let text = read_private(path)?;
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
@@ -150,23 +228,30 @@ pub(super) fn read(path: &Path) -> Result<Vec<UserEntry>> {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         wrong(format!("line {line}: {}", error.message()))
     })?;
-    check(&document.user, user_id()).map_err(|error| wrong(error.detail().to_owned()))?;
-    Ok(document.user)
+    check(&document, user_id()).map_err(|error| wrong(error.detail().to_owned()))?;
+    Ok(document)
 }
 
-fn check(entries: &[UserEntry], own_uid: u32) -> Result<()> {
+fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
+    let UsersDocument { user: entries, role: roles } = document;
     let wrong = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if entries.is_empty() {
         return wrong("it contains no [[user]]".to_owned());
     }
     for (at, entry) in entries.iter().enumerate() {
-        entry.check(own_uid)?;
+        entry.check(own_uid, "user")?;
         let before = &entries[..at];
         if before.iter().any(|other| other.name == entry.name) {
             return wrong(format!("the user {:?} appears twice", entry.name));
         }
         if before.iter().any(|other| other.access_key == entry.access_key) {
             return wrong(format!("the access key of {:?} also belongs to another user", entry.name));
+        }
+    }
+    for (at, role) in roles.iter().enumerate() {
+        role.check(own_uid, entries)?;
+        if roles[..at].iter().any(|other| other.name == role.name) {
+            return wrong(format!("the role {:?} appears twice", role.name));
         }
     }
     Ok(())
@@ -206,7 +291,7 @@ mod tests {
 
     fn parsed(text: &str, own_uid: u32) -> std::result::Result<Vec<UserEntry>, String> {
         let document: UsersDocument = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        check(&document.user, own_uid).map_err(|error| error.detail().to_owned())?;
+        check(&document, own_uid).map_err(|error| error.detail().to_owned())?;
         Ok(document.user)
     }
 
@@ -229,6 +314,13 @@ mod tests {
             (&format!("{ALICE}requests=0"), 1000, "requests must be"),
             (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
             (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
+            (&format!("{ALICE}uid=7\ngid=7\n[[role]]\nname='r'"), 0, "state the role's uid"),
+            (&format!("{ALICE}[[role]]\nname='r\u{fc}'"), 1000, "a name has 1 to 64"),
+            (&format!("{ALICE}[[role]]\nname='alice'"), 1000, "a user has the same name"),
+            (&format!("{ALICE}[[role]]\nname='r'\n[[role]]\nname='r'"), 1000, "\"r\" appears twice"),
+            (&format!("{ALICE}[[role]]\nname='r'\nassumed_by=['bob']"), 1000, "no such user"),
+            (&format!("{ALICE}[[role]]\nname='r'\nmax_duration_s=899"), 1000, "must be 900 to 43200"),
+            (&format!("{ALICE}[[role]]\nname='r'\nsecret_key='s'"), 1000, "unknown field"),
         ] {
             let said = parsed(text, own_uid).err().unwrap_or_default();
             assert!(said.contains(why), "{text}: {said}");

@@ -7,12 +7,14 @@
 mod confined;
 mod file;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use fordway_policy::Principal;
 use fordway_store::{Bucket, Error, ErrorKind, ROOT_DIR, Result, Store};
 use fordway_sys::{PeerCredentials, user_id};
 use tokio::sync::Semaphore;
@@ -26,7 +28,7 @@ use crate::sts::SessionFacts;
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 pub(crate) use file::read_private;
-use file::{FileFingerprint, UserEntry};
+use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
 
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -147,14 +149,35 @@ impl User {
         self.with_server_and_session(None, Some(Arc::new(facts)))
     }
 
-    /// Returns the name of the user for policies.
+    /// Returns the name of the session of a role; `None` for a user who has not assumed a role.
+    pub(crate) fn role_session(&self) -> Option<&str> {
+        self.session.as_ref()?.role_session.as_deref()
+    }
+
+    /// Returns the caller for policies.
+    pub(crate) fn principal(&self) -> Principal<'_> {
+        match self.role_session() {
+            Some(_) => Principal::Role(&self.name),
+            None => Principal::User(&self.name),
+        }
+    }
+
+    /// Returns the name of the user or the role for policies.
     pub(crate) fn arn(&self) -> String {
-        format!("arn:aws:iam:::user/{}", self.name)
+        let kind = if self.role_session().is_some() { "role" } else { "user" };
+        format!("arn:aws:iam:::{kind}/{}", self.name)
     }
 
     /// Returns the ID of the user for policies.
-    pub(crate) fn userid(&self) -> String {
-        self.name.clone()
+    pub(crate) fn userid(&self) -> Cow<'_, str> {
+        self.role_session()
+            .map_or(Cow::Borrowed(&*self.name), |session| format!("{}:{session}", self.name).into())
+    }
+
+    /// Returns the name for the access log.
+    pub(crate) fn label(&self) -> Cow<'_, str> {
+        self.role_session()
+            .map_or(Cow::Borrowed(&*self.name), |session| format!("{}/{session}", self.name).into())
     }
 
     /// Returns the user for a request to `bucket`, with the file server that the request has to wait for. Errors: `Io`.
@@ -173,12 +196,31 @@ impl User {
     }
 }
 
+/// A role: an identity that users assume for a limited time.
+pub(crate) struct Role {
+    pub(crate) user: Arc<User>,
+    /// The names of the users who may assume the role; `*` stands for all.
+    assumed_by: Vec<String>,
+    /// The maximum lifetime of a session, in seconds.
+    pub(crate) max_duration_s: u64,
+}
+
+impl Role {
+    pub(crate) fn may_be_assumed_by(&self, user: &str) -> bool {
+        self.assumed_by.iter().any(|name| name == "*" || name == user)
+    }
+}
+
+/// Roles by name.
+pub(crate) type RolesByName = HashMap<String, Arc<Role>>;
+
 /// Users by access key.
 pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 
 /// The users of a gateway, and their stores. All threads of the gateway share this.
 pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
+    roles: RwLock<Arc<RolesByName>>,
     /// The user for requests without a signature; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries specify none.
@@ -206,7 +248,7 @@ struct UsersState {
     /// Device and inode of the served directory.
     root: (u64, u64),
     stamp: Option<FileFingerprint>,
-    entries: Vec<UserEntry>,
+    document: UsersDocument,
 }
 
 impl Users {
@@ -214,6 +256,7 @@ impl Users {
     pub(crate) fn without_keys() -> Self {
         Users {
             by_key: RwLock::default(),
+            roles: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: None,
@@ -225,6 +268,7 @@ impl Users {
     pub fn one(identity: AccessKeyPair, store: Arc<dyn Store>) -> Self {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store, UserLimits::default()))),
+            roles: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: None,
@@ -253,7 +297,7 @@ impl Users {
             Error::new(ErrorKind::InvalidArgument, format!("{} cannot be examined", root.display()))
                 .caused_by(error)
         })?;
-        let state = UsersState { root: place, stamp: None, entries: Vec::new() };
+        let state = UsersState { root: place, stamp: None, document: UsersDocument::default() };
         let origin = GatewayUsers {
             root: root.to_owned(),
             open,
@@ -263,6 +307,7 @@ impl Users {
         };
         let users = Users {
             by_key: RwLock::default(),
+            roles: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: Some(origin),
@@ -295,15 +340,17 @@ impl Users {
         let origin = self.origin.as_ref();
         origin.map_or(Ok(()), |origin| {
             let state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
-            self.open_anonymous(origin, &state.entries)
+            self.open_anonymous(origin, &state.document)
         })?;
         Ok(self)
     }
 
     /// Opens the store for requests without a signature.
-    fn open_anonymous(&self, origin: &GatewayUsers, entries: &[UserEntry]) -> Result<()> {
+    fn open_anonymous(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
+        let roles = document.role.iter().map(RoleEntry::as_user);
+        let entries: Vec<_> = document.user.iter().cloned().chain(roles).collect();
         if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
             let why = format!(
                 "requests without a signature need a separate user, and {:?} has the same uid as {:?}; name another user",
@@ -338,7 +385,9 @@ impl Users {
     /// Sets the limits on users whose entries do not specify any.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
-        for user in self.all().values().chain(&self.anonymous()) {
+        let roles = self.roles();
+        let of_roles = roles.values().map(|role| &role.user);
+        for user in self.all().values().chain(&self.anonymous()).chain(of_roles) {
             user.account.limit(limits);
         }
     }
@@ -346,6 +395,16 @@ impl Users {
     /// Returns all users by access key.
     pub(crate) fn all(&self) -> Arc<UsersByKey> {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns all roles by name.
+    pub(crate) fn roles(&self) -> Arc<RolesByName> {
+        self.roles.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the role with this name.
+    pub(crate) fn role(&self, name: &str) -> Option<Arc<Role>> {
+        self.roles.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// Returns the user with this access key.
@@ -426,7 +485,7 @@ impl Users {
     fn move_to(&self, origin: &GatewayUsers, state: &mut UsersState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
-        match self.open_all(origin, &state.entries) {
+        match self.open_all(origin, &state.document) {
             Ok(()) => {
                 tracing::warn!("{root} is now a different directory, which was opened");
                 state.root = place;
@@ -446,7 +505,7 @@ impl Users {
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
         let CredentialSource::File(path) = &origin.credentials else {
             // The user of a gateway without a credentials file never changes.
-            return if at_once { self.open_all(origin, &[]) } else { Ok(()) };
+            return if at_once { self.open_all(origin, &UsersDocument::default()) } else { Ok(()) };
         };
         let stamp = FileFingerprint::of(path);
         if !at_once && stamp == state.stamp {
@@ -454,45 +513,53 @@ impl Users {
         }
         // An invalid file is logged once, not every second.
         state.stamp = stamp;
-        let entries = file::read(path)?;
-        if entries != state.entries {
-            self.open_all(origin, &entries)?;
-            state.entries = entries;
-            tracing::info!(users = state.entries.len(), "the credentials file was read");
+        let document = file::read(path)?;
+        if document != state.document {
+            self.open_all(origin, &document)?;
+            state.document = document;
+            let (users, roles) = (state.document.user.len(), state.document.role.len());
+            tracing::info!(users, roles, "the credentials file was read");
         }
         Ok(())
     }
 
-    /// Opens the stores of all users, and replaces the previous ones.
-    fn open_all(&self, origin: &GatewayUsers, entries: &[UserEntry]) -> Result<()> {
+    /// Opens the stores of all users and roles, and replaces the previous ones.
+    fn open_all(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         // Requests in flight are still counted after a reload.
-        let before = self.all();
-        let before: HashMap<&str, &Arc<User>> =
-            before.values().map(|user| (user.name.as_str(), user)).collect();
+        let (users, roles) = (self.all(), self.roles());
+        let before = users.values().chain(roles.values().map(|role| &role.user));
+        let before: HashMap<&str, &Arc<User>> = before.map(|user| (user.name.as_str(), user)).collect();
+        let open = |entry: &UserEntry| -> Result<_> {
+            let store = ConfinedStore::open(entry, &origin.open)?;
+            let account = before
+                .get(entry.name.as_str())
+                .filter(|user| user.account.stated() == entry.limits())
+                .map_or_else(|| UserResourceUsage::new(entry.limits(), limits), |user| user.account.clone());
+            let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
+            Ok((uid, store, account))
+        };
         let by_key = match &origin.credentials {
             CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?, limits),
-            CredentialSource::File(_) => entries
-                .iter()
-                .map(|entry| {
-                    let store = ConfinedStore::open(entry, &origin.open)?;
-                    let account = before
-                        .get(entry.name.as_str())
-                        .filter(|user| user.account.stated() == entry.limits())
-                        .map_or_else(
-                            || UserResourceUsage::new(entry.limits(), limits),
-                            |user| user.account.clone(),
-                        );
-                    let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
-                    Ok((
-                        entry.access_key.clone(),
-                        User::new(entry.name.clone(), entry.keys(), uid, store, account),
-                    ))
-                })
-                .collect::<Result<UsersByKey>>()?,
+            CredentialSource::File(_) => {
+                let users = document.user.iter().map(|entry| {
+                    let (uid, store, account) = open(entry)?;
+                    let user = User::new(entry.name.clone(), entry.keys(), uid, store, account);
+                    Ok((entry.access_key.clone(), user))
+                });
+                users.collect::<Result<UsersByKey>>()?
+            }
         };
-        self.open_anonymous(origin, entries)?;
+        let roles = document.role.iter().map(|entry| {
+            let (uid, store, account) = open(&entry.as_user())?;
+            let user = User::with((entry.name.clone(), CallerKind::Keys, uid), None, store, account);
+            let (assumed_by, max_duration_s) = (entry.assumed_by.clone(), entry.max_duration_s());
+            Ok((entry.name.clone(), Arc::new(Role { user, assumed_by, max_duration_s })))
+        });
+        let roles = roles.collect::<Result<RolesByName>>()?;
+        self.open_anonymous(origin, document)?;
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(by_key);
+        *self.roles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(roles);
         Ok(())
     }
 }

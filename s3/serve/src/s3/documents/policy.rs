@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fordway_policy::{
-    AccessRequest, Action, BucketAccessDecision, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError, Principal,
+    AccessRequest, Action, BucketAccessDecision, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError,
 };
 use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Store};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
@@ -141,13 +141,8 @@ fn check_keeps_owner(
     for name in ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"] {
         let Some(action) = Action::new(name) else { continue };
         let keys = facts.keys_on_bucket(user, action, bucket.as_str());
-        let request = AccessRequest {
-            principal: Principal::User(&user.name),
-            action,
-            bucket: bucket.as_str(),
-            key: None,
-            keys,
-        };
+        let request =
+            AccessRequest { principal: user.principal(), action, bucket: bucket.as_str(), key: None, keys };
         let rules =
             fordway_policy::BucketAccessRules { policy: Some(policy.clone()), block: Default::default() };
         if let BucketAccessDecision::Denied(at) = rules.rule(CallerRole::Owner, &request) {
