@@ -317,7 +317,7 @@ fn expired_tokens_are_refused() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let token = |expires_s: u64| {
         made(&format!(
-            "{{\"access_key\":\"ASIAMADE\",\"parent\":\"ALICE\",\"issued_s\":1,\"expires_s\":{expires_s}}}"
+            "{{\"access_key\":\"ASIAMADE\",\"parent\":{{\"user\":\"ALICE\"}},\"issued_s\":1,\"expires_s\":{expires_s}}}"
         ))
     };
     let (valid, expired) = (token(now + 600), token(now));

@@ -10,11 +10,14 @@ use crate::Users;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
 use crate::sts::TokenService;
 use crate::sts::caller::Caller;
+use crate::sts::jwt::{ClaimFault, WebIdentityToken};
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
-use crate::sts::session::now_s;
-use crate::sts::token::{RoleInToken, SessionToken, new_access_key};
+use crate::sts::session::{SessionFacts, now_s};
+use crate::sts::token::{RoleInToken, SessionToken, TokenParent, new_access_key};
 use crate::users::{Role, User};
 
+const ACTIONS: [&str; 4] =
+    ["AssumeRole", "AssumeRoleWithWebIdentity", "GetCallerIdentity", "GetSessionToken"];
 /// The limits of a session of a user, in seconds, and the default (AWS's).
 const USER_SESSION_S: (u64, u64) = (900, 129_600);
 const USER_SESSION_DEFAULT_S: u64 = 43_200;
@@ -40,9 +43,13 @@ impl TokenService {
         if version.is_some_and(|version| version != VERSION) {
             return Err(StsFailure::bad("InvalidAction", format!("the Version must be {VERSION}")));
         }
-        if !["AssumeRole", "GetCallerIdentity", "GetSessionToken"].contains(&action.as_str()) {
+        if !ACTIONS.contains(&action.as_str()) {
             let why = format!("Could not find operation {} for version {VERSION}", shown(&action));
             return Err(StsFailure::bad("InvalidAction", why));
+        }
+        if action == "AssumeRoleWithWebIdentity" {
+            let result = self.assume_role_with_web_identity(users, &mut parameters, trace).await;
+            return Ok(document(&action, &result?, trace.id.as_str()));
         }
         let caller = self.caller(users, headers, body)?;
         admit(trace, &caller.user, &action)?;
@@ -61,7 +68,7 @@ impl TokenService {
             let why = "Cannot call GetSessionToken with session credentials";
             return Err(StsFailure::forbidden("AccessDenied", why));
         }
-        self.credentials(caller, None, duration_s)
+        self.credentials((&caller.parent, &caller.parent_secret), None, duration_s)
     }
 
     fn assume_role(
@@ -86,14 +93,58 @@ impl TokenService {
         let duration_s = role_duration_s(parameters, &role)?;
         parameters.check_all_taken()?;
         let in_token = RoleInToken { name: name.to_owned(), session };
-        let credentials = self.credentials(caller, Some(in_token.clone()), duration_s)?;
+        let credentials =
+            self.credentials((&caller.parent, &caller.parent_secret), Some(in_token.clone()), duration_s)?;
         Ok(credentials + &assumed_role_user(&in_token))
+    }
+
+    async fn assume_role_with_web_identity(
+        &self,
+        users: &Users,
+        parameters: &mut Parameters,
+        trace: &Arc<RequestTrace>,
+    ) -> Result<String, StsFailure> {
+        let arn = parameters.required("RoleArn")?;
+        let session = role_session_name(parameters)?;
+        let text = parameters.required("WebIdentityToken")?;
+        let identity = verified(users, &text).await?;
+        let name = role_name(&arn)?;
+        let is_trusted = |role: &Arc<Role>| {
+            role.trusts_of(&identity.issuer).any(|trust| trust.is_met_by(&identity.token.claims))
+        };
+        let role = users.role(name).filter(is_trusted).ok_or_else(|| {
+            let why = "Not authorized to perform sts:AssumeRoleWithWebIdentity";
+            StsFailure::forbidden("AccessDenied", why)
+        })?;
+        let duration_s = role_duration_s(parameters, &role)?;
+        parameters.check_all_taken()?;
+        let facts = SessionFacts { issued_s: now_s(), role_session: Some(session.clone()) };
+        admit(trace, &role.user.in_session(facts), "AssumeRoleWithWebIdentity")?;
+        let in_token = RoleInToken { name: name.to_owned(), session };
+        let parent = TokenParent::Issuer(identity.issuer.clone());
+        let credentials = self.credentials((&parent, ""), Some(in_token.clone()), duration_s)?;
+        let subject = identity.token.text("sub").unwrap_or_default();
+        // The name of the session is the caller's choice; this line says who it was.
+        tracing::info!(
+            request_id = trace.id.as_str(),
+            issuer = identity.issuer,
+            subject,
+            role = name,
+            session = in_token.session,
+            "a web identity has assumed a role"
+        );
+        let facts = [
+            ("SubjectFromWebIdentityToken", subject),
+            ("Audience", &identity.audience),
+            ("Provider", &identity.issuer),
+        ];
+        Ok(credentials + &assumed_role_user(&in_token) + &elements(&facts))
     }
 
     /// Makes temporary credentials, and returns them as an element.
     fn credentials(
         &self,
-        caller: &Caller,
+        (parent, parent_secret): (&TokenParent, &str),
         role: Option<RoleInToken>,
         duration_s: u64,
     ) -> Result<String, StsFailure> {
@@ -101,13 +152,13 @@ impl TokenService {
         let access_key = new_access_key().map_err(|error| StsFailure::internal(error.to_string()))?;
         let token = SessionToken {
             access_key,
-            parent: caller.parent.clone(),
+            parent: parent.clone(),
             role,
             issued_s,
             expires_s: issued_s + duration_s,
         };
         let text = self.key.seal(&token);
-        let secret = self.key.secret_of_new(&text, &caller.parent_secret);
+        let secret = self.key.secret_of_new(&text, parent_secret);
         let expiration = format_iso8601(UNIX_EPOCH + Duration::from_secs(token.expires_s));
         let inner = elements(&[
             ("AccessKeyId", &token.access_key),
@@ -116,6 +167,45 @@ impl TokenService {
             ("Expiration", &expiration),
         ]);
         Ok(format!("<Credentials>{inner}</Credentials>"))
+    }
+}
+
+/// A web identity token whose signature and claims were verified.
+struct VerifiedIdentity<'t> {
+    token: WebIdentityToken<'t>,
+    issuer: String,
+    audience: String,
+}
+
+/// Verifies a web identity token. Errors: `InvalidIdentityToken`, `ExpiredTokenException`, `IDPCommunicationError`.
+async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'t>, StsFailure> {
+    let invalid = |why: &str| {
+        StsFailure::bad("InvalidIdentityToken", format!("The web identity token is refused: {why}"))
+    };
+    let token = WebIdentityToken::read(text).map_err(invalid)?;
+    let issuer = token.text("iss").unwrap_or_default().to_owned();
+    let provider = users.provider(&issuer).ok_or_else(|| invalid("its issuer is unknown here"))?;
+    if !provider.entry.allows(token.algorithm) {
+        return Err(invalid("its algorithm is not allowed"));
+    }
+    // The claims are checked first, so that an old token does not make the gateway ask the provider.
+    let audience = token.audience(provider.entry.audience());
+    let audience = audience.ok_or_else(|| invalid("it is for another audience"))?.to_owned();
+    match token.check_claims(now_s()) {
+        Ok(()) => {}
+        Err(ClaimFault::Invalid(why)) => return Err(invalid(why)),
+        Err(ClaimFault::Expired) => {
+            return Err(StsFailure::bad("ExpiredTokenException", "The web identity token has expired"));
+        }
+    }
+    // The log says why: the caller is unknown, and need not learn about the gateway's network.
+    let keys = provider.keys(|keys| token.may_be_of(keys)).await.ok_or_else(|| {
+        let why = "The keys of the identity provider cannot be fetched; the log of the gateway says why";
+        StsFailure::bad("IDPCommunicationError", why)
+    })?;
+    match token.is_signed_by(&keys) {
+        true => Ok(VerifiedIdentity { token, issuer, audience }),
+        false => Err(invalid("no key of its issuer has signed it")),
     }
 }
 

@@ -13,14 +13,15 @@ use crate::identity::CLOCK_SKEW_MAX;
 use crate::sts::TokenService;
 use crate::sts::query::StsFailure;
 use crate::sts::session::{TokenFault, now_s};
+use crate::sts::token::TokenParent;
 use crate::users::User;
 
 /// The sender of a signed request.
 pub(super) struct Caller {
     pub(super) user: Arc<User>,
-    /// The long-term access key, also of a caller in a session.
-    pub(super) parent: String,
-    /// The long-term secret key, also of a caller in a session.
+    /// Who has the long-term keys of a caller in a session; otherwise the caller.
+    pub(super) parent: TokenParent,
+    /// The long-term secret key; empty for a web identity.
     pub(super) parent_secret: String,
 }
 
@@ -62,7 +63,8 @@ impl TokenService {
         };
         let Some(token) = headers.get("x-amz-security-token") else {
             let (user, secret) = parent_of(access_key)?;
-            let caller = Caller { user, parent: access_key.to_owned(), parent_secret: secret.clone() };
+            let parent = TokenParent::User(access_key.to_owned());
+            let caller = Caller { user, parent, parent_secret: secret.clone() };
             return Ok((caller, access_key.to_owned(), secret));
         };
         let token = token.to_str().unwrap_or_default();
@@ -72,7 +74,10 @@ impl TokenService {
                 StsFailure::forbidden("ExpiredToken", "The security token included in the request is expired")
             }
         })?;
-        let (_, parent_secret) = parent_of(&parent)?;
+        let parent_secret = match &parent {
+            TokenParent::User(access_key) => parent_of(access_key)?.1,
+            TokenParent::Issuer(_) => String::new(),
+        };
         let caller = Caller { user: session.user, parent, parent_secret };
         Ok((caller, session.access_key, session.secret_key))
     }

@@ -7,9 +7,15 @@
 //! * `caller`: the signatures of requests for the service
 //! * `token`: session tokens and their keys
 //! * `session`: requests to S3 with temporary credentials
+//! * `provider`: OIDC providers and their keys; `fetch`: requests to them
+//! * `jwt`, `jwk`: web identity tokens, and the keys that verify them
 
 mod actions;
 mod caller;
+mod fetch;
+mod jwk;
+mod jwt;
+mod provider;
 mod query;
 mod session;
 mod token;
@@ -26,6 +32,7 @@ use s3s::Body;
 use crate::Users;
 use crate::domains::BucketDomains;
 use crate::monitor::RequestTrace;
+pub(crate) use provider::{Provider, ProviderEntry, RoleTrust};
 pub(crate) use session::{Session, SessionFacts, current_session, session_of, session_with, with_session};
 pub use token::SessionKey;
 

@@ -12,8 +12,8 @@ use crate::gate::GateRefusal;
 use crate::identity::{parameter, signed_with_version_2};
 use crate::message::composed;
 use crate::sts::TokenService;
-use crate::sts::token::{self, RoleInToken};
-use crate::users::User;
+use crate::sts::token::{self, SessionToken, TokenParent};
+use crate::users::{Role, User};
 
 /// The header with the token of a session.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-security-token");
@@ -49,31 +49,47 @@ pub(super) enum TokenFault {
 }
 
 impl TokenService {
-    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and the access key of the user who asked
-    /// for it. The user must still exist, and must still be allowed to assume the role.
+    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and who asked for it. That
+    /// user must still exist and be allowed to assume the role, or the role must still trust the issuer.
     pub(super) fn session(
         &self,
         users: &Users,
         text: &str,
         now_s: u64,
-    ) -> Result<(Session, String), TokenFault> {
+    ) -> Result<(Session, TokenParent), TokenFault> {
         let (token, key) = self.key.open(text).ok_or(TokenFault::Invalid)?;
         if now_s >= token.expires_s {
             return Err(TokenFault::Expired);
         }
-        let parent = users.find(&token.parent).ok_or(TokenFault::Invalid)?;
-        let parent_keys = parent.keys.as_ref().ok_or(TokenFault::Invalid)?;
-        let secret_key = token::secret(key, text, &parent_keys.secret_key);
-        let issued_s = token.issued_s;
-        let user = match token.role {
-            None => parent.in_session(SessionFacts { issued_s, role_session: None }),
-            Some(RoleInToken { name, session }) => {
-                let role = users.role(&name).filter(|role| role.may_be_assumed_by(&parent.name));
-                let facts = SessionFacts { issued_s, role_session: Some(session) };
-                role.ok_or(TokenFault::Invalid)?.user.in_session(facts)
-            }
-        };
+        let (user, parent_secret) = user_of(users, &token).ok_or(TokenFault::Invalid)?;
+        let secret_key = token::secret(key, text, &parent_secret);
         Ok((Session { user, access_key: token.access_key, secret_key }, token.parent))
+    }
+}
+
+/// Returns the user of a session, and the secret of the user who asked for it. `None` if the session has ended.
+fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, String)> {
+    let issued_s = token.issued_s;
+    let in_role = |role: &Role| {
+        let role_session = token.role.as_ref().map(|role| role.session.clone());
+        role.user.in_session(SessionFacts { issued_s, role_session })
+    };
+    let role = token.role.as_ref().map(|role| users.role(&role.name));
+    match &token.parent {
+        TokenParent::User(access_key) => {
+            let parent = users.find(access_key)?;
+            let secret = parent.keys.as_ref()?.secret_key.clone();
+            let user = match role {
+                None => parent.in_session(SessionFacts { issued_s, role_session: None }),
+                Some(role) => in_role(&*role.filter(|role| role.may_be_assumed_by(&parent.name))?),
+            };
+            Some((user, secret))
+        }
+        TokenParent::Issuer(issuer) => {
+            let is_trusted = |role: &Arc<Role>| role.trusts_of(issuer).next().is_some();
+            users.provider(issuer)?;
+            Some((in_role(&*role?.filter(is_trusted)?), String::new()))
+        }
     }
 }
 

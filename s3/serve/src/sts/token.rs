@@ -1,6 +1,6 @@
 //! Session tokens: documents that the gateway authenticates with its session key (HMAC-SHA256). The secret key of a
-//! session is derived from the session key, the token and the secret of the user who asked for it, so nothing is stored,
-//! and a session ends when its user gets a new secret.
+//! session is derived from the session key, the token and the secret of the user who asked for it (if any), so nothing is
+//! stored, and a session ends when its user gets a new secret.
 
 use std::fmt;
 use std::path::Path;
@@ -45,8 +45,8 @@ impl fmt::Debug for SessionKey {
 pub(super) struct SessionToken {
     /// The temporary access key.
     pub(super) access_key: String,
-    /// The access key of the user who asked for the session.
-    pub(super) parent: String,
+    /// Who asked for the session.
+    pub(super) parent: TokenParent,
     /// The role that the user has assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<RoleInToken>,
@@ -54,6 +54,16 @@ pub(super) struct SessionToken {
     pub(super) issued_s: u64,
     /// When the token expires, in seconds since 1970.
     pub(super) expires_s: u64,
+}
+
+/// Who asked for a session.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum TokenParent {
+    /// The user with this access key.
+    User(String),
+    /// Someone with a web identity token of this issuer.
+    Issuer(String),
 }
 
 /// A role in a token.
@@ -155,7 +165,7 @@ mod tests {
     fn token() -> SessionToken {
         SessionToken {
             access_key: new_access_key().unwrap(),
-            parent: "ALICE".to_owned(),
+            parent: TokenParent::User("ALICE".to_owned()),
             role: None,
             issued_s: 1_000,
             expires_s: 4_600,
@@ -167,7 +177,7 @@ mod tests {
         let (one, other) = (SessionKey::random().unwrap(), SessionKey::random().unwrap());
         let text = one.seal(&token());
         let (opened, key) = one.open(&text).unwrap();
-        assert_eq!(opened.parent, "ALICE");
+        assert_eq!(opened.parent, TokenParent::User("ALICE".to_owned()));
         assert!(opened.access_key.starts_with("ASIA") && opened.access_key.len() == 20);
         assert_eq!(secret(key, &text, "s"), one.secret_of_new(&text, "s"));
         assert_eq!(secret(key, &text, "s").len(), 40);

@@ -149,8 +149,8 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Returns whether a bucket's name matches a pattern, in which `*` stands for any characters.
-fn fits(pattern: &str, name: &str) -> bool {
+/// Returns whether a bucket's name, or another text, matches a pattern, in which `*` stands for any characters.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
     let Some((middle, end)) = rest.rsplit_once('*') else { return name.ends_with(rest) };

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::AccessKeyPair;
 use crate::limits::{UserLimitOverrides, WEIGHT_MAX};
+use crate::sts::{ProviderEntry, RoleTrust};
 
 /// The maximum size of a credentials file in bytes, enough for some 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -61,6 +62,9 @@ pub(super) struct RoleEntry {
     /// The names of the users who may assume the role; `*` stands for all.
     #[serde(default)]
     pub(super) assumed_by: Vec<String>,
+    /// The web identities that may assume the role.
+    #[serde(default)]
+    pub(super) oidc: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     max_duration_s: Option<u64>,
 }
@@ -73,6 +77,8 @@ pub(super) struct UsersDocument {
     pub(super) user: Vec<UserEntry>,
     #[serde(default)]
     pub(super) role: Vec<RoleEntry>,
+    #[serde(default)]
+    pub(super) oidc: Vec<ProviderEntry>,
 }
 
 /// The limits of `max_duration_s` and its default (AWS's limits on a role).
@@ -102,8 +108,8 @@ impl RoleEntry {
         self.max_duration_s.unwrap_or(ROLE_DURATION_DEFAULT_S)
     }
 
-    /// Checks the entry, together with the users of its file. Errors: `InvalidArgument`.
-    fn check(&self, own_uid: u32, users: &[UserEntry]) -> Result<()> {
+    /// Checks the entry, together with the others of its file. Errors: `InvalidArgument`.
+    fn check(&self, own_uid: u32, document: &UsersDocument) -> Result<()> {
         let wrong =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("role {:?}: {why}", self.name)));
         let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte);
@@ -111,12 +117,15 @@ impl RoleEntry {
             return wrong("a name has 1 to 64 letters, digits and characters of _+=,.@-".to_owned());
         }
         self.as_user().check(own_uid, "role")?;
-        let is_user = |name: &String| users.iter().any(|user| user.name == *name);
+        let is_user = |name: &String| document.user.iter().any(|user| user.name == *name);
         if is_user(&self.name) {
             return wrong("a user has the same name; choose another".to_owned());
         }
         if let Some(name) = self.assumed_by.iter().find(|name| *name != "*" && !is_user(name)) {
             return wrong(format!("assumed_by names {name:?}, but there is no such user"));
+        }
+        if let Some(why) = self.oidc.iter().find_map(|trust| trust.check(&document.oidc).err()) {
+            return wrong(why);
         }
         match ROLE_DURATION_S.contains(&self.max_duration_s()) {
             true => Ok(()),
@@ -233,7 +242,7 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
 }
 
 fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
-    let UsersDocument { user: entries, role: roles } = document;
+    let UsersDocument { user: entries, role: roles, oidc: providers } = document;
     let wrong = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
     if entries.is_empty() {
         return wrong("it contains no [[user]]".to_owned());
@@ -248,8 +257,16 @@ fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
             return wrong(format!("the access key of {:?} also belongs to another user", entry.name));
         }
     }
+    for (at, provider) in providers.iter().enumerate() {
+        if let Err(why) = provider.check() {
+            return wrong(format!("oidc {:?}: {why}", provider.issuer));
+        }
+        if providers[..at].iter().any(|other| other.issuer == provider.issuer) {
+            return wrong(format!("the issuer {:?} appears twice", provider.issuer));
+        }
+    }
     for (at, role) in roles.iter().enumerate() {
-        role.check(own_uid, entries)?;
+        role.check(own_uid, document)?;
         if roles[..at].iter().any(|other| other.name == role.name) {
             return wrong(format!("the role {:?} appears twice", role.name));
         }
@@ -295,6 +312,8 @@ mod tests {
         Ok(document.user)
     }
 
+    const OIDC: &str = "[[oidc]]\nissuer='https://i.example'\naudience=['a']\n";
+    const TRUST: &str = "[[role.oidc]]\nissuer='https://i.example'\n[role.oidc.claims]\nsub=['s']\n";
     const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
 
     #[test]
@@ -321,6 +340,14 @@ mod tests {
             (&format!("{ALICE}[[role]]\nname='r'\nassumed_by=['bob']"), 1000, "no such user"),
             (&format!("{ALICE}[[role]]\nname='r'\nmax_duration_s=899"), 1000, "must be 900 to 43200"),
             (&format!("{ALICE}[[role]]\nname='r'\nsecret_key='s'"), 1000, "unknown field"),
+            (&format!("{ALICE}[[role]]\nname='r'\n{TRUST}"), 1000, "there is no [[oidc]] with the issuer"),
+            (
+                &format!("{ALICE}[[role]]\nname='r'\n{TRUST}{OIDC}").replace("sub=['s']", ""),
+                1000,
+                "at least one claim",
+            ),
+            (&format!("{ALICE}{OIDC}{OIDC}"), 1000, "appears twice"),
+            (&format!("{ALICE}{OIDC}").replace("https", "http"), 1000, "must be https"),
         ] {
             let said = parsed(text, own_uid).err().unwrap_or_default();
             assert!(said.contains(why), "{text}: {said}");

@@ -24,9 +24,10 @@ use crate::file_server::NetworkFileServer;
 use crate::http1::SignatureVerifier;
 use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
 use crate::s3::PublishLatency;
-use crate::sts::SessionFacts;
+use crate::sts::{Provider, ProviderEntry, RoleTrust, SessionFacts};
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
+pub(crate) use confined::fits;
 pub(crate) use file::read_private;
 use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
 
@@ -201,6 +202,8 @@ pub(crate) struct Role {
     pub(crate) user: Arc<User>,
     /// The names of the users who may assume the role; `*` stands for all.
     assumed_by: Vec<String>,
+    /// The web identities that may assume the role.
+    trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
 }
@@ -208,6 +211,11 @@ pub(crate) struct Role {
 impl Role {
     pub(crate) fn may_be_assumed_by(&self, user: &str) -> bool {
         self.assumed_by.iter().any(|name| name == "*" || name == user)
+    }
+
+    /// Returns the conditions on tokens of this issuer. A token must meet one of them.
+    pub(crate) fn trusts_of(&self, issuer: &str) -> impl Iterator<Item = &RoleTrust> {
+        self.trusts.iter().filter(move |trust| trust.issuer == issuer)
     }
 }
 
@@ -221,6 +229,7 @@ pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
     roles: RwLock<Arc<RolesByName>>,
+    providers: RwLock<Vec<Arc<Provider>>>,
     /// The user for requests without a signature; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries specify none.
@@ -257,6 +266,7 @@ impl Users {
         Users {
             by_key: RwLock::default(),
             roles: RwLock::default(),
+            providers: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: None,
@@ -269,6 +279,7 @@ impl Users {
         Users {
             by_key: RwLock::new(Arc::new(only(identity, store, UserLimits::default()))),
             roles: RwLock::default(),
+            providers: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: None,
@@ -308,6 +319,7 @@ impl Users {
         let users = Users {
             by_key: RwLock::default(),
             roles: RwLock::default(),
+            providers: RwLock::default(),
             anonymous: RwLock::default(),
             limits: Mutex::default(),
             origin: Some(origin),
@@ -405,6 +417,12 @@ impl Users {
     /// Returns the role with this name.
     pub(crate) fn role(&self, name: &str) -> Option<Arc<Role>> {
         self.roles.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Returns the OIDC provider with this issuer.
+    pub(crate) fn provider(&self, issuer: &str) -> Option<Arc<Provider>> {
+        let providers = self.providers.read().unwrap_or_else(PoisonError::into_inner);
+        providers.iter().find(|provider| provider.entry.issuer == issuer).cloned()
     }
 
     /// Returns the user with this access key.
@@ -553,14 +571,24 @@ impl Users {
         let roles = document.role.iter().map(|entry| {
             let (uid, store, account) = open(&entry.as_user())?;
             let user = User::with((entry.name.clone(), CallerKind::Keys, uid), None, store, account);
-            let (assumed_by, max_duration_s) = (entry.assumed_by.clone(), entry.max_duration_s());
-            Ok((entry.name.clone(), Arc::new(Role { user, assumed_by, max_duration_s })))
+            let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
+            let role = Role { user, assumed_by, trusts, max_duration_s: entry.max_duration_s() };
+            Ok((entry.name.clone(), Arc::new(role)))
         });
         let roles = roles.collect::<Result<RolesByName>>()?;
         self.open_anonymous(origin, document)?;
         *self.by_key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(by_key);
         *self.roles.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(roles);
+        self.replace_providers(&document.oidc);
         Ok(())
+    }
+
+    /// Replaces the OIDC providers. A provider whose entry has not changed keeps its keys.
+    fn replace_providers(&self, entries: &[ProviderEntry]) {
+        let mut providers = self.providers.write().unwrap_or_else(PoisonError::into_inner);
+        let kept = |entry: &ProviderEntry| providers.iter().find(|known| known.entry == *entry).cloned();
+        let all = entries.iter().map(|entry| kept(entry).unwrap_or_else(|| Provider::new(entry.clone())));
+        *providers = all.collect();
     }
 }
 

@@ -1,0 +1,358 @@
+//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names, and not to
+//! addresses of private networks or of this machine unless the file permits it: otherwise, anyone who controls a name in
+//! the DNS could make the gateway send requests to services that trust it.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use fordway_http::parts::TlsConnector;
+use fordway_http::{Origin, TlsRoots};
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::http1::{ChunkDecoder, ChunkStep};
+
+/// The maximum size of a document in bytes.
+const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
+/// The maximum size of a response's head in bytes, and of the framing of its body.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// The maximum number of headers of a response.
+const HEADERS_MAX: usize = 100;
+
+/// How documents of a provider are fetched.
+pub(super) struct FetchRules {
+    pub(super) roots: TlsRoots,
+    pub(super) allows_private: bool,
+    pub(super) deadline: Instant,
+}
+
+/// Fetches a document. Follows no redirects. Errors: why there is no document.
+pub(super) fn fetch(url: &str, rules: &FetchRules) -> Result<Vec<u8>, String> {
+    let failed = |why: String| format!("{url}: {why}");
+    let (origin, _) = Origin::parse(url).map_err(|error| error.detail().to_owned())?;
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let path = rest.find('/').map_or("/", |at| &rest[at..]);
+    if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(failed("the path is not in the form of URLs".to_owned()));
+    }
+    let stream = connect(&origin, rules).map_err(failed)?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {}\r\nAccept: application/json\r\nConnection: close\r\n\r\n",
+        origin.authority(),
+        fordway_http::USER_AGENT
+    );
+    let exchanged = match origin.tls {
+        false => exchange(stream, &request),
+        true => {
+            let tls = TlsConnector::new(rules.roots.clone(), b"http/1.1");
+            let session = tls.config().and_then(|config| Ok((config, TlsConnector::name(&origin)?)));
+            let (config, name) = session.map_err(|error| failed(error.detail().to_owned()))?;
+            let session = ClientConnection::new(config, name).map_err(|error| failed(error.to_string()))?;
+            exchange(StreamOwned::new(session, stream), &request)
+        }
+    };
+    exchanged.map_err(|error| failed(error.to_string()))
+}
+
+/// A socket whose calls fail after the deadline, however slowly the peer sends.
+struct DeadlineStream {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl DeadlineStream {
+    fn left(&self) -> io::Result<Duration> {
+        left(self.deadline).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+    }
+}
+
+impl Read for DeadlineStream {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(target)
+    }
+}
+
+impl Write for DeadlineStream {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn left(deadline: Instant) -> Option<Duration> {
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+}
+
+/// Connects to one of the host's addresses that are permitted. The addresses that are checked are those that are used.
+fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
+    let found = (origin.host.as_str(), origin.port).to_socket_addrs();
+    let found: Vec<SocketAddr> = found.map_err(|error| format!("no address: {error}"))?.collect();
+    let permitted = found.iter().filter(|at| rules.allows_private || !is_internal(at.ip()));
+    let mut last = "the address is private, or of this machine; allow_private permits it".to_owned();
+    for address in permitted {
+        let Some(left) = left(rules.deadline) else { return Err("no connection in time".to_owned()) };
+        match TcpStream::connect_timeout(address, left) {
+            Ok(stream) => return Ok(DeadlineStream { stream, deadline: rules.deadline }),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
+}
+
+/// Returns whether an address is of a private network, of this machine, or otherwise not of the public internet.
+fn is_internal(address: IpAddr) -> bool {
+    let is_reserved = match address.to_canonical() {
+        IpAddr::V4(address) => is_internal_v4(address),
+        IpAddr::V6(address) => is_internal_v6(address),
+    };
+    // A socket can be bound only to an address of this machine.
+    is_reserved || UdpSocket::bind((address, 0)).is_ok()
+}
+
+fn is_internal_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    match a {
+        0 | 10 | 127 | 224.. => true,
+        100 => (64..128).contains(&b),
+        169 => b == 254,
+        172 => (16..32).contains(&b),
+        192 => b == 168 || (b == 0 && matches!(c, 0 | 2)),
+        198 => matches!(b, 18 | 19) || (b == 51 && c == 100),
+        203 => b == 0 && c == 113,
+        _ => false,
+    }
+}
+
+/// Of IPv6, only global unicast addresses (2000::/3) are public; tunnels to IPv4 and addresses for documentation are not.
+fn is_internal_v6(address: Ipv6Addr) -> bool {
+    let [first, second, ..] = address.segments();
+    match first {
+        0x2001 => second < 0x0200 || second == 0x0db8,
+        0x2002 | 0x3fff => true,
+        0x2000..=0x3ffe => false,
+        _ => true,
+    }
+}
+
+/// Sends a request and returns the body of the response. Errors: a status other than 200, a response that is malformed
+/// or too large, and errors of the connection.
+fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+    stream.write_all(request.as_bytes())?;
+    stream.flush()?;
+    let mut received = Vec::new();
+    let head = loop {
+        if let Some(head) = ResponseHead::parse(&received)? {
+            break head;
+        }
+        if received.len() > HEAD_BYTES_MAX || !receive(&mut stream, &mut received)? {
+            return Err(io::Error::other("the response has no valid head"));
+        }
+    };
+    if head.status != 200 {
+        return Err(io::Error::other(format!("the status is {}", head.status)));
+    }
+    received.drain(..head.bytes);
+    match head.framing {
+        Framing::Length(length) if length > DOCUMENT_BYTES_MAX as u64 => Err(too_large()),
+        Framing::Length(length) => {
+            while (received.len() as u64) < length {
+                if !receive(&mut stream, &mut received)? {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            received.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+            Ok(received)
+        }
+        Framing::Chunked => read_chunks(stream, received),
+        Framing::UntilClose => {
+            while receive(&mut stream, &mut received)? {
+                check_size(received.len())?;
+            }
+            check_size(received.len()).map(|()| received)
+        }
+    }
+}
+
+fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u8>> {
+    let (mut decoder, mut document, mut at) = (ChunkDecoder::default(), Vec::new(), 0);
+    loop {
+        let step = decoder.step(&received[at..], usize::MAX);
+        match step.map_err(|refusal| io::Error::other(refusal.why))? {
+            ChunkStep::Skip(count) | ChunkStep::Trailer(count) => at += count,
+            ChunkStep::Data(count) => {
+                document.extend_from_slice(&received[at..at + count]);
+                check_size(document.len())?;
+                at += count;
+            }
+            ChunkStep::End => return Ok(document),
+            ChunkStep::More => {
+                received.drain(..at);
+                at = 0;
+                if !receive(&mut stream, &mut received)? {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+    }
+}
+
+/// Receives some bytes. Returns false at the end of the connection.
+fn receive(stream: &mut impl Read, received: &mut Vec<u8>) -> io::Result<bool> {
+    let mut piece = [0; 8192];
+    let count = stream.read(&mut piece)?;
+    received.extend_from_slice(&piece[..count]);
+    Ok(count > 0)
+}
+
+fn check_size(bytes: usize) -> io::Result<()> {
+    if bytes > DOCUMENT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+}
+
+fn too_large() -> io::Error {
+    io::Error::other("the document is larger than 1 MiB")
+}
+
+/// How the end of a body is found.
+#[derive(Debug, PartialEq, Eq)]
+enum Framing {
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+struct ResponseHead {
+    status: u16,
+    bytes: usize,
+    framing: Framing,
+}
+
+impl ResponseHead {
+    /// Parses a head; returns `None` if it is incomplete. Errors: it is malformed.
+    fn parse(received: &[u8]) -> io::Result<Option<Self>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut headers);
+        let parsed = response.parse(received).map_err(io::Error::other)?;
+        let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
+        let mut framing = Framing::UntilClose;
+        for header in response.headers.iter() {
+            let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
+            if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                if !value.eq_ignore_ascii_case("chunked") {
+                    return Err(io::Error::other("the transfer encoding is not supported"));
+                }
+                framing = Framing::Chunked;
+            }
+            if header.name.eq_ignore_ascii_case("content-length") && framing != Framing::Chunked {
+                let length = value.parse().map_err(|_| io::Error::other("the length is not a number"))?;
+                framing = Framing::Length(length);
+            }
+        }
+        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_are_not_public_are_known() {
+        for internal in [
+            "0.0.0.0",
+            "10.1.2.3",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.9.9.9",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.168.0.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:10.0.0.1",
+            "::ffff:169.254.169.254",
+            "::7f00:1",
+            "64:ff9b::7f00:1",
+            "2001:0:1::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(is_internal(internal.parse().unwrap()), "{internal}");
+        }
+        for public in
+            ["8.8.8.8", "100.128.0.1", "172.32.0.1", "192.0.1.1", "193.0.0.1", "2001:4860::1", "2a00::1"]
+        {
+            assert!(!is_internal(public.parse().unwrap()), "{public}");
+        }
+    }
+
+    /// A connection on which a response arrives, a few bytes at a time.
+    struct Arriving<'r>(&'r [u8]);
+
+    impl Read for Arriving<'_> {
+        fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+            let count = self.0.len().min(7).min(target.len());
+            target[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    impl Write for Arriving<'_> {
+        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+            Ok(data.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn body(response: &str) -> Option<String> {
+        let body = exchange(Arriving(response.as_bytes()), "").ok()?;
+        String::from_utf8(body).ok()
+    }
+
+    #[test]
+    fn bodies_end_where_their_head_says() {
+        for response in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello, more",
+            "HTTP/1.0 200 OK\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+        ] {
+            assert_eq!(body(response).as_deref(), Some("hello"), "{response}");
+        }
+        let large = format!("HTTP/1.0 200 OK\r\n\r\n{}", "x".repeat(DOCUMENT_BYTES_MAX + 1));
+        let chunk = format!("100000\r\n{}\r\n", "x".repeat(DOCUMENT_BYTES_MAX));
+        let chunks = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n");
+        for bad in [
+            "",
+            "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+            "SSH-2.0\r\n\r\n",
+            &large,
+            &chunks,
+        ] {
+            assert_eq!(body(bad), None, "{}", &bad[..bad.len().min(80)]);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! OIDC providers: who issues web identity tokens, the keys that sign them, and which claims a role requires.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fordway_http::{Origin, TlsRoots};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::sts::fetch::{FetchRules, fetch};
+use crate::sts::jwk::{PublicKey, SignatureAlgorithm, read_keys};
+use crate::users::fits;
+
+/// How long keys are used without asking the provider again, so that a key that was withdrawn is soon refused.
+const FRESH: Duration = Duration::from_secs(10 * 60);
+/// How long keys are used if the provider does not answer.
+const STALE: Duration = Duration::from_secs(60 * 60);
+/// The minimum time between two attempts to find an unknown key: anyone can send tokens with an invented key ID.
+const NEW_KEY_INTERVAL: Duration = Duration::from_secs(30);
+/// The minimum time between two attempts to reach a provider that does not answer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How long fetching keys may take.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A provider's entry in the users file.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProviderEntry {
+    /// The issuer's URL, exactly as in tokens.
+    pub(crate) issuer: String,
+    /// The audiences that tokens may have.
+    audience: Vec<String>,
+    /// The algorithms that tokens may be signed with; all supported ones if empty.
+    #[serde(default)]
+    algorithms: Vec<String>,
+    /// Hosts apart from the issuer's that may hold the keys.
+    #[serde(default)]
+    hosts: Vec<String>,
+    /// The authorities that sign the provider's certificate, in PEM; the system's without it.
+    ca_bundle: Option<PathBuf>,
+    /// Whether the provider may have an address of a private network or of this machine.
+    #[serde(default)]
+    allow_private: bool,
+}
+
+/// The claims that a role requires of a token.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RoleTrust {
+    pub(crate) issuer: String,
+    /// The permitted values of claims; `*` in a value stands for any characters.
+    claims: BTreeMap<String, Vec<String>>,
+}
+
+impl ProviderEntry {
+    /// Checks the entry. Errors: why it is invalid.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (origin, _) = Origin::parse(&self.issuer).map_err(|error| error.detail().to_owned())?;
+        let is_here = origin.host == "localhost"
+            || origin.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        let may_be_plain = is_here && self.allow_private;
+        if !origin.tls && !may_be_plain {
+            return Err(
+                "the issuer must be https; http is only for this machine, with allow_private".to_owned()
+            );
+        }
+        if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
+            return Err("audience must name at least one audience".to_owned());
+        }
+        match self.algorithms.iter().find(|name| SignatureAlgorithm::named(name).is_none()) {
+            Some(name) => Err(format!("the algorithm {name:?} is not RS256, ES256 or EdDSA")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn audience(&self) -> &[String] {
+        &self.audience
+    }
+
+    pub(super) fn allows(&self, algorithm: SignatureAlgorithm) -> bool {
+        self.algorithms.is_empty()
+            || self.algorithms.iter().any(|name| SignatureAlgorithm::named(name) == Some(algorithm))
+    }
+
+    /// Asks the provider for its keys. Errors: why there are none.
+    fn fetch_keys(&self) -> Result<Vec<PublicKey>, String> {
+        #[derive(Deserialize)]
+        struct Discovery {
+            issuer: String,
+            jwks_uri: String,
+        }
+        let roots = self.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File);
+        let deadline = Instant::now() + FETCH_TIMEOUT;
+        let rules = FetchRules { roots, allows_private: self.allow_private, deadline };
+        let url = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
+        let document = fetch(&url, &rules)?;
+        let found: Discovery =
+            serde_json::from_slice(&document).map_err(|_| format!("{url}: it names no issuer and keys"))?;
+        if found.issuer != self.issuer {
+            return Err(format!("{url}: it names another issuer"));
+        }
+        self.check_place(&found.jwks_uri)?;
+        let document = fetch(&found.jwks_uri, &rules)?;
+        let keys = read_keys(&document).ok_or_else(|| format!("{}: it is not a key set", found.jwks_uri))?;
+        match keys.is_empty() {
+            true => Err(format!("{}: it has no key that can be used", found.jwks_uri)),
+            false => Ok(keys),
+        }
+    }
+
+    /// Checks that the keys are at the issuer's origin, or at a host that the entry names. Errors: they are elsewhere.
+    fn check_place(&self, url: &str) -> Result<(), String> {
+        let parse = |url| Origin::parse(url).map(|(origin, _)| origin);
+        let parse = |url| parse(url).map_err(|error| error.detail().to_owned());
+        let (keys, issuer) = (parse(url)?, parse(&self.issuer)?);
+        let is_named = keys.tls && keys.port == 443 && self.hosts.contains(&keys.host);
+        match keys == issuer || is_named {
+            true => Ok(()),
+            false => Err(format!("the keys are at {keys}, which hosts does not name")),
+        }
+    }
+}
+
+impl RoleTrust {
+    /// Checks the conditions. Errors: why they are invalid.
+    pub(crate) fn check(&self, providers: &[ProviderEntry]) -> Result<(), String> {
+        if !providers.iter().any(|provider| provider.issuer == self.issuer) {
+            return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
+        }
+        match self.claims.is_empty() || self.claims.values().any(Vec::is_empty) {
+            true => Err("claims must name at least one claim, each with a value".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether a token with these claims meets the conditions.
+    pub(super) fn is_met_by(&self, claims: &Map<String, Value>) -> bool {
+        self.claims.iter().all(|(name, patterns)| {
+            let values = claims.get(name).map(|value| values_of(name, value)).unwrap_or_default();
+            values.iter().any(|value| patterns.iter().any(|pattern| fits(pattern, value)))
+        })
+    }
+}
+
+/// Returns the values of a claim: the elements of a list, and the words of `scope` (RFC 8693 section 4.2).
+fn values_of(name: &str, value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) if name == "scope" => text.split(' ').map(str::to_owned).collect(),
+        Value::String(text) => vec![text.clone()],
+        Value::Bool(_) | Value::Number(_) => vec![value.to_string()],
+        Value::Array(all) => all.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect(),
+        Value::Null | Value::Object(_) => Vec::new(),
+    }
+}
+
+/// A provider, with the keys that it was last known to have.
+pub(crate) struct Provider {
+    pub(crate) entry: ProviderEntry,
+    known: Mutex<KnownKeys>,
+    /// Changes whenever an attempt to fetch the keys has ended.
+    fetched: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct KnownKeys {
+    keys: Arc<Vec<PublicKey>>,
+    since: Option<Instant>,
+    is_fetching: bool,
+    /// When the provider was last asked because the keys were not fresh.
+    asked: Option<Instant>,
+    /// When the provider was last asked because a key was unknown.
+    asked_for_new: Option<Instant>,
+}
+
+impl KnownKeys {
+    fn age(&self) -> Option<Duration> {
+        self.since.map(|since| since.elapsed())
+    }
+
+    /// Returns whether the provider has to be asked now, and notes that it is. `is_known` says whether the wanted key is
+    /// among the keys.
+    fn begin(&mut self, is_known: bool) -> bool {
+        let is_fresh = self.age().is_some_and(|age| age < FRESH);
+        let (asked, interval) = match is_fresh {
+            true => (&mut self.asked_for_new, NEW_KEY_INTERVAL),
+            false => (&mut self.asked, RETRY_INTERVAL),
+        };
+        let is_due = asked.is_none_or(|at| at.elapsed() >= interval);
+        if self.is_fetching || (is_fresh && is_known) || !is_due {
+            return false;
+        }
+        *asked = Some(Instant::now());
+        self.is_fetching = true;
+        true
+    }
+
+    /// Returns the keys; `None` if the provider has not answered for too long.
+    fn usable(&self) -> Option<Arc<Vec<PublicKey>>> {
+        self.age().filter(|age| *age < STALE).map(|_| self.keys.clone())
+    }
+}
+
+/// An attempt to fetch keys. Dropping it ends the attempt, so that others can begin.
+struct FetchInProgress(Arc<Provider>);
+
+impl Drop for FetchInProgress {
+    fn drop(&mut self) {
+        self.0.known().is_fetching = false;
+        self.0.fetched.send_replace(());
+    }
+}
+
+impl Provider {
+    pub(crate) fn new(entry: ProviderEntry) -> Arc<Self> {
+        Arc::new(Provider { entry, known: Mutex::default(), fetched: watch::Sender::new(()) })
+    }
+
+    fn known(&self) -> MutexGuard<'_, KnownKeys> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the provider's keys, and asks the provider if the wanted key is not among them. `has_key` says whether
+    /// it is. Returns `None` if there are no keys.
+    pub(super) async fn keys(
+        self: &Arc<Self>,
+        has_key: impl Fn(&[PublicKey]) -> bool,
+    ) -> Option<Arc<Vec<PublicKey>>> {
+        let mut fetched = self.fetched.subscribe();
+        let must_wait = {
+            let mut known = self.known();
+            let is_known = has_key(&known.keys);
+            if known.begin(is_known) {
+                drop(known);
+                self.fetch_apart();
+                true
+            } else {
+                known.is_fetching && !(is_known && known.usable().is_some())
+            }
+        };
+        if must_wait {
+            // If it takes longer, the keys that are known decide.
+            let _ = tokio::time::timeout(FETCH_TIMEOUT, fetched.changed()).await;
+        }
+        self.known().usable()
+    }
+
+    /// Fetches the keys on a thread of its own: looking up a host's address cannot be limited in time.
+    fn fetch_apart(self: &Arc<Self>) {
+        let attempt = FetchInProgress(self.clone());
+        let fetch = move || {
+            let fetched = attempt.0.entry.fetch_keys();
+            let mut known = attempt.0.known();
+            match fetched {
+                Ok(keys) => (known.keys, known.since) = (Arc::new(keys), Some(Instant::now())),
+                Err(why) => {
+                    tracing::warn!(issuer = attempt.0.entry.issuer, "no keys of the OIDC provider: {why}");
+                }
+            }
+            drop(known);
+        };
+        if let Err(error) = std::thread::Builder::new().name("fordway-oidc".to_owned()).spawn(fetch) {
+            tracing::error!(%error, "no thread to fetch the keys of an OIDC provider");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trust(claims: &str) -> RoleTrust {
+        toml::from_str(&format!("issuer='https://i'\n[claims]\n{claims}")).unwrap()
+    }
+
+    #[test]
+    fn all_claims_of_a_condition_are_needed() {
+        let claims: Map<String, Value> = serde_json::from_str(
+            r#"{"sub":"s-1","scope":"storage.read:/ storage.modify:/a","wlcg.groups":["/cms","/cms/prod"],"level":3,
+                "object":{"a":1}}"#,
+        )
+        .unwrap();
+        for met in [
+            "sub=['s-1']",
+            "sub=['s-*']",
+            "scope=['storage.modify:/a']",
+            "'wlcg.groups'=['/atlas', '/cms/*']\nsub=['*']",
+            "level=['3']",
+        ] {
+            assert!(trust(met).is_met_by(&claims), "{met}");
+        }
+        for missed in [
+            "sub=['s']",
+            "scope=['storage.read:/ storage.modify:/a']",
+            "scope=['storage']",
+            "'wlcg.groups'=['/atlas']",
+            "'wlcg.groups'=['/cms']\nsub=['other']",
+            "absent=['*']",
+            "object=['*']",
+        ] {
+            assert!(!trust(missed).is_met_by(&claims), "{missed}");
+        }
+    }
+
+    #[test]
+    fn entries_are_checked() {
+        let check = |text: &str| toml::from_str::<ProviderEntry>(text).unwrap().check();
+        let good = "issuer='https://i.example'\naudience=['a']\n";
+        check(good).unwrap();
+        check("issuer='http://127.0.0.1:1'\naudience=['a']\nallow_private=true").unwrap();
+        for bad in [
+            "issuer='http://i.example'\naudience=['a']\nallow_private=true",
+            "issuer='http://127.0.0.1:1'\naudience=['a']",
+            "issuer='i.example'\naudience=['a']",
+            "issuer='https://i.example'\naudience=[]",
+            &format!("{good}algorithms=['HS256']"),
+            &format!("{good}algorithms=['none']"),
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_are_at_the_issuer_or_at_a_named_host() {
+        let entry: ProviderEntry =
+            toml::from_str("issuer='https://i.example/x'\naudience=['a']\nhosts=['keys.example']").unwrap();
+        for good in ["https://i.example/jwks", "https://keys.example/jwks"] {
+            entry.check_place(good).unwrap();
+        }
+        for bad in [
+            "http://i.example/jwks",
+            "https://i.example:8443/jwks",
+            "https://other.example/",
+            "http://keys.example/",
+            "file:///x",
+        ] {
+            assert!(entry.check_place(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_provider_is_asked_again_only_after_a_while() {
+        let mut known = KnownKeys::default();
+        assert!(known.begin(false));
+        assert!(!known.begin(false), "an attempt is in progress");
+        known.is_fetching = false;
+        assert!(!known.begin(false), "the last attempt has just failed");
+        known.since = Some(Instant::now());
+        assert!(!known.begin(true), "the key is known");
+        assert!(known.begin(false), "the key may be new");
+        known.is_fetching = false;
+        assert!(!known.begin(false), "an unknown key was just looked for");
+    }
+}
