@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
+import urllib.parse
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,8 +25,9 @@ ROLE_ARN = "arn:aws:iam:::role/{}"
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is missing")
 config_of_botocore = pytest.importorskip("botocore.config", reason="boto3 is missing")
-# Awscli needs the package, so it is there wherever the clients are.
+# Other clients need these packages, so they are there wherever the clients are.
 rsa = pytest.importorskip("rsa", reason="rsa is missing")
+requests = pytest.importorskip("requests", reason="requests is missing")
 
 
 def encoded(content: bytes) -> str:
@@ -105,22 +110,18 @@ class Service:
         return boto3.client(name, config=config, **where, **keys)
 
 
-@pytest.fixture(scope="module")
-def service(provider: Provider, tmp_path_factory: pytest.TempPathFactory):
-    """A gateway that issues temporary credentials."""
-    binary, place = program(os.environ.get("FORDWAY_BIN", "fordway")), tmp_path_factory.mktemp("sts")
-    (place / "root" / "bucket").mkdir(parents=True)
-    (place / "root" / "bucket" / "key").write_bytes(b"content")
+def users_file(issuer: str, audience: str) -> str:
+    """Returns a users file with a user, a role for the user, and a role for tokens of the issuer."""
     who = f"uid = {os.geteuid()}\ngid = {os.getegid()}\n"
-    users = f"""
+    return f"""
 [[user]]
 name = "alice"
 access_key = "ALICE"
 secret_key = "alice-secret"
 {who}
 [[oidc]]
-issuer = "{provider.issuer}"
-audience = ["{AUDIENCE}"]
+issuer = "{issuer}"
+audience = ["{audience}"]
 allow_private = true
 [[role]]
 name = "readers"
@@ -132,22 +133,92 @@ name = "cms"
 max_duration_s = 900
 {who}
 [[role.oidc]]
-issuer = "{provider.issuer}"
+issuer = "{issuer}"
 [role.oidc.claims]
 "wlcg.groups" = ["/cms", "/cms/*"]
-scope = ["storage.read:/"]
 """
+
+
+@contextlib.contextmanager
+def serving(place: Path, users: str) -> Iterator[Service]:
+    """Yields a gateway in `place` that issues temporary credentials."""
+    binary = program(os.environ.get("FORDWAY_BIN", "fordway"))
+    (place / "root" / "bucket").mkdir(parents=True)
+    (place / "root" / "bucket" / "key").write_bytes(b"content")
     for name, text in (("users.toml", users), ("session.key", "k" * 40)):
         (place / name).touch(mode=0o600)
         (place / name).write_text(text)
     command = [binary, "serve", str(place / "root"), "--listen", "127.0.0.1:0", "--durability", "none"]
     command += ["--credentials", str(place / "users.toml"), "--session-key", str(place / "session.key")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        ready = server.stdout.readline()
-        assert ready.startswith(READY), f"not the ready line: {ready!r}"
-        yield Service(ready.rsplit(" at ", 1)[1].strip(), place)
-        server.terminate()
-        assert server.wait(timeout=30) == 0
+        try:
+            ready = server.stdout.readline()
+            assert ready.startswith(READY), f"not the ready line: {ready!r}"
+            yield Service(ready.rsplit(" at ", 1)[1].strip(), place)
+        finally:
+            server.terminate()
+            assert server.wait(timeout=30) == 0
+
+
+@pytest.fixture(scope="module")
+def service(provider: Provider, tmp_path_factory: pytest.TempPathFactory):
+    """A gateway that trusts the provider of this module."""
+    with serving(tmp_path_factory.mktemp("sts"), users_file(provider.issuer, AUDIENCE)) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def openid_server() -> Iterator[str]:
+    """Yields the issuer of an OIDC server by others, which lets anyone log in."""
+    user = json.dumps({"sub": "bob", "wlcg.groups": ["/cms"]})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    command = [program("oidc-provider-mock"), "--port", str(port), "--user-claims", user]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            said = iter(server.stderr.readline, "")
+            assert any("Uvicorn running" in line for line in said), "the server has not started"
+            # It would wait for a full pipe.
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def logged_in(issuer: str, client: str, subject: str) -> str:
+    """Returns the ID token of a login with an authorization code."""
+    back = "http://localhost/back"
+    asked = {
+        "client_id": client,
+        "redirect_uri": back,
+        "response_type": "code",
+        "scope": "openid",
+        "state": "s",
+    }
+    login = requests.post(
+        f"{issuer}/oauth2/authorize", params=asked, data={"sub": subject}, allow_redirects=False, timeout=30
+    )
+    found = urllib.parse.parse_qs(urllib.parse.urlsplit(login.headers["Location"]).query)
+    form = {"grant_type": "authorization_code", "code": found["code"][0], "redirect_uri": back}
+    answer = requests.post(f"{issuer}/oauth2/token", data=form, auth=(client, "secret"), timeout=30)
+    return answer.json()["id_token"]
+
+
+def test_an_openid_server_by_others_is_understood(tmp_path: Path) -> None:
+    with openid_server() as issuer, serving(tmp_path, users_file(issuer, "a-client")) as service:
+        sts, token = service.client("sts"), logged_in(issuer, "a-client", "bob")
+        arguments = {"RoleArn": ROLE_ARN.format("cms"), "RoleSessionName": "job"}
+        assumed = sts.assume_role_with_web_identity(WebIdentityToken=token, **arguments)
+        assert (assumed["SubjectFromWebIdentityToken"], assumed["Provider"]) == ("bob", issuer)
+        s3 = service.client("s3", assumed["Credentials"])
+        assert s3.get_object(Bucket="bucket", Key="key")["Body"].read() == b"content"
+        token = logged_in(issuer, "another-client", "bob")
+        with pytest.raises(sts.exceptions.InvalidIdentityTokenException):
+            sts.assume_role_with_web_identity(WebIdentityToken=token, **arguments)
+        token = logged_in(issuer, "a-client", "somebody-else")
+        with pytest.raises(sts.exceptions.ClientError) as refused:
+            sts.assume_role_with_web_identity(WebIdentityToken=token, **arguments)
+        assert code(refused) == "AccessDenied"
 
 
 def code(error: pytest.ExceptionInfo) -> str:
