@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use client::http2::{Http2, push, run, take};
 use client::{Answer, BUCKET, Call, Client};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, SessionKey, StoreOpener, Users};
 use fordway_store::{MemoryStore, Objects, PutOptions};
@@ -342,6 +343,38 @@ fn callers_learn_who_they_are() {
     assert_eq!(same.element("Arn").as_deref(), Some("arn:aws:iam:::user/alice"));
     let again = sts(&client, Some(&session.token), "Action=GetSessionToken");
     refused(&again, 403, "AccessDenied");
+}
+
+/// HTTP/2 has no `Host` header, although signatures cover it.
+#[test]
+fn the_token_service_answers_over_http2() {
+    let ground = Ground::new(&alice());
+    run(async {
+        let http2 = Http2::connect(&ground.alice()).await;
+        let (form, now) = ("Action=GetCallerIdentity", SystemTime::now());
+        let (host, date) = (ground.gateway.local_addr().to_string(), UtcTime::from(now).amz_date());
+        let kind = ("content-type", "application/x-www-form-urlencoded");
+        let request = CanonicalRequest {
+            method: "POST",
+            path: "/",
+            query: "",
+            headers: &[kind, ("host", &host), ("x-amz-date", &date)],
+            payload_hash: &payload_hash(form.as_bytes()),
+        };
+        let authorization =
+            SigningKey::new("alice-secret", now, "us-east-1", "sts").authorization("ALICE", now, &request);
+        let head = http::Request::post(format!("http://{host}/"))
+            .header(kind.0, kind.1)
+            .header("x-amz-date", date)
+            .header("authorization", authorization);
+        let mut send = http2.send.clone().ready().await.unwrap();
+        let (response, mut upload) = send.send_request(head.body(()).unwrap(), false).unwrap();
+        push(&mut upload, form.as_bytes(), true).await.unwrap();
+        let (parts, mut body) = response.await.unwrap().into_parts();
+        let body = String::from_utf8(take(&mut body).await.unwrap()).unwrap();
+        assert_eq!(parts.status, 200, "{body}");
+        assert!(body.contains("user/alice"), "{body}");
+    });
 }
 
 #[test]
