@@ -338,7 +338,8 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
     if shared.allows_version_2 {
         spell_path_as_signed(&mut request, &shared.users);
     }
-    let session = match sts::session_of(shared.tokens.as_ref(), &shared.users, request.headers(), &uri) {
+    let session = match sts::session_of(shared.tokens.as_ref(), &shared.users, request.headers(), &uri).await
+    {
         Ok(session) => session,
         Err(refusal) => return refused(&refusal),
     };

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -226,6 +226,18 @@ impl Ground {
     }
 
     fn with(oidc: &str, issuer: &str) -> Self {
+        let who = format!("uid={}\ngid={}\n", fordway_sys::user_id(), fordway_sys::group_id());
+        let role = format!("name='cms'\n{who}read_only=true\n");
+        Ground::start(oidc, issuer, &role, || ()).unwrap()
+    }
+
+    /// Starts a gateway with this role. Calls `opened` whenever the gateway opens the store.
+    fn start(
+        oidc: &str,
+        issuer: &str,
+        role: &str,
+        opened: impl Fn() + Send + Sync + 'static,
+    ) -> fordway_store::Result<Self> {
         let dir = tempfile::tempdir().unwrap();
         let store = MemoryStore::default();
         store.create_bucket(&client::bucket()).unwrap();
@@ -233,18 +245,21 @@ impl Ground {
         let who = format!("uid={}\ngid={}\n", fordway_sys::user_id(), fordway_sys::group_id());
         let users = format!(
             "[[user]]\nname='alice'\naccess_key='ALICE'\nsecret_key='alice-secret'\n{who}{oidc}\
-             [[role]]\nname='cms'\n{who}read_only=true\n[[role.oidc]]\nissuer='{issuer}'\n[role.oidc.claims]\n\
+             [[role]]\n{role}[[role.oidc]]\nissuer='{issuer}'\n[role.oidc.claims]\n\
              'wlcg.groups'=['/cms/*']\nscope=['storage.read:/']\n"
         );
         let path = dir.path().join("users.toml");
         std::fs::write(&path, users).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         std::fs::create_dir(dir.path().join("root")).unwrap();
-        let open: StoreOpener = Arc::new(move || Ok(Arc::new(store.clone())));
-        let users = Users::from_file(&path, &dir.path().join("root"), open).unwrap();
+        let open: StoreOpener = Arc::new(move || {
+            opened();
+            Ok(Arc::new(store.clone()))
+        });
+        let users = Users::from_file(&path, &dir.path().join("root"), open)?;
         let mut config = GatewayConfig::new(([127, 0, 0, 1], 0).into());
         config.threads = 2;
-        Ground { _dir: dir, gateway: Gateway::bind(users, config).unwrap().spawn().unwrap() }
+        Ok(Ground { _dir: dir, gateway: Gateway::bind(users, config)?.spawn()? })
     }
 
     fn client(&self, access_key: &str, secret_key: &str) -> Client {
@@ -454,6 +469,55 @@ fn private_addresses_need_permission() {
     let claims = json!({"iss": issuer, "sub": "s", "aud": AUDIENCE, "exp": now() + 600});
     refused(&ground.assume(&Key::p256().token("k", &claims)), 400, "IDPCommunicationError");
     assert_eq!(provider.requests(), 0);
+}
+
+#[test]
+fn claims_state_whom_a_role_acts_as() {
+    let provider = Provider::start();
+    let key = Key::p256();
+    provider.keys(&[("k", &key)]);
+    let oidc =
+        format!("[[oidc]]\nissuer='{}'\naudience=['{AUDIENCE}']\nallow_private=true\n", provider.issuer());
+    // Whoever opens the store creates a file, whose owner tells who it was.
+    let (place, owners) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
+    let (path, seen) = (place.path().to_owned(), owners.clone());
+    let opened = move || {
+        let mut seen = seen.lock().unwrap();
+        let file = std::fs::File::create(path.join(seen.len().to_string())).unwrap().metadata().unwrap();
+        seen.push((file.uid(), file.gid()));
+    };
+    let role = "name='cms'\nuid_claim='uid'\ngid_claim='gid'\nid_min=2000\n";
+    let ground = Ground::start(&oidc, &provider.issuer(), role, opened);
+    if fordway_sys::user_id() != 0 {
+        let refused = ground.err().expect("only root acts as others");
+        assert!(refused.to_string().contains("only a gateway that root runs"), "{refused}");
+        return;
+    }
+    let ground = ground.unwrap();
+    let assume = |uid: Value, gid: Value| {
+        let mut claims = provider.claims_with("uid", uid);
+        claims["gid"] = gid;
+        ground.assume(&key.token("k", &claims))
+    };
+    let before = owners.lock().unwrap().len();
+    let answer = assume(json!(2001), json!("2002")).ok();
+    assert_eq!(owners.lock().unwrap()[before..], [(2001, 2002)]);
+    let text = |name: &str| answer.element(name).unwrap_or_default();
+    let client = ground.client(&text("AccessKeyId"), &text("SecretAccessKey"));
+    let token = text("SessionToken");
+    let get = Call::on("GET", "k").header("x-amz-security-token", &token);
+    assert_eq!(client.send(&get).ok().text(), "hello");
+    assert_eq!(owners.lock().unwrap().len(), before + 1, "the store is opened once for each user");
+    for (uid, gid) in [(1999, 2002), (2001, 1999), (0, 2002)] {
+        refused(&assume(json!(uid), json!(gid)), 403, "AccessDenied");
+    }
+    for bad in [Value::Null, json!("root"), json!(-1), json!(1u64 << 32), json!(2001.5), json!("4294969297")]
+    {
+        refused(&assume(bad.clone(), json!(2002)), 403, "IDPRejectedClaim");
+        refused(&assume(json!(2001), bad), 403, "IDPRejectedClaim");
+    }
+    assert_eq!(owners.lock().unwrap().len(), before + 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fordway_wire::date::format_iso8601;
 use http::HeaderMap;
+use serde_json::Value;
 
 use crate::Users;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
@@ -14,7 +15,7 @@ use crate::sts::jwt::{ClaimFault, WebIdentityToken};
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
 use crate::sts::session::{SessionFacts, now_s};
 use crate::sts::token::{RoleInToken, SessionToken, TokenParent, new_access_key};
-use crate::users::{Role, User};
+use crate::users::{IdClaims, Role, User};
 
 const ACTIONS: [&str; 4] =
     ["AssumeRole", "AssumeRoleWithWebIdentity", "GetCallerIdentity", "GetSessionToken"];
@@ -51,7 +52,7 @@ impl TokenService {
             let result = self.assume_role_with_web_identity(users, &mut parameters, trace).await;
             return Ok(document(&action, &result?, trace.id.as_str()));
         }
-        let caller = self.caller(users, headers, body)?;
+        let caller = self.caller(users, headers, body).await?;
         admit(trace, &caller.user, &action)?;
         let result = match action.as_str() {
             "AssumeRole" => self.assume_role(users, &caller, &mut parameters),
@@ -92,7 +93,7 @@ impl TokenService {
         let role = role.ok_or_else(denied)?;
         let duration_s = role_duration_s(parameters, &role)?;
         parameters.check_all_taken()?;
-        let in_token = RoleInToken { name: name.to_owned(), session };
+        let in_token = RoleInToken { name: name.to_owned(), session, ids: None };
         let credentials =
             self.credentials((&caller.parent, &caller.parent_secret), Some(in_token.clone()), duration_s)?;
         Ok(credentials + &assumed_role_user(&in_token))
@@ -118,9 +119,14 @@ impl TokenService {
         })?;
         let duration_s = role_duration_s(parameters, &role)?;
         parameters.check_all_taken()?;
+        let ids = role.id_claims.as_ref().map(|claims| stated_ids(&identity.token, claims)).transpose()?;
+        let user = role.acting_as(ids).await;
+        let user = user.ok_or_else(|| {
+            StsFailure::forbidden("AccessDenied", "The role cannot act as the uid and gid in the token")
+        })?;
         let facts = SessionFacts { issued_s: now_s(), role_session: Some(session.clone()) };
-        admit(trace, &role.user.in_session(facts), "AssumeRoleWithWebIdentity")?;
-        let in_token = RoleInToken { name: name.to_owned(), session };
+        admit(trace, &user.in_session(facts), "AssumeRoleWithWebIdentity")?;
+        let in_token = RoleInToken { name: name.to_owned(), session, ids };
         let parent = TokenParent::Issuer(identity.issuer.clone());
         let credentials = self.credentials((&parent, ""), Some(in_token.clone()), duration_s)?;
         let subject = identity.token.text("sub").unwrap_or_default();
@@ -209,12 +215,26 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'
     }
 }
 
+/// Returns the uid and the gid that a token states, as numbers or as digits. Errors: `IDPRejectedClaim`.
+fn stated_ids(token: &WebIdentityToken<'_>, claims: &IdClaims) -> Result<(u32, u32), StsFailure> {
+    let id = |claim: &str| {
+        let value = token.claims.get(claim);
+        let number = value.and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        let id = number.or_else(|| value?.as_str()?.parse().ok());
+        id.ok_or_else(|| {
+            let why = format!("The claim {} is not a number", shown(claim));
+            StsFailure::forbidden("IDPRejectedClaim", why)
+        })
+    };
+    Ok((id(&claims.uid)?, id(&claims.gid)?))
+}
+
 fn assumed_role_arn(role: &str, session: &str) -> String {
     format!("arn:aws:sts:::assumed-role/{role}/{session}")
 }
 
 fn assumed_role_user(role: &RoleInToken) -> String {
-    let RoleInToken { name, session } = role;
+    let RoleInToken { name, session, .. } = role;
     let (id, arn) = (format!("{name}:{session}"), assumed_role_arn(name, session));
     format!("<AssumedRoleUser>{}</AssumedRoleUser>", elements(&[("AssumedRoleId", &id), ("Arn", &arn)]))
 }

@@ -27,7 +27,7 @@ pub(super) struct Caller {
 
 impl TokenService {
     /// Returns the sender of a request. Errors: as from AWS.
-    pub(super) fn caller(
+    pub(super) async fn caller(
         &self,
         users: &Users,
         headers: &HeaderMap,
@@ -42,7 +42,7 @@ impl TokenService {
                 "Authorization must be a version 4 signature with Credential, SignedHeaders and Signature";
             StsFailure::bad("IncompleteSignature", why)
         })?;
-        let (caller, access_key, secret_key) = self.signer(users, headers, authorization.access_key)?;
+        let (caller, access_key, secret_key) = self.signer(users, headers, authorization.access_key).await?;
         if access_key != authorization.access_key {
             return Err(unknown_key());
         }
@@ -50,7 +50,7 @@ impl TokenService {
     }
 
     /// Returns the caller, with the keys that must have signed the request.
-    fn signer(
+    async fn signer(
         &self,
         users: &Users,
         headers: &HeaderMap,
@@ -68,7 +68,7 @@ impl TokenService {
             return Ok((caller, access_key.to_owned(), secret));
         };
         let token = token.to_str().unwrap_or_default();
-        let (session, parent) = self.session(users, token, now_s()).map_err(|fault| match fault {
+        let (session, parent) = self.session(users, token, now_s()).await.map_err(|fault| match fault {
             TokenFault::Invalid => unknown_key(),
             TokenFault::Expired => {
                 StsFailure::forbidden("ExpiredToken", "The security token included in the request is expired")

@@ -51,7 +51,7 @@ pub(super) enum TokenFault {
 impl TokenService {
     /// Returns the session of a token at the time `now_s`, in seconds since 1970, and who asked for it. That
     /// user must still exist and be allowed to assume the role, or the role must still trust the issuer.
-    pub(super) fn session(
+    pub(super) async fn session(
         &self,
         users: &Users,
         text: &str,
@@ -61,41 +61,41 @@ impl TokenService {
         if now_s >= token.expires_s {
             return Err(TokenFault::Expired);
         }
-        let (user, parent_secret) = user_of(users, &token).ok_or(TokenFault::Invalid)?;
+        let (user, parent_secret) = user_of(users, &token).await.ok_or(TokenFault::Invalid)?;
         let secret_key = token::secret(key, text, &parent_secret);
         Ok((Session { user, access_key: token.access_key, secret_key }, token.parent))
     }
 }
 
 /// Returns the user of a session, and the secret of the user who asked for it. `None` if the session has ended.
-fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, String)> {
+async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, String)> {
     let issued_s = token.issued_s;
-    let in_role = |role: &Role| {
-        let role_session = token.role.as_ref().map(|role| role.session.clone());
-        role.user.in_session(SessionFacts { issued_s, role_session })
+    let of_role = |is_trusted: &dyn Fn(&Role) -> bool| {
+        let stated = token.role.as_ref()?;
+        users.role(&stated.name).filter(|role| is_trusted(role)).map(|role| (role, stated))
     };
-    let role = token.role.as_ref().map(|role| users.role(&role.name));
-    match &token.parent {
+    let (role, secret) = match &token.parent {
         TokenParent::User(access_key) => {
             let parent = users.find(access_key)?;
             let secret = parent.keys.as_ref()?.secret_key.clone();
-            let user = match role {
-                None => parent.in_session(SessionFacts { issued_s, role_session: None }),
-                Some(role) => in_role(&*role.filter(|role| role.may_be_assumed_by(&parent.name))?),
-            };
-            Some((user, secret))
+            if token.role.is_none() {
+                return Some((parent.in_session(SessionFacts { issued_s, role_session: None }), secret));
+            }
+            (of_role(&|role| role.may_be_assumed_by(&parent.name))?, secret)
         }
         TokenParent::Issuer(issuer) => {
-            let is_trusted = |role: &Arc<Role>| role.trusts_of(issuer).next().is_some();
             users.provider(issuer)?;
-            Some((in_role(&*role?.filter(is_trusted)?), String::new()))
+            (of_role(&|role| role.trusts_of(issuer).next().is_some())?, String::new())
         }
-    }
+    };
+    let (role, stated) = role;
+    let facts = SessionFacts { issued_s, role_session: Some(stated.session.clone()) };
+    Some((role.acting_as(stated.ids).await?.in_session(facts), secret))
 }
 
 /// Returns the session of a request to S3; `None` for a request without a token. Errors: `InvalidToken`,
 /// `ExpiredToken`.
-pub(crate) fn session_of(
+pub(crate) async fn session_of(
     service: Option<&TokenService>,
     users: &Users,
     headers: &HeaderMap,
@@ -115,16 +115,19 @@ pub(crate) fn session_of(
     if signed_with_version_2(headers, uri) {
         return Err(invalid("temporary credentials need a version 4 signature"));
     }
-    session_with(service, users, token).map(Some)
+    session_with(service, users, token).await.map(Some)
 }
 
 /// Returns the session with this token, which is in a header, a URL or a form. Errors: `InvalidToken`, `ExpiredToken`.
-pub(crate) fn session_with(
+pub(crate) async fn session_with(
     service: Option<&TokenService>,
     users: &Users,
     token: &str,
 ) -> Result<Arc<Session>, GateRefusal> {
-    let session = service.map_or(Err(TokenFault::Invalid), |service| service.session(users, token, now_s()));
+    let session = match service {
+        Some(service) => service.session(users, token, now_s()).await,
+        None => Err(TokenFault::Invalid),
+    };
     match session {
         Ok((session, _)) => Ok(Arc::new(session)),
         Err(TokenFault::Invalid) => Err(invalid(

@@ -62,6 +62,11 @@ pub(super) struct RoleEntry {
     /// The names of the users who may assume the role; `*` stands for all.
     #[serde(default)]
     pub(super) assumed_by: Vec<String>,
+    /// The claims of a web identity that state the uid and the gid, instead of `uid` and `gid`.
+    uid_claim: Option<String>,
+    gid_claim: Option<String>,
+    /// The minimum uid and gid that a claim may state.
+    id_min: Option<u32>,
     /// The web identities that may assume the role.
     #[serde(default)]
     pub(super) oidc: Vec<RoleTrust>,
@@ -104,6 +109,27 @@ impl RoleEntry {
         }
     }
 
+    /// Returns the claims that state whom the role acts as, if claims do.
+    pub(super) fn id_claims(&self) -> Option<IdClaims> {
+        let (uid, gid) = self.uid_claim.clone().zip(self.gid_claim.clone())?;
+        Some(IdClaims { uid, gid, min: self.id_min.unwrap_or(ID_MIN_DEFAULT) })
+    }
+
+    /// Checks the fields about claims that state a uid and a gid. Errors: why they are invalid.
+    fn check_id_claims(&self, own_uid: u32) -> std::result::Result<(), &'static str> {
+        let has_fixed = self.uid.or(self.gid).is_some() || !self.groups.is_empty();
+        match (&self.uid_claim, &self.gid_claim) {
+            (None, None) if self.id_min.is_some() => Err("id_min needs uid_claim and gid_claim"),
+            (None, None) => Ok(()),
+            (None, _) | (_, None) => Err("uid_claim and gid_claim need each other"),
+            _ if has_fixed => Err("claims replace uid, gid and groups; remove these"),
+            _ if !self.assumed_by.is_empty() => Err("users have no claims; remove assumed_by"),
+            _ if self.id_min == Some(0) => Err("id_min must be at least 1: no claim makes anyone root"),
+            _ if own_uid != 0 => Err("only a gateway that root runs can act as the uid in a claim"),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn max_duration_s(&self) -> u64 {
         self.max_duration_s.unwrap_or(ROLE_DURATION_DEFAULT_S)
     }
@@ -116,7 +142,11 @@ impl RoleEntry {
         if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(is_of_names) {
             return wrong("a name has 1 to 64 letters, digits and characters of _+=,.@-".to_owned());
         }
-        self.as_user().check(own_uid, "role")?;
+        if let Err(why) = self.check_id_claims(own_uid) {
+            return wrong(why.to_owned());
+        }
+        let acted_as = self.id_claims().map(|claims| (claims.min, claims.min));
+        self.as_user().acting_as(acted_as).check(own_uid, "role")?;
         let is_user = |name: &String| document.user.iter().any(|user| user.name == *name);
         if is_user(&self.name) {
             return wrong("a user has the same name; choose another".to_owned());
@@ -151,7 +181,27 @@ impl FileFingerprint {
     }
 }
 
+/// The claims that state whom a role acts as.
+#[derive(Clone, Debug)]
+pub(crate) struct IdClaims {
+    pub(crate) uid: String,
+    pub(crate) gid: String,
+    /// The minimum value of both.
+    pub(crate) min: u32,
+}
+
+/// The first uid of people, on most systems.
+const ID_MIN_DEFAULT: u32 = 1000;
+
 impl UserEntry {
+    /// Returns the entry with this uid and gid, and no further groups; unchanged without them.
+    pub(super) fn acting_as(self, ids: Option<(u32, u32)>) -> Self {
+        match ids {
+            None => self,
+            Some((uid, gid)) => UserEntry { uid: Some(uid), gid: Some(gid), groups: Vec::new(), ..self },
+        }
+    }
+
     pub(super) fn keys(&self) -> AccessKeyPair {
         AccessKeyPair { access_key: self.access_key.clone(), secret_key: self.secret_key.clone() }
     }
@@ -312,6 +362,7 @@ mod tests {
         Ok(document.user)
     }
 
+    const IDS: &str = "uid_claim='u'\ngid_claim='g'\n";
     const OIDC: &str = "[[oidc]]\nissuer='https://i.example'\naudience=['a']\n";
     const TRUST: &str = "[[role.oidc]]\nissuer='https://i.example'\n[role.oidc.claims]\nsub=['s']\n";
     const ALICE: &str = "[[user]]\nname='alice'\naccess_key='A'\nsecret_key='s'\n";
@@ -346,6 +397,12 @@ mod tests {
                 1000,
                 "at least one claim",
             ),
+            (&format!("{ALICE}[[role]]\nname='r'\nuid_claim='u'"), 1000, "need each other"),
+            (&format!("{ALICE}[[role]]\nname='r'\nid_min=5"), 1000, "id_min needs"),
+            (&format!("{ALICE}[[role]]\nname='r'\n{IDS}"), 1000, "only a gateway that root runs"),
+            (&format!("{ALICE}[[role]]\nname='r'\n{IDS}uid=7"), 1000, "claims replace"),
+            (&format!("{ALICE}[[role]]\nname='r'\n{IDS}assumed_by=['alice']"), 1000, "users have no claims"),
+            (&format!("{ALICE}[[role]]\nname='r'\n{IDS}id_min=0"), 1000, "id_min must be"),
             (&format!("{ALICE}{OIDC}{OIDC}"), 1000, "appears twice"),
             (&format!("{ALICE}{OIDC}").replace("https", "http"), 1000, "must be https"),
         ] {

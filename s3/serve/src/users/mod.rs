@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use fordway_policy::Principal;
-use fordway_store::{Bucket, Error, ErrorKind, ROOT_DIR, Result, Store};
+use fordway_store::{Bucket, Error, ErrorKind, MemoryStore, ROOT_DIR, Result, Store};
 use fordway_sys::{PeerCredentials, user_id};
 use tokio::sync::Semaphore;
 
@@ -28,8 +28,8 @@ use crate::sts::{Provider, ProviderEntry, RoleTrust, SessionFacts};
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 pub(crate) use confined::fits;
-pub(crate) use file::read_private;
 use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
+pub(crate) use file::{IdClaims, read_private};
 
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -206,11 +206,54 @@ pub(crate) struct Role {
     trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
+    /// If claims state whom the role acts as: these claims. `user` then has no objects.
+    pub(crate) id_claims: Option<IdClaims>,
+    claimed: ClaimedUsers,
 }
+
+/// The users of a role whose uid and gid come from claims.
+struct ClaimedUsers {
+    entry: UserEntry,
+    open: StoreOpener,
+    opened: Mutex<HashMap<(u32, u32), Arc<User>>>,
+}
+
+/// The maximum number of users that a role keeps open.
+const CLAIMED_MAX: usize = 1024;
 
 impl Role {
     pub(crate) fn may_be_assumed_by(&self, user: &str) -> bool {
         self.assumed_by.iter().any(|name| name == "*" || name == user)
+    }
+
+    /// Returns the user as whom a session of the role acts. `ids` are the uid and the gid that the claims stated, if
+    /// claims do. `None` if the role no longer acts as such a user, or its store cannot be opened.
+    pub(crate) async fn acting_as(self: &Arc<Self>, ids: Option<(u32, u32)>) -> Option<Arc<User>> {
+        let (claims, ids) = match (&self.id_claims, ids) {
+            (None, None) => return Some(self.user.clone()),
+            (Some(claims), Some(ids)) => (claims, ids),
+            _ => return None,
+        };
+        if ids.0 < claims.min || ids.1 < claims.min {
+            return None;
+        }
+        let opened = || self.claimed.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(user) = opened().get(&ids) {
+            return Some(user.clone());
+        }
+        let role = self.clone();
+        // Opening the directory may wait for a file server.
+        let store = tokio::task::spawn_blocking(move || {
+            ConfinedStore::open(&role.claimed.entry.clone().acting_as(Some(ids)), &role.claimed.open)
+        });
+        let store = store.await.ok()?.inspect_err(|error| tracing::error!(%error, role = self.user.name));
+        let who = (self.user.name.clone(), CallerKind::Keys, ids.0);
+        let user = User::with(who, None, store.ok()?, self.user.account.clone());
+        let mut opened = opened();
+        if opened.len() >= CLAIMED_MAX {
+            opened.clear();
+        }
+        Some(opened.entry(ids).or_insert(user).clone())
     }
 
     /// Returns the conditions on tokens of this issuer. A token must meet one of them.
@@ -548,14 +591,14 @@ impl Users {
         let (users, roles) = (self.all(), self.roles());
         let before = users.values().chain(roles.values().map(|role| &role.user));
         let before: HashMap<&str, &Arc<User>> = before.map(|user| (user.name.as_str(), user)).collect();
+        let account = |entry: &UserEntry| {
+            let known = before.get(entry.name.as_str());
+            let known = known.filter(|user| user.account.stated() == entry.limits());
+            known.map_or_else(|| UserResourceUsage::new(entry.limits(), limits), |user| user.account.clone())
+        };
         let open = |entry: &UserEntry| -> Result<_> {
-            let store = ConfinedStore::open(entry, &origin.open)?;
-            let account = before
-                .get(entry.name.as_str())
-                .filter(|user| user.account.stated() == entry.limits())
-                .map_or_else(|| UserResourceUsage::new(entry.limits(), limits), |user| user.account.clone());
             let uid = entry.acts_as().map_or_else(user_id, |peer| peer.uid);
-            Ok((uid, store, account))
+            Ok((uid, ConfinedStore::open(entry, &origin.open)?, account(entry)))
         };
         let by_key = match &origin.credentials {
             CredentialSource::One(identity) => only(identity.clone(), (origin.open)()?, limits),
@@ -569,11 +612,19 @@ impl Users {
             }
         };
         let roles = document.role.iter().map(|entry| {
-            let (uid, store, account) = open(&entry.as_user())?;
+            let id_claims = entry.id_claims();
+            let (uid, store, account) = match id_claims {
+                None => open(&entry.as_user())?,
+                Some(_) => {
+                    (user_id(), Arc::new(MemoryStore::default()) as Arc<dyn Store>, account(&entry.as_user()))
+                }
+            };
             let user = User::with((entry.name.clone(), CallerKind::Keys, uid), None, store, account);
             let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
-            let role = Role { user, assumed_by, trusts, max_duration_s: entry.max_duration_s() };
-            Ok((entry.name.clone(), Arc::new(role)))
+            let (entry, max_duration_s) = (entry.as_user(), entry.max_duration_s());
+            let claimed = ClaimedUsers { entry, open: origin.open.clone(), opened: Mutex::default() };
+            let role = Role { user, assumed_by, trusts, max_duration_s, id_claims, claimed };
+            Ok((role.user.name.clone(), Arc::new(role)))
         });
         let roles = roles.collect::<Result<RolesByName>>()?;
         self.open_anonymous(origin, document)?;

@@ -72,7 +72,7 @@ impl PostFormContext<'_> {
         let (bucket, _) = self.domains.names(&parts.headers, &parts.uri);
         let target = (bucket, form.key()?);
         let signature = FormSignature::read(&form, self.allows_version_2)?;
-        let user = self.uploader(&form, signature.as_ref())?;
+        let user = self.uploader(&form, signature.as_ref()).await?;
         let operation = OperationCode::named("PostObject");
         RequestAuthenticator::take_note(&mut parts.extensions, &user, operation, || Some(target.clone()))
             .map_err(S3Failure)?;
@@ -99,7 +99,7 @@ impl PostFormContext<'_> {
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
     /// identified, or the anonymous user. Errors: from the signature; `AccessDenied` for a form without one.
-    fn uploader(
+    async fn uploader(
         self,
         form: &FormFields,
         signature: Option<&FormSignature<'_>>,
@@ -107,10 +107,14 @@ impl PostFormContext<'_> {
         match (self.caller, signature) {
             (ConnectionPeer::Peer(user), _) => Ok(user.clone()),
             (ConnectionPeer::Remote(_), Some(signature)) => {
-                let token = form.get("x-amz-security-token");
-                let session = token.map(|token| session_with(self.tokens, self.users, token)).transpose();
-                let session = session
-                    .map_err(|refusal| S3Failure::new(refusal.code, refusal.status, refusal.message))?;
+                let session = match form.get("x-amz-security-token") {
+                    Some(token) => {
+                        Some(session_with(self.tokens, self.users, token).await.map_err(|refusal| {
+                            S3Failure::new(refusal.code, refusal.status, refusal.message)
+                        })?)
+                    }
+                    None => None,
+                };
                 signature.signer(self.users, session.as_deref(), self.region)
             }
             (ConnectionPeer::Remote(_), None) => self.users.anonymous().ok_or_else(unsigned),
