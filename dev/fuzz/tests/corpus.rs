@@ -41,6 +41,7 @@ tests! {
     webdav "webdav"
     s3_xml "s3-xml"
     signature "signature"
+    tokens "tokens"
     sigv4 "sigv4"
     signed_chunks "signed-chunks"
     object_headers "object-headers"

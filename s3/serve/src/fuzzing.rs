@@ -177,3 +177,8 @@ fn small_store() -> Arc<dyn Store> {
         .expect("a store in memory");
     Arc::new(store)
 }
+
+/// Parses what clients send to the token service, and what OIDC providers send to the gateway.
+pub fn tokens(bytes: &[u8]) {
+    crate::sts::fuzz(bytes);
+}

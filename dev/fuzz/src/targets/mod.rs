@@ -109,6 +109,23 @@ const BODY_PARTS: &[&str] = &[
     "\\",
 ];
 
+/// Web identity tokens, their keys, and what surrounds them.
+const TOKENS: &[&str] = &[
+    "Action=",
+    "&Version=2011-06-15",
+    "%3A",
+    "eyJhbGciOiJFUzI1NiJ9.",
+    "eyJzdWIiOiJzIn0.",
+    "{\"keys\":[{\"kty\":\"",
+    "\"OKP\",\"crv\":\"Ed25519\",\"x\":\"",
+    "\"EC\",\"crv\":\"P-256\",\"x\":\"",
+    "\"RSA\",\"e\":\"AQAB\",\"n\":\"",
+    "HTTP/1.1 200 OK\r\n",
+    "Transfer-Encoding: chunked\r\n",
+    "Content-Length: 5\r\n",
+    "\r\n",
+];
+
 /// All targets.
 pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget {
@@ -239,6 +256,18 @@ pub const TARGETS: &[FuzzTarget] = &[
             "s3/serve/src/signature.rs: check_form check_credential check_header check_components stamp is_stamp check_payload_hash check_decoded_length PresignedParameters",
         ],
         words: S3_HEADERS,
+        cost: 1,
+    },
+    FuzzTarget {
+        name: "tokens",
+        run: fordway_serve::fuzzing::tokens,
+        sources: &[
+            "s3/serve/src/sts/query.rs: Parameters decoded",
+            "s3/serve/src/sts/jwt.rs",
+            "s3/serve/src/sts/jwk.rs",
+            "s3/serve/src/sts/fetch.rs: exchange read_chunks receive check_size ResponseHead",
+        ],
+        words: TOKENS,
         cost: 1,
     },
     FuzzTarget {

@@ -178,6 +178,30 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>>
     }
 }
 
+/// Returns the body of a response that consists of these bytes.
+#[cfg(feature = "fuzzing")]
+pub(super) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
+    struct Received<'r>(&'r [u8]);
+
+    impl Read for Received<'_> {
+        fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+            self.0.read(target)
+        }
+    }
+
+    impl Write for Received<'_> {
+        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+            Ok(data.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    exchange(Received(response), "").ok()
+}
+
 fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u8>> {
     let (mut decoder, mut document, mut at) = (ChunkDecoder::default(), Vec::new(), 0);
     loop {

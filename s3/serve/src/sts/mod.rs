@@ -109,3 +109,18 @@ async fn read_all(mut body: Body) -> Result<Vec<u8>, StsFailure> {
     }
     Ok(read)
 }
+
+/// Passes an input to each parser of this module.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let _parameters = query::Parameters::read(bytes);
+    let _document = fetch::body_of(bytes);
+    let keys = jwk::read_keys(bytes).unwrap_or_default();
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let key = SessionKey::random().expect("the system has random bytes");
+    assert!(key.open(text).is_none(), "a token that nobody made");
+    if let Ok(token) = jwt::WebIdentityToken::read(text.trim()) {
+        let _fault = token.check_claims(0);
+        assert!(!token.is_signed_by(&keys), "a token that nobody signed");
+    }
+}
