@@ -160,6 +160,9 @@ async fn answered(
     if !shared.users.is_available() {
         return unavailable();
     }
+    if let Err(refusal) = gate::take_host(&mut request) {
+        return refused(&refusal);
+    }
     match caller {
         ConnectionPeer::Peer(user) => {
             request = unsigned(request);

@@ -2,6 +2,7 @@
 
 mod client;
 
+use client::http2::{Http2, run};
 use client::{Call, Fixture, key, serve_with};
 use fordway_store::{Bucket, Objects};
 
@@ -42,6 +43,31 @@ fn other_hosts_leave_the_bucket_to_the_path() {
     }
     let other = Call::new("GET", "/k").header("host", "none.s3.example.org");
     assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
+}
+
+/// HTTP/2 names the host apart from the headers. A bucket in the path must not be taken for the request's bucket.
+#[test]
+fn over_http2_the_bucket_is_in_the_host_too() {
+    let fixture = serve();
+    let other = Bucket::new("other").unwrap();
+    fixture.store.create_bucket(&other).unwrap();
+    run(async {
+        let http2 = Http2::connect(&fixture.client).await;
+        let at =
+            |method: &'static str, path: &str| Call::new(method, path).header("host", "data.s3.example.org");
+        http2.send(&at("PUT", "/other/k").body("hello")).await.ok();
+        assert_eq!(http2.send(&at("GET", "/other/k")).await.ok().text(), "hello");
+        fixture.store.head(&Bucket::new("data").unwrap(), &key("other/k"), &Default::default()).unwrap();
+        assert!(
+            fixture.store.head(&other, &key("k"), &Default::default()).is_err(),
+            "it is in the wrong bucket"
+        );
+        let mut two_hosts = http2.request(&at("GET", "/other/k"));
+        two_hosts.headers_mut().insert("host", "other.s3.example.org".parse().unwrap());
+        let mut send = http2.send.clone().ready().await.unwrap();
+        let (response, _) = send.send_request(two_hosts, true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 400);
+    });
 }
 
 /// The host is signed, so the bucket cannot be changed in transit.

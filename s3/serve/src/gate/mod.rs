@@ -89,6 +89,21 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
+/// Copies the host that a request over HTTP/2 or 3 names (`:authority`) to the `Host` header, where everything else looks
+/// for it. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC
+/// 9114 section 4.3.1): its bucket would depend on who reads it.
+pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
+    let is_newer = [Version::HTTP_2, Version::HTTP_3].contains(&request.version());
+    let Some(authority) = request.uri().authority().filter(|_| is_newer) else { return Ok(()) };
+    let host = HeaderValue::from_str(authority.as_str()).ok();
+    let stated = request.headers().get_all(header::HOST);
+    if host.is_none() || stated.iter().any(|stated| Some(stated) != host.as_ref()) {
+        return Err(GateRefusal::bad("InvalidRequest", "the Host header and :authority differ; send one"));
+    }
+    host.map(|host| request.headers_mut().insert(header::HOST, host));
+    Ok(())
+}
+
 /// Refuses an upload whose end HTTP/1 does not state: such a request has no body, so whatever the client sends would be
 /// replaced by an empty object. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
@@ -207,7 +222,6 @@ fn shown(name: &str) -> String {
 /// do, because the S3 layer reads them that way.
 fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathResource {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| uri.authority().map(|authority| authority.as_str()));
     let is_in_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
     let path = uri.path().strip_prefix('/').unwrap_or(uri.path());
     if is_in_host {

@@ -306,10 +306,8 @@ pub(super) fn location(
     (bucket, key): &(String, String),
     scheme: Option<UrlScheme>,
     headers: &HeaderMap,
-    uri: &Uri,
 ) -> String {
-    let named = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = named.or_else(|| uri.authority().map(|authority| authority.as_str()));
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let mut location = match (scheme, host) {
         (Some(UrlScheme(scheme)), Some(host)) => format!("{scheme}://{host}"),
         _ => String::new(),

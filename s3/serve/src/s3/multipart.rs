@@ -321,7 +321,7 @@ pub(super) async fn complete(
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let scheme = request.extensions.get::<UrlScheme>().copied();
-    let location = location(&names, scheme, &request.headers, &request.uri);
+    let location = location(&names, scheme, &request.headers);
     let made = change_apart(user, move |store| {
         let wanted = CompletionRequest::read(&names, &request.headers, &request.uri)?;
         let parts = completed_parts(&document).map_err(malformed)?;

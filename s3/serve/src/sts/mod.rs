@@ -24,7 +24,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use http::header::{CONTENT_TYPE, HOST, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
 use s3s::Body;
@@ -74,12 +74,7 @@ impl TokenService {
         request: Request<Body>,
         trace: &Arc<RequestTrace>,
     ) -> Response<Body> {
-        let (mut parts, body) = request.into_parts();
-        // HTTP/2 and 3 state the host in another way, but signatures cover it as this header.
-        let authority = parts.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-        if let (Some(host), false) = (authority, parts.headers.contains_key(HOST)) {
-            parts.headers.insert(HOST, host);
-        }
+        let (parts, body) = request.into_parts();
         let answered = match read_all(body).await {
             Ok(body) => self.act(users, (&parts.headers, &body), trace).await,
             Err(failure) => Err(failure),

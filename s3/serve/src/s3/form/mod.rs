@@ -94,7 +94,7 @@ impl PostFormContext<'_> {
             upload.receive(Body::http_body_unsync(file), self.publishing, user.server.as_ref()).await;
         let made = stored.map_err(|failure| complaint.take().unwrap_or(failure))?;
         let scheme = parts.extensions.get::<UrlScheme>().copied();
-        Ok(stored_answer(&form, &target, &made, &location(&target, scheme, &parts.headers, &parts.uri)))
+        Ok(stored_answer(&form, &target, &made, &location(&target, scheme, &parts.headers)))
     }
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
