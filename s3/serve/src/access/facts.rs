@@ -98,7 +98,7 @@ impl<'r> PolicyRequestContext<'r> {
         tag.is_some_and(|tag| tag.trim() != "*")
     }
 
-    /// Returns whether a copy has the tags of its request instead of those of its source.
+    /// Returns whether a copy takes its tags from the request rather than from its source.
     pub(super) fn replaces_tags(&self) -> bool {
         self.header("x-amz-tagging-directive").is_some_and(|text| text.eq_ignore_ascii_case("REPLACE"))
     }

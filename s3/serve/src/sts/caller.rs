@@ -1,4 +1,4 @@
-//! Who sent a request for the token service: a user with keys, or a user in a session.
+//! The sender of a request for the token service: a user with keys, or a user in a session.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ use crate::users::User;
 /// The sender of a signed request.
 pub(super) struct Caller {
     pub(super) user: Arc<User>,
-    /// Who has the long-term keys of a caller in a session; otherwise the caller.
+    /// The owner of the long-term keys: the caller, or the user who started the caller's session.
     pub(super) parent: TokenParent,
     /// The long-term secret key; empty for a web identity.
     pub(super) parent_secret: String,
