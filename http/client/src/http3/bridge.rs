@@ -21,7 +21,7 @@ use crate::heads::{head_of_response, request_of_head};
 use crate::response::MAX_HEAD_BYTES;
 
 /// The maximum number of requests in flight.
-const PIPELINE_MAX: usize = 64;
+pub(super) const PIPELINE_MAX: usize = 32;
 /// The number of pieces of a response that wait for the caller. QUIC's flow control then stops the server.
 const PIECES_MAX: usize = 16;
 /// The number of body bytes that are read from the caller at a time.

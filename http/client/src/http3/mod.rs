@@ -22,9 +22,10 @@ use super::connector::TlsConnector;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
-/// The flow-control window per request and per connection, as large as that of HTTP/2. It costs memory only if the
-/// caller reads more slowly than the server sends.
-const WINDOW_BYTES: u32 = 64 << 20;
+/// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection has no window
+/// of its own: responses are read in order, so bytes of later ones could use up that window and block the first. A
+/// server can therefore make a connection hold this many bytes for each of [`bridge::PIPELINE_MAX`] requests (256 MiB).
+const WINDOW_BYTES: u32 = 8 << 20;
 /// The delay before the next address of a host is tried (RFC 8305 section 8). Waiting for the handshake to fail would
 /// take too long: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is longer than
 /// ours.

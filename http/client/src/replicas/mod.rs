@@ -60,7 +60,7 @@ pub struct ReplicaOptions {
 pub enum ReplicaCredentials {
     /// All replicas. Use this only if the user wrote or chose the description.
     All,
-    /// Only replicas whose scheme, host and port are those of one of these URLs, which the user named.
+    /// Only replicas with the same scheme, host and port as one of these URLs, which the user named.
     Named(Vec<String>),
 }
 

@@ -268,3 +268,28 @@ fn silent(silence: Duration) -> Error {
         format!("the server reported nothing about the copy for {silence:?}; it may still be copying");
     Error::new(ErrorKind::Timeout, detail)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::SessionCredentials;
+    use crate::vector::{HttpSession, SessionOptions};
+
+    #[test]
+    fn the_token_for_the_other_server_is_not_sent_in_the_clear() {
+        let credentials = SessionCredentials::none().with_bearer_token("secret");
+        let options = SessionOptions { credentials, ..SessionOptions::default() };
+        let dav = WebDav::new(Arc::new(HttpSession::new(options)));
+        let (from, to) = ("https://a.example.org/f", "https://b.example.org/g");
+        let direction = CopyDirection::Pull;
+        let copy = ThirdPartyCopy { from, to, direction, replaces: true, silence: Duration::ZERO };
+        let passive = WebFile::parse(from).unwrap();
+        for (tls, is_sent) in [(true, true), (false, false)] {
+            let active = Origin { tls, host: "b.example.org".to_owned(), port: 443 };
+            let headers = dav.headers(&copy, &passive, &active).unwrap();
+            assert_eq!(headers.iter().any(|(name, _)| *name == "transferheaderauthorization"), is_sent);
+        }
+    }
+}

@@ -49,8 +49,8 @@ pub(super) enum TokenFault {
 }
 
 impl TokenService {
-    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and who asked for it. That
-    /// user must still exist and be allowed to assume the role, or the role must still trust the issuer.
+    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and its parent. A parent user must
+    /// still exist and be allowed to assume the role; for a parent issuer, the role must still trust it.
     pub(super) async fn session(
         &self,
         users: &Users,

@@ -45,7 +45,7 @@ impl fmt::Debug for SessionKey {
 pub(super) struct SessionToken {
     /// The temporary access key.
     pub(super) access_key: String,
-    /// Who asked for the session.
+    /// The user or issuer for whom the session was started.
     pub(super) parent: TokenParent,
     /// The role that the user has assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub(super) struct SessionToken {
     pub(super) expires_s: u64,
 }
 
-/// Who asked for a session.
+/// The user or issuer for whom a session was started.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TokenParent {

@@ -91,7 +91,7 @@ const ROLE_DURATION_S: std::ops::RangeInclusive<u64> = 900..=43_200;
 const ROLE_DURATION_DEFAULT_S: u64 = 3600;
 
 impl RoleEntry {
-    /// Returns the entry as that of a user, whose keys mean nothing.
+    /// Returns the entry as a user entry with placeholder keys.
     pub(super) fn as_user(&self) -> UserEntry {
         UserEntry {
             name: self.name.clone(),
