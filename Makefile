@@ -98,6 +98,7 @@ soak: build ## run the long tests: many random operations on every lane
 	tools/soak-srun
 	tools/soak-speedup
 	tools/soak-setups
+	$(VENV)/bin/python tools/soak-kubernetes
 	tools/soak-policy
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
