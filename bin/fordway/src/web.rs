@@ -5,10 +5,11 @@
 pub(crate) use fordway_command::web::{http_url, is_address};
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
@@ -261,6 +262,10 @@ fn regular_target(path: &Path) -> Result<PathBuf> {
     }
 }
 
+/// The maximum time to wait for the lock of a part file.
+const LOCK_WITHIN: Duration = Duration::from_millis(300);
+const LOCK_POLL: Duration = Duration::from_millis(10);
+
 /// A part file that only this process writes.
 pub(crate) struct PartialDownloadFile<'c> {
     path: PathBuf,
@@ -287,7 +292,7 @@ impl<'c> PartialDownloadFile<'c> {
         let made = MadeDirectories::default();
         let open = || OpenOptions::new().append(true).create(true).open(&path);
         let file = made.open_in(parent(&path), open).map_err(failed)?;
-        file.try_lock().map_err(|error| {
+        lock(&file).map_err(|error| {
             let detail = format!("another copy is writing {}; wait for it", path.display());
             Error::new(ErrorKind::Unavailable, detail).caused_by(error)
         })?;
@@ -304,8 +309,8 @@ impl<'c> PartialDownloadFile<'c> {
         &self.file
     }
 
-    /// Turns this into the part file of another copy with the same content; if that copy already has a part file, opens
-    /// that file instead.
+    /// Turns this into the part file of another copy with the same content, without giving up the lock; if that copy
+    /// already has a part file, opens that file instead.
     pub(crate) fn given_to(
         mut self,
         path: &Path,
@@ -315,6 +320,9 @@ impl<'c> PartialDownloadFile<'c> {
         if !other.exists() {
             std::fs::rename(&self.path, &other)
                 .map_err(|error| file_error("writing", other.display(), error))?;
+            self._temporary = self.context.interrupt.temporary(&other, identity.1);
+            (self.path, self.leftover) = (other, identity.1);
+            return Ok(self);
         }
         let (context, made) = (self.context, std::mem::take(&mut self.made));
         drop(self);
@@ -349,6 +357,18 @@ impl<'c> PartialDownloadFile<'c> {
         match std::fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),
+        }
+    }
+}
+
+/// Locks a part file, or returns the error of the last attempt. A lock may outlive its process for a moment, while another
+/// program that lists open files looks at this one.
+fn lock(file: &File) -> std::result::Result<(), TryLockError> {
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WITHIN => std::thread::sleep(LOCK_POLL),
+            locked => return locked,
         }
     }
 }
