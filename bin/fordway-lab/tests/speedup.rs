@@ -129,6 +129,39 @@ fn half_of_the_ranks_are_in_each_network() {
     assert_eq!(std::fs::read_to_string(dir.path().join("net.1.0")).unwrap(), networks[0]);
 }
 
+/// A container is a host of its own, and a killed job leaves neither a process nor a file behind.
+#[test]
+fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
+    if !has_launcher() || !is_root() || !fordway_needs::programs(&["crun"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let job = "echo $(hostname) $(readlink /proc/self/ns/net /proc/self/ns/pid) $PWD \
+        > at.$OMPI_COMM_WORLD_SIZE.$OMPI_COMM_WORLD_RANK.$(hostname)";
+    let output = speedup(dir.path(), &["--ranks", "1,4", "--setup", "shm,container,two-containers"], job);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    assert_eq!(run.summaries.len(), 5, "a single rank also runs in the container");
+    let place = |rank: usize, host: &str| {
+        let told = std::fs::read_to_string(dir.path().join(format!("at.4.{rank}.{host}"))).unwrap();
+        let words: Vec<String> = told.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words[3], dir.path().to_str().unwrap(), "the working directory is the caller's");
+        (words[1].clone(), words[2].clone())
+    };
+    let far = [2, 3].map(|rank| place(rank, "far"));
+    let near = [0, 1].map(|rank| place(rank, "near"));
+    assert_eq!((&near[0], &far[0]), (&near[1], &far[1]));
+    assert_ne!(near[0].0, far[0].0);
+    let hang = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86396.5 & trap '' TERM; sleep 86396.5; }";
+    for setup in ["shm,container", "shm,two-containers"] {
+        let output = speedup(dir.path(), &["--setup", setup, "--deadline", "3s"], hang);
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        assert_eq!(processes("86396.5"), Vec::<String>::new());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("/run/fordway"), "{mounts}");
+}
+
 #[test]
 fn what_cannot_be_run_is_told_before_anything_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +203,7 @@ fn set_ups_that_are_none_are_refused() {
     for (names, why) in [
         ("shm,moon", "there is no set-up \"moon\""),
         ("shm,shm", "two set-ups called \"shm\""),
-        ("shm,container", "cannot hold other programs"),
+        ("shm,container-bridge", "cannot hold other programs"),
         ("shm,ssh", "it has no networks of its own"),
     ] {
         let output = speedup(dir.path(), &["--setup", names], "true");

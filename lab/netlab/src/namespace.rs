@@ -226,6 +226,11 @@ impl NamespaceProcess {
         NamespaceProcess::start(None, None, command, true)
     }
 
+    /// Starts a program like [`NamespaceProcess::start_contained_here`], inside the mount namespace `mounts`.
+    pub fn start_within_here(mounts: &MountNamespace, command: Command) -> Result<Self> {
+        NamespaceProcess::start(None, Some(mounts.clone()), command, true)
+    }
+
     /// Starts a program in the network of this process.
     pub fn start_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, false)

@@ -321,11 +321,14 @@ pub(crate) struct SpeedupArgs {
     /// Recompute a published table instead: a CSV file, or `richter`, which is built in
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
-    /// Run the command that a launcher requests, in this network
-    #[arg(long, value_name = "NETWORK", hide = true)]
+    /// Run the command that a launcher requests, in this network or in the container at this address
+    #[arg(long, value_name = "NETWORK|ADDRESS", hide = true)]
     pub(crate) enter: Option<PathBuf>,
+    /// Run the commands that arrive at this address
+    #[arg(long, value_name = "ADDRESS", hide = true, conflicts_with = "command")]
+    pub(crate) accept: Option<std::net::IpAddr>,
     /// MPI program and its arguments
-    #[arg(last = true, required_unless_present = "check", value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_any = ["check", "accept"], value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

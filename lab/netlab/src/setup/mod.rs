@@ -3,9 +3,11 @@
 //! Words in braces are placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the
 //! wire between the two networks, and TCP's behaviour in all networks of a set-up.
 
+mod container;
 mod running;
 mod step;
 
+pub use container::{ContainerCommand, MachineContainer};
 pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
 
 use std::collections::BTreeMap;
@@ -243,7 +245,7 @@ impl NetworkSetup {
         let is_missing = |need: &&RequiredProgram| step::found(&need.program).is_none();
         let mut missing: Vec<RequiredProgram> = self.needs.iter().filter(is_missing).cloned().collect();
         let has_container = self.ping.container || self.pong.container;
-        missing.extend(has_container.then(step::missing_runtime).flatten());
+        missing.extend(has_container.then(container::missing_runtime).flatten());
         missing
     }
 }

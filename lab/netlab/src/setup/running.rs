@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::step::{self, SetupDaemon, command, contained, start_in};
+use super::container::contained;
+use super::step::{self, SetupDaemon, command, start_in};
 use super::{NetworkSetup, PlaceholderValues, ProgramConfig, SetupNetworks, WireSettings};
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};

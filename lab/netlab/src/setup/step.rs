@@ -1,23 +1,16 @@
 //! The steps of a set-up (devices, rules and daemons), and the choice of a virtual machine's accelerator: hardware
 //! (`kvm`), or a program that emulates a processor (`tcg`).
-//!
-//! A step may start one of our programs in a container. The container's root directory holds only the program and the
-//! libraries that it is linked against, mounted read-only from their usual paths. The container has its own PID, mount,
-//! UTS and IPC namespaces, no capabilities, and the network of the process that started it. No cgroup limits its memory
-//! or CPU time.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use serde_json::json;
 
 use super::running::ProgramLog;
-use super::{PlaceholderValues, RequiredProgram, SetupStep};
+use super::{PlaceholderValues, SetupStep};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
 /// The maximum time to wait until a daemon is ready.
@@ -184,121 +177,6 @@ pub(super) fn start_in(
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
 
-/// A program that runs containers.
-struct ContainerRuntime {
-    program: &'static str,
-    options: &'static [&'static str],
-    /// A script that runs before the container starts. The script deals with cgroups, which outlive a killed
-    /// process.
-    prepare: &'static str,
-}
-
-/// The supported runtimes, best first.
-const RUNTIMES: [ContainerRuntime; 2] = [
-    // crun can run without cgroups, but still fails on some cgroup layouts, so a mount hides the cgroups.
-    ContainerRuntime {
-        program: "crun",
-        options: &["--cgroup-manager=disabled"],
-        prepare: "mount -t tmpfs none /sys/fs/cgroup",
-    },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; it fails for all other
-    // cgroups.
-    ContainerRuntime {
-        program: "runc",
-        options: &[],
-        prepare: "find /sys/fs/cgroup -depth -type d -name 'fordway-p[io]ng-*' -exec rmdir '{}' + 2>/dev/null || true",
-    },
-];
-
-/// The number of containers configured by this process, used to give each a unique name.
-static DESCRIBED: AtomicU32 = AtomicU32::new(0);
-
-fn runtime() -> Option<&'static ContainerRuntime> {
-    RUNTIMES.iter().find(|runtime| found(runtime.program).is_some())
-}
-
-/// Returns the runtime to install if no runtime is installed.
-pub(super) fn missing_runtime() -> Option<RequiredProgram> {
-    let [best, ..] = &RUNTIMES;
-    let program = best.program.to_owned();
-    runtime().is_none().then(|| RequiredProgram { package: program.clone(), program })
-}
-
-/// Writes the runtime's configuration, and returns the command that runs `command` in a container called `name`.
-/// Errors: `NotImplemented` if there is no runtime.
-pub(super) fn contained(mounts: &MountNamespace, name: &str, command: &[String]) -> Result<Vec<String>> {
-    let runtime = runtime().ok_or_else(|| {
-        Error::new(ErrorKind::NotImplemented, "there is neither `crun` nor `runc`; install crun")
-    })?;
-    let program = command.first().map(PathBuf::from).unwrap_or_default();
-    let config = container_config(name, command, &files_of(&program)?).to_string();
-    let bundle = format!("{}/{name}", MountNamespace::SCRATCH);
-    let write = || {
-        std::fs::create_dir_all(format!("{bundle}/root"))?;
-        std::fs::write(format!("{bundle}/config.json"), config)
-    };
-    mounts
-        .run(write)?
-        .map_err(|error| Error::new(ErrorKind::Io, "describing a container").caused_by(error))?;
-    // The runtime looks itself up in /proc, so /proc must show the runtime's own PID namespace.
-    let prepare = format!("{}; exec \"$@\"", runtime.prepare);
-    let mut words =
-        vec!["unshare", "--mount", "--mount-proc", "sh", "-ec", &prepare, "container", runtime.program];
-    words.extend(runtime.options);
-    let state = format!("{bundle}/state");
-    let id = format!("fordway-{name}-{}-{}", std::process::id(), DESCRIBED.fetch_add(1, Ordering::Relaxed));
-    words.extend(["--root", &state, "run", "--bundle", &bundle, &id]);
-    Ok(words.into_iter().map(str::to_owned).collect())
-}
-
-/// Returns the program, and the libraries that it is linked against, as `ldd` lists them.
-fn files_of(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().map_err(|error| {
-        Error::new(ErrorKind::NotImplemented, "running ldd, which lists the libraries of a program")
-            .caused_by(error)
-    })?;
-    let mut files = vec![program.to_path_buf()];
-    // For a statically linked program, `ldd` prints no library and returns an error.
-    files.extend(libraries(&String::from_utf8_lossy(&output.stdout)));
-    Ok(files)
-}
-
-/// Parses lines such as `libc.so.6 => /lib/libc.so.6 (0x7f)` and `/lib64/ld-linux-x86-64.so.2 (0x7f)`.
-fn libraries(told: &str) -> Vec<PathBuf> {
-    let path_of = |line: &str| {
-        let path = line.split_once("=>").map_or(line, |(_, path)| path).trim();
-        let path = path.split(" (").next().unwrap_or_default();
-        path.starts_with('/').then(|| PathBuf::from(path))
-    };
-    told.lines().filter_map(path_of).collect()
-}
-
-fn container_config(name: &str, command: &[String], files: &[PathBuf]) -> serde_json::Value {
-    let mut mounts = vec![
-        json!({ "destination": "/proc", "type": "proc", "source": "proc" }),
-        json!({ "destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"] }),
-    ];
-    mounts.extend(files.iter().map(
-        |file| json!({ "destination": file, "type": "bind", "source": file, "options": ["bind", "ro"] }),
-    ));
-    json!({
-        "ociVersion": "1.0.2",
-        "hostname": name,
-        "root": { "path": "root" },
-        "process": {
-            "user": { "uid": 0, "gid": 0 },
-            "args": command,
-            "cwd": "/",
-            "env": ["PATH=/"],
-            "noNewPrivileges": true,
-        },
-        "mounts": mounts,
-        "linux": {
-            "namespaces": [{ "type": "pid" }, { "type": "mount" }, { "type": "ipc" }, { "type": "uts" }],
-        },
-    })
-}
-
 /// The placeholder in set-ups that stands for the accelerator.
 pub(super) const ACCELERATOR_WORD: &str = "accelerator";
 /// The value that stands for the best accelerator of this machine.
@@ -336,16 +214,6 @@ fn has_virtualization(cpuinfo: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_those_with_a_place() {
-        let told = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\tlibgone.so => not found\n";
-        let found = libraries(told);
-        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
-        assert_eq!(found, expected);
-        assert!(libraries("\tstatically linked\n").is_empty());
-    }
 
     #[test]
     fn only_processors_that_say_so_virtualize() {

@@ -16,11 +16,10 @@ use serde::{Deserialize, Serialize};
 /// The jobs to run, and how often to run them.
 #[derive(Clone, Debug)]
 pub struct SpeedupPlan {
-    /// The numbers of ranks, in ascending order, starting with 1. Jobs with one rank run only in the first lane, which
-    /// is the reference.
+    /// The numbers of ranks, in ascending order, starting with 1.
     pub ranks: Vec<u32>,
-    /// The number of lanes.
-    pub lanes: usize,
+    /// For each lane, whether jobs with one rank run there. They always do in the first lane, which is the reference.
+    pub runs_alone: Vec<bool>,
     /// The number of recorded jobs of each kind; one more job of each kind runs before them as a warm-up and is not
     /// recorded.
     pub repeat: u16,
@@ -167,8 +166,9 @@ pub fn measure(
 impl SpeedupPlan {
     /// Returns the pairs of lane and number of ranks to run, as indices.
     fn combinations(&self) -> Vec<(usize, usize)> {
-        let all = (0..self.lanes).flat_map(|lane| (0..self.ranks.len()).map(move |phase| (lane, phase)));
-        all.filter(|(lane, phase)| *lane == 0 || self.ranks[*phase] > 1).collect()
+        let lanes = 0..self.runs_alone.len();
+        let all = lanes.flat_map(|lane| (0..self.ranks.len()).map(move |phase| (lane, phase)));
+        all.filter(|(lane, phase)| self.runs_alone[*lane] || self.ranks[*phase] > 1).collect()
     }
 }
 
@@ -292,7 +292,13 @@ mod tests {
     }
 
     pub(super) fn plan(ranks: &[u32]) -> SpeedupPlan {
-        SpeedupPlan { ranks: ranks.to_vec(), lanes: 2, repeat: 5, seed: 1, time: JobTimeKind::Wall }
+        SpeedupPlan {
+            ranks: ranks.to_vec(),
+            runs_alone: vec![true, false],
+            repeat: 5,
+            seed: 1,
+            time: JobTimeKind::Wall,
+        }
     }
 
     pub(super) fn measured(plan: &SpeedupPlan, law: &mut ScalingLawLauncher) -> SpeedupOutcome {

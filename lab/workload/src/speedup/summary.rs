@@ -128,7 +128,8 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
     ConfidenceInterval { value: value / by, low: low / by, high: high / by, ..*interval }
 }
 
-/// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes.
+/// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
+/// did not run it.
 pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
@@ -136,8 +137,9 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome
         median(&times.map(|ns| ns as f64).collect::<Vec<_>>())
     };
     let points = |lane: usize| -> Vec<(u32, f64)> {
-        let of =
-            |(phase, ranks): (usize, &u32)| Some((*ranks, time(if *ranks == 1 { 0 } else { lane }, phase)?));
+        let of = |(phase, ranks): (usize, &u32)| {
+            Some((*ranks, time(if *ranks > 1 || plan.runs_alone[lane] { lane } else { 0 }, phase)?))
+        };
         plan.ranks.iter().enumerate().filter_map(of).collect()
     };
     let fitted = |(at, lane): (usize, &MeasuredLane)| SetupSpeedupFit {

@@ -1,21 +1,21 @@
-//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports. This file also contains the
-//! program that the launcher starts instead of ssh; the program enters another network on this machine.
+//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::external::program;
-use fordway_command::{CommandContext, CommandExit, file_error};
-use fordway_netlab::NamespaceProcess;
-use fordway_netlab::setup::NetworkPair;
+use fordway_command::{CommandContext, file_error};
+use fordway_netlab::setup::{ContainerCommand, MachineContainer, NetworkPair};
+use fordway_netlab::{NamespaceProcess, NetworkNamespace};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{FinishedJob, JobLauncher, RankReport};
 use tempfile::TempDir;
 
+use super::remote;
 use super::{JobMessageMedium, RunningJobSetup};
 use crate::args::SpeedupArgs;
 
@@ -89,8 +89,10 @@ impl<'a> JobRunner<'a> {
     fn carry(&self, command: &mut Command, setup: &RunningJobSetup, ranks: u32) {
         let btl = match &setup.carrier {
             JobMessageMedium::Default => None,
-            JobMessageMedium::SharedMemory => Some("self,vader"),
-            JobMessageMedium::Loopback | JobMessageMedium::Networks(_) => Some("self,tcp"),
+            JobMessageMedium::SharedMemory | JobMessageMedium::Container(_) => Some("self,vader"),
+            JobMessageMedium::Loopback | JobMessageMedium::Networks(_) | JobMessageMedium::Containers(..) => {
+                Some("self,tcp")
+            }
         };
         if let Some(btl) = btl {
             command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
@@ -103,21 +105,35 @@ impl<'a> JobRunner<'a> {
                 command.args(["--mca", "btl_tcp_if_include", "lo"]);
             }
             JobMessageMedium::Networks(ends) => {
-                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &self.agent(ends)]);
+                let agent = self.agent(&ends.far.network.path().display());
+                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &agent]);
             }
-            JobMessageMedium::Default | JobMessageMedium::SharedMemory => {}
+            JobMessageMedium::Containers(_, ends) => {
+                let agent = self.agent(&ends.far.address);
+                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &agent]);
+            }
+            JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Container(_) => {}
         }
     }
 
-    /// Returns the command that the launcher starts instead of ssh.
-    fn agent(&self, ends: &NetworkPair) -> String {
-        let network = ends.far.network.path();
-        format!("{} speedup --enter {} --", self.fordway.display(), network.display())
+    /// Returns the command that the launcher starts instead of ssh, to run a command at `place`.
+    fn agent(&self, place: &dyn Display) -> String {
+        format!("{} speedup --enter {place} --", self.fordway.display())
     }
 
     fn start(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<NamespaceProcess> {
-        if let JobMessageMedium::Networks(ends) = &setup.carrier {
-            return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
+        match &setup.carrier {
+            JobMessageMedium::Networks(ends) => {
+                return ends.near.network.start_contained(self.command(setup, ranks, paper)?);
+            }
+            JobMessageMedium::Container(container) => {
+                return self.start_in_container(container, None, &self.command(setup, ranks, paper)?, paper);
+            }
+            JobMessageMedium::Containers(container, ends) => {
+                let command = self.command(setup, ranks, paper)?;
+                return self.start_in_container(container, Some(&ends.near.network), &command, paper);
+            }
+            JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Loopback => {}
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
             // If this process may not contain the launcher's processes, a terminated launcher must itself end its
@@ -127,6 +143,41 @@ impl<'a> JobRunner<'a> {
             }
             started => started,
         }
+    }
+
+    fn start_in_container(
+        &self,
+        container: &MachineContainer,
+        network: Option<&NetworkNamespace>,
+        command: &Command,
+        paper: &JobReportFiles,
+    ) -> Result<NamespaceProcess> {
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        let words: Vec<OsString> = words.map(ToOwned::to_owned).collect();
+        let asked = ContainerCommand { name: "near", words: &words, shared: self.scratch.path(), network };
+        container.start(&asked, paper.stream()?.into(), paper.stream()?.into())
+    }
+
+    /// Starts what the launcher needs at the far end before the job: a container that waits for commands. `None` if the
+    /// set-up needs nothing, or places no rank there.
+    fn start_far(
+        &self,
+        setup: &RunningJobSetup,
+        ranks: u32,
+        paper: &JobReportFiles,
+    ) -> Result<Option<NamespaceProcess>> {
+        let JobMessageMedium::Containers(container, ends) = &setup.carrier else { return Ok(None) };
+        if far_ranks(ranks) == 0 {
+            return Ok(None);
+        }
+        let at = ends.far.address;
+        let words =
+            [self.fordway.as_os_str().to_owned(), "speedup".into(), "--accept".into(), at.to_string().into()];
+        let network = Some(&ends.far.network);
+        let asked = ContainerCommand { name: "far", words: &words, shared: self.scratch.path(), network };
+        let mut process = container.start(&asked, paper.stream()?.into(), paper.stream()?.into())?;
+        ends.near.network.run(|| remote::wait_for(at, &mut process))??;
+        Ok(Some(process))
     }
 
     /// Waits for a job to end. If the job exceeds the deadline, ends the job and all its processes before returning.
@@ -151,6 +202,7 @@ impl<'a> JobRunner<'a> {
 impl JobLauncher for JobRunner<'_> {
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
         let paper = JobReportFiles::new(self.scratch.path())?;
+        let _far = self.start_far(&self.setups[lane], ranks, &paper)?;
         let since = Instant::now();
         let process = self.start(&self.setups[lane], ranks, &paper)?;
         let status = self.wait(process, since)?;
@@ -165,9 +217,14 @@ impl JobLauncher for JobRunner<'_> {
     }
 }
 
+/// Returns how many ranks are at the far end: half of them, rounded down.
+fn far_ranks(ranks: u32) -> u32 {
+    ranks / 2
+}
+
 /// Places half of the ranks at each end, the first ones at the near end.
 fn hosts(ends: &NetworkPair, ranks: u32) -> String {
-    let far = ranks / 2;
+    let far = far_ranks(ranks);
     match far {
         0 => ends.near.address.to_string(),
         _ => format!("{}:{},{}:{far}", ends.near.address, ranks - far, ends.far.address),
@@ -289,22 +346,4 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
     };
     // The path is checked now, because the ranks' loader would silently continue without the library.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
-}
-
-/// Replaces this process with the command that the launcher requests, in `network`. As with ssh, `words` consists of a
-/// host, which is in that network, and a command for a shell there.
-pub(super) fn enter(network: &Path, words: &[OsString]) -> Result<CommandExit> {
-    let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
-        return Err(Error::new(
-            ErrorKind::InvalidArgument,
-            "--enter needs a host and a command to run there",
-        ));
-    };
-    let name = network.display();
-    let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
-    fordway_sys::enter_network_namespace(&opened)
-        .map_err(|error| file_error("entering", network.display(), error.into()))?;
-    // This thread is now in the network, so the program that replaces this process runs there too.
-    let error = Command::new("sh").arg("-c").arg(command.join(OsString::from(" ").as_os_str())).exec();
-    Err(file_error("starting", "sh", error))
 }

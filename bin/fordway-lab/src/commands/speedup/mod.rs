@@ -1,14 +1,15 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces and overlays. This file
-//! decides where ranks run and what carries their messages. It also recomputes a published table.
+//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and containers.
+//! This file decides where ranks run and what carries their messages. It also recomputes a published table.
 
 mod launch;
+mod remote;
 
 use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_table, unknown_name};
-use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
+use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
     JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
@@ -24,8 +25,11 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     if let Some(table) = &args.check {
         return check_table(table, context);
     }
-    if let Some(network) = &args.enter {
-        return launch::enter(network, &args.command);
+    if let Some(place) = &args.enter {
+        return remote::enter(place, &args.command);
+    }
+    if let Some(address) = args.accept {
+        return remote::accept(address);
     }
     let asked = asked(&args.setup)?;
     let started = (jiff::Timestamp::now(), Instant::now());
@@ -34,7 +38,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let launcher = MpiLauncher::find(args)?;
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
-    let plan = plan(args, setups.len())?;
+    let plan = plan(args, &setups)?;
     let lanes: Vec<MeasuredLane> = setups.iter().map(RunningJobSetup::lane).collect();
     let mut jobs = JobRunner::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
@@ -58,7 +62,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     Ok(outcome.failures.first().map_or(CommandExit::Ok, |(_, _, error)| CommandExit::of(error)))
 }
 
-fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
+fn plan(args: &SpeedupArgs, setups: &[RunningJobSetup]) -> Result<SpeedupPlan> {
     let mut ranks = args.ranks.clone();
     // Speed-ups are relative to one rank.
     ranks.push(1);
@@ -71,7 +75,8 @@ fn plan(args: &SpeedupArgs, lanes: usize) -> Result<SpeedupPlan> {
         SpeedupTimeArg::Wall => JobTimeKind::Wall,
         SpeedupTimeArg::Work => JobTimeKind::Work,
     };
-    Ok(SpeedupPlan { ranks, lanes, repeat: args.rounds, seed: args.seed, time })
+    let runs_alone = setups.iter().enumerate().map(|(at, setup)| at == 0 || setup.carrier.changes_one_rank());
+    Ok(SpeedupPlan { ranks, runs_alone: runs_alone.collect(), repeat: args.rounds, seed: args.seed, time })
 }
 
 fn drive(
@@ -173,6 +178,17 @@ enum JobMessageMedium {
     Loopback,
     /// Two networks with half of the ranks in each.
     Networks(NetworkPair),
+    /// Shared memory in a container with all ranks.
+    Container(MachineContainer),
+    /// Two networks, with a container in each that has half of the ranks.
+    Containers(MachineContainer, NetworkPair),
+}
+
+impl JobMessageMedium {
+    /// Returns whether the set-up also matters for a single rank, which sends no messages.
+    fn changes_one_rank(&self) -> bool {
+        matches!(self, JobMessageMedium::Container(_))
+    }
 }
 
 /// A set-up that has been brought up.
@@ -203,7 +219,12 @@ enum PlannedMessageMedium {
     SharedMemory,
     Loopback,
     Networks(NetworkSetup),
+    Container,
+    Containers(NetworkSetup),
 }
+
+/// The set-ups that only `speedup` has, in addition to those of networks.
+const OWN: [&str; 3] = ["default", "shm", "two-containers"];
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
 ///
@@ -230,6 +251,8 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
         "default" => PlannedMessageMedium::Default,
         "shm" => PlannedMessageMedium::SharedMemory,
         "loopback" => PlannedMessageMedium::Loopback,
+        "container" => PlannedMessageMedium::Container,
+        "two-containers" => PlannedMessageMedium::Containers(NetworkSetup::load("bare")?),
         other => PlannedMessageMedium::Networks(load(other)?),
     };
     Ok(PlannedJobSetup { name, carrier, is_yielding })
@@ -238,7 +261,7 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
 /// Loads a set-up of networks. Errors: the same as [`NetworkSetup::load`], but the known names include the names that
 /// only `speedup` accepts.
 fn load(name: &str) -> Result<NetworkSetup> {
-    let mut known = vec!["default", "shm"];
+    let mut known = OWN.to_vec();
     known.extend(NetworkSetup::names());
     if name.contains('/') || name.ends_with(".toml") || known.contains(&name) {
         return NetworkSetup::load(name);
@@ -277,21 +300,28 @@ fn start(asked: &PlannedJobSetup) -> Result<RunningJobSetup> {
         PlannedMessageMedium::Loopback => {
             (JobMessageMedium::Loopback, "TCP on this machine's loopback device".to_owned())
         }
-        PlannedMessageMedium::Networks(setup) => networks(setup)?,
+        PlannedMessageMedium::Networks(setup) => (
+            JobMessageMedium::Networks(networks(setup)?),
+            format!("Half of the ranks on each side of: {}", setup.description),
+        ),
+        PlannedMessageMedium::Container => (
+            JobMessageMedium::Container(MachineContainer::new()?),
+            "Shared memory of one container with all ranks".to_owned(),
+        ),
+        PlannedMessageMedium::Containers(setup) => (
+            JobMessageMedium::Containers(MachineContainer::new()?, networks(setup)?),
+            "Half of the ranks in each of two containers, whose networks are joined by a wire".to_owned(),
+        ),
     };
     Ok(RunningJobSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
 }
 
-fn networks(setup: &NetworkSetup) -> Result<(JobMessageMedium, String)> {
+fn networks(setup: &NetworkSetup) -> Result<NetworkPair> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
     // The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
     let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
-    let ends = NetworkPair::lay(setup, &wire, &fordway)?;
-    Ok((
-        JobMessageMedium::Networks(ends),
-        format!("Half of the ranks on each side of: {}", setup.description),
-    ))
+    NetworkPair::lay(setup, &wire, &fordway)
 }
 
 /// The name of the built-in table.

@@ -1,0 +1,113 @@
+//! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up. `enter`
+//! takes the place of ssh. It enters another network of this machine, or sends the command to a container, in which
+//! `accept` takes the place of the server. Only the two networks of the set-up reach the container.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_command::{CommandExit, file_error};
+use fordway_netlab::NamespaceProcess;
+use fordway_store::{Error, ErrorKind, Result};
+
+/// The port at which a container accepts commands. Addresses do not contain it, because the launcher takes a colon for
+/// the beginning of another agent.
+const PORT: u16 = 18_082;
+/// The maximum time to wait until a container accepts commands.
+const READY_WITHIN: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Runs the command that the launcher requests at `place`, which is a network of this machine or the address of a
+/// container. As with ssh, `words` consists of a host, which is at that place, and a command for a shell there.
+pub(super) fn enter(place: &Path, words: &[OsString]) -> Result<CommandExit> {
+    let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "--enter needs a host and a command to run there",
+        ));
+    };
+    let command = command.join(OsStr::new(" "));
+    match place.to_str().and_then(|text| text.parse::<IpAddr>().ok()) {
+        Some(address) => send(SocketAddr::new(address, PORT), &command),
+        None => enter_network(place, &command),
+    }
+}
+
+/// Replaces this process with the command, in `network`.
+fn enter_network(network: &Path, command: &OsStr) -> Result<CommandExit> {
+    let name = network.display();
+    let opened = std::fs::File::open(network).map_err(|error| file_error("opening", name, error))?;
+    fordway_sys::enter_network_namespace(&opened)
+        .map_err(|error| file_error("entering", network.display(), error.into()))?;
+    // This thread is now in the network, so the program that replaces this process runs there too.
+    let error = shell(command).exec();
+    Err(file_error("starting", "sh", error))
+}
+
+fn shell(command: &OsStr) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    shell
+}
+
+/// Sends the command to a container, and waits for its end.
+fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
+    let failed = |error| Error::new(ErrorKind::Unavailable, format!("asking {address}")).caused_by(error);
+    let mut stream = TcpStream::connect(address).map_err(failed)?;
+    stream.write_all(command.as_bytes()).and_then(|()| stream.shutdown(Shutdown::Write)).map_err(failed)?;
+    let mut success = [0];
+    // If the container ends, so does the connection.
+    stream.read_exact(&mut success).map_err(failed)?;
+    match success {
+        [1] => Ok(CommandExit::Ok),
+        _ => Err(Error::new(ErrorKind::Io, format!("the command at {address} failed"))),
+    }
+}
+
+/// Runs every command that arrives at `address`, until this process ends.
+pub(super) fn accept(address: IpAddr) -> Result<CommandExit> {
+    let address = SocketAddr::new(address, PORT);
+    let failed =
+        |error| Error::new(ErrorKind::Unavailable, format!("listening at {address}")).caused_by(error);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    for stream in listener.incoming() {
+        let stream = stream.map_err(failed)?;
+        std::thread::Builder::new()
+            .spawn(move || run(stream))
+            .map_err(|error| Error::new(ErrorKind::Io, "starting a thread").caused_by(error))?;
+    }
+    Ok(CommandExit::Ok)
+}
+
+fn run(mut stream: TcpStream) {
+    let mut command = Vec::new();
+    // A connection without a command only asks whether this program is ready.
+    if stream.read_to_end(&mut command).is_err() || command.is_empty() {
+        return;
+    }
+    let ended = shell(&OsString::from_vec(command)).stdin(Stdio::null()).status();
+    // If the other side is gone, nobody needs the result.
+    let _ = stream.write_all(&[u8::from(ended.is_ok_and(|status| status.success()))]);
+}
+
+/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if it ended, `Timeout`.
+pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Result<()> {
+    let address = SocketAddr::new(address, PORT);
+    let since = Instant::now();
+    while TcpStream::connect_timeout(&address, READY_WITHIN).is_err() {
+        if let Some(status) = process.ended()? {
+            return Err(Error::new(ErrorKind::Unavailable, format!("the far container ended: {status}")));
+        }
+        if since.elapsed() > READY_WITHIN {
+            let detail = format!("the far container does not respond after {READY_WITHIN:?}");
+            return Err(Error::new(ErrorKind::Timeout, detail));
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
