@@ -127,7 +127,7 @@ impl Objects for S3Store {
     /// Holds up to one part (8 MiB unless configured) in memory, or the whole content if its size hint is at most
     /// 64 MiB. A missing bucket is reported when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
-        Ok(Box::new(S3ObjectWriter::new(&self.session, bucket, key, options)))
+        Ok(Box::new(S3ObjectWriter::new(&self.session, bucket, key, options)?))
     }
 
     /// Sends one request, without copying `body`.

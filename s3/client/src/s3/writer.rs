@@ -76,7 +76,13 @@ struct StartedUpload {
 }
 
 impl S3ObjectWriter {
-    pub(super) fn new(session: &Arc<S3Session>, bucket: &Bucket, key: &Key, options: &PutOptions) -> Self {
+    /// Errors: `EntityTooLarge` if there is no memory for a part, which for the stated size may have to be large.
+    pub(super) fn new(
+        session: &Arc<S3Session>,
+        bucket: &Bucket,
+        key: &Key,
+        options: &PutOptions,
+    ) -> Result<Self> {
         let part_bytes = session.config.part_bytes;
         let limit_bytes = match options.size_hint {
             Some(size) if size <= SINGLE_PUT_BYTES => part_bytes.max(size as usize),
@@ -85,16 +91,23 @@ impl S3ObjectWriter {
             None => part_bytes,
         };
         let expected_bytes = options.size_hint.map_or(0, |size| limit_bytes.min(size as usize));
-        S3ObjectWriter {
+        let mut buffer = Vec::new();
+        // The caller's statement may be wrong (such as -1 for an unknown size), which must not end the process.
+        buffer.try_reserve_exact(expected_bytes).map_err(|_| {
+            let detail =
+                format!("there is no memory for parts of {expected_bytes} bytes; check the stated size");
+            Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
+        })?;
+        Ok(S3ObjectWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
             hasher: ContentHasher::new(ETagPolicy::Fast, options.check_md5, options.checksum),
             options: options.clone(),
-            buffer: Vec::with_capacity(expected_bytes),
+            buffer,
             limit_bytes,
             upload: None,
-        }
+        })
     }
 
     /// Sends the buffer as the next part.

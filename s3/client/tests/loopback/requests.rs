@@ -52,6 +52,18 @@ fn metadata_goes_and_comes_back() {
     assert_eq!((info.metadata, info.size), (metadata, 9));
 }
 
+/// A program may state a wrong size, such as -1; running out of memory would end it.
+#[test]
+fn content_too_large_for_memory_is_refused() {
+    let store = Server::start(vec![]).store(|_| {});
+    for size in [u64::MAX, u64::MAX / 2] {
+        let options = PutOptions { size_hint: Some(size), ..Default::default() };
+        let refused = store.writer(&bucket(), &key("k"), &options).err().expect("no parts can be that large");
+        assert_eq!(refused.kind(), ErrorKind::EntityTooLarge);
+        assert!(refused.to_string().contains("s3://bucket/k"), "{refused}");
+    }
+}
+
 #[test]
 fn a_header_that_cannot_be_sent_is_refused() {
     let server = Server::start(vec![]);
