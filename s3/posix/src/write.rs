@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use fordway_store::{
     BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, CommitFailure, Conditions, ContentHasher,
-    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, ObjectLock, PutOptions, PutResult,
-    Result, Tags, VersionId, Writer, check_tags,
+    CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, Metadata, ObjectLock, PutOptions,
+    PutResult, Result, Tags, VersionId, Writer, check_tags,
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat, stat_in};
 
@@ -193,7 +193,8 @@ impl PosixStoreState {
         self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
-        check_metadata(&metadata)?;
+        // Metadata that is kept was checked when it was stored.
+        options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
@@ -356,11 +357,12 @@ impl Writer for ObjectWriter {
     }
 }
 
-/// Checks the size of the metadata. Errors: `InvalidArgument` if an attribute cannot hold it.
+/// Checks new metadata. Errors: `InvalidArgument` if an attribute cannot hold it, or HTTP cannot transfer it.
 pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     if metadata.is_empty() {
         return Ok(());
     }
+    check_sendable(metadata)?;
     let record = Record { metadata: metadata.clone(), ..Default::default() };
     let bytes = record.encode().len();
     match bytes <= MAX_METADATA_BYTES && Record::decode(&record.encode()) == Some(record) {
@@ -372,6 +374,34 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
             ),
         )),
     }
+}
+
+/// Checks that a gateway can send the metadata in headers; otherwise it could not serve the object. Values of user
+/// metadata may contain anything, because they are encoded if necessary.
+fn check_sendable(metadata: &Metadata) -> Result<()> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_name = |name: &str| !name.is_empty() && name.bytes().all(is_token);
+    if let Some(name) = metadata.user.keys().find(|name| !is_name(name)) {
+        let why =
+            format!("the metadata name {name:?} is invalid in a header; use letters, digits and hyphens");
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
+    let standard = [
+        ("content type", &metadata.content_type),
+        ("content encoding", &metadata.content_encoding),
+        ("content language", &metadata.content_language),
+        ("content disposition", &metadata.content_disposition),
+        ("cache control", &metadata.cache_control),
+        ("expiry date", &metadata.expires),
+    ];
+    let is_control = |byte: u8| byte.is_ascii_control() && byte != b'\t';
+    for (name, value) in standard {
+        if let Some(value) = value.as_deref().filter(|value| value.bytes().any(is_control)) {
+            let why = format!("the {name} {value:?} has a control character, which is invalid in a header");
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    }
+    Ok(())
 }
 
 /// The number of bytes copied at a time when the kernel cannot copy between the two files.

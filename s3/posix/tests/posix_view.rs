@@ -330,6 +330,37 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }
 
+/// A gateway sends metadata in headers. It could not serve an object whose metadata is not valid there.
+#[test]
+fn metadata_that_no_header_can_hold_is_refused() {
+    let (_dir, store, bucket) = open();
+    let named = |name: &str, value: &str| Metadata {
+        user: [(name.to_owned(), value.to_owned())].into(),
+        ..Default::default()
+    };
+    let typed = |value: &str| Metadata { content_type: Some(value.to_owned()), ..Default::default() };
+    let cached = Metadata { cache_control: Some("no-store\n".to_owned()), ..Default::default() };
+    store.put(&bucket, &key("from"), b"x", &PutOptions::default()).unwrap();
+    let refused =
+        [named("a b", ""), named("a:b", ""), named("", ""), named("\u{e9}", ""), typed("a\r\nb: c"), cached];
+    for metadata in refused.map(BoxedMetadata::from) {
+        let options = PutOptions { metadata: metadata.clone(), ..Default::default() };
+        let copy = CopyOptions { metadata: Some(metadata), ..Default::default() };
+        for done in [
+            store.put(&bucket, &key("k"), b"x", &options).map(drop),
+            store.writer(&bucket, &key("k"), &options).map(drop),
+            store.create_upload(&bucket, &key("k"), &options).map(drop),
+            store.copy((&bucket, &key("from")), &bucket, &key("k"), &copy).map(drop),
+        ] {
+            assert_eq!(done.map_err(|error| error.kind()), Err(ErrorKind::InvalidArgument), "{options:?}");
+        }
+    }
+    for metadata in [named("a_B.9", "caf\u{e9}\r\nb"), typed("text/plain;\tcharset=\u{e9}")] {
+        let options = PutOptions { metadata: metadata.into(), ..Default::default() };
+        store.put(&bucket, &key("k"), b"x", &options).unwrap();
+    }
+}
+
 /// No two versions have the same ETag, even if inodes are reused immediately.
 #[test]
 fn tags_of_bare_objects_are_never_used_twice() {
