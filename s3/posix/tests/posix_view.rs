@@ -361,6 +361,20 @@ fn metadata_that_no_header_can_hold_is_refused() {
     }
 }
 
+/// A read may be shorter than its range, but a part that is too short would go unnoticed.
+#[test]
+fn a_copied_part_is_as_long_as_its_range() {
+    let (_dir, store, bucket) = open();
+    store.put(&bucket, &key("from"), &[7; 100], &PutOptions::default()).unwrap();
+    let upload = store.create_upload(&bucket, &key("k"), &PutOptions::default()).unwrap();
+    let copy = |first, last| {
+        let range = GetOptions::range(ByteRange::Inclusive(first, last));
+        let made = store.copy_part((&bucket, &key("from")), &range, (&bucket, &key("k"), &upload, 1));
+        made.map(drop).map_err(|error| error.kind())
+    };
+    assert_eq!((copy(10, 99), copy(10, 100)), (Ok(()), Err(ErrorKind::InvalidRange)));
+}
+
 /// No two versions have the same ETag, even if inodes are reused immediately.
 #[test]
 fn tags_of_bare_objects_are_never_used_twice() {

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion, GetOptions, Key,
-    MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
+    Bucket, ByteRange, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion, GetOptions,
+    Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
     PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer,
     checked_part_number, multipart_checksum, multipart_etag,
 };
@@ -142,7 +142,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Fills a part from an object or a range of it. If no digest of the bytes is needed, the kernel copies them, and
-    /// shares extents if the file system supports it.
+    /// shares extents if the file system supports it. Errors: `InvalidRange` if the range extends beyond the object: a
+    /// read may be shorter than its range, but nobody would notice a part that is too short.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -150,6 +151,12 @@ impl MultipartUploadManager<'_> {
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
         let OpenObject { info, content, .. } = self.inner.get(from.0, from.1, options)?;
+        if let Some(range @ ByteRange::Inclusive(_, last)) = options.range.filter(|_| options.part.is_none())
+            && last >= info.size
+        {
+            let why = format!("bytes {range} of an object of {} bytes", info.size);
+            return Err(Error::new(ErrorKind::InvalidRange, why));
+        }
         let part = PartOptions { size_hint: Some(content.len()), ..Default::default() };
         let mut writer = self.part_writer(bucket, key, upload, number, &part)?;
         match content {
