@@ -516,6 +516,8 @@ void S3_set_server_access_logging(const S3BucketContext *bucketContext, const ch
     const char *targetPrefix, int aclGrantCount, const S3AclGrant *aclGrants,
     S3RequestContext *requestContext, int timeoutMs, const S3ResponseHandler *handler,
     void *callbackData);
+/* Copies count + 1 bytes, as libs3 does: those from startOffset to startOffset + count, inclusive. If count is 0, copies
+ * the bytes from startOffset to the end. */
 void S3_copy_object_range(const S3BucketContext *bucketContext, const char *key,
     const char *destinationBucket, const char *destinationKey, const int partNo,
     const char *uploadId, const unsigned long startOffset, const unsigned long count,

@@ -293,14 +293,24 @@ pub(crate) fn upload_part(
     with_piece(|piece| write_all(writer, source, piece, &expected, responder))
 }
 
-/// Fills a part with `count` bytes of an object, starting at `start`; a `count` of 0 means to the end.
+/// Converts the range of a copy. libs3 sends `bytes=START-(START + COUNT)`, so that programs (such as `s3`) pass one byte
+/// less than they want to copy. A `count` of 0 means to the end.
+pub(crate) fn copied_range(start: u64, count: u64) -> Option<ByteRange> {
+    match (start, count) {
+        (0, 0) => None,
+        (start, 0) => Some(ByteRange::From(start)),
+        (start, count) => Some(ByteRange::Inclusive(start, start.saturating_add(count))),
+    }
+}
+
+/// Fills a part with a range of an object. Errors: `InvalidRange` if the range extends beyond the object.
 pub(crate) fn copy_part(
     target: &ConnectedBucket,
     key: &Key,
-    (start, count): (u64, u64),
+    range: Option<ByteRange>,
     to: (&fordway_store::Bucket, &UploadPart),
 ) -> RequestResult<PutResult> {
-    let options = GetOptions { range: range(start, count), ..Default::default() };
+    let options = GetOptions { range, ..Default::default() };
     let (bucket, part) = to;
     let to = (bucket, &part.key, &part.upload, part.number);
     Ok(target.lane.store.copy_part((&target.bucket, key), &options, to)?)

@@ -26,6 +26,7 @@ typedef struct {
     /* Received. */
     uint64_t got_bytes;
     int got_wrong;
+    uint64_t got_sum; /* depends on all bytes and their order */
     int got_calls;
     S3Status get_answer;
     int properties_calls;
@@ -121,8 +122,10 @@ static int on_put(int size, char *buffer, void *data) {
 static S3Status on_get(int size, const char *buffer, void *data) {
     Call *call = data;
     call->got_calls++;
-    for (int i = 0; i < size; i++)
+    for (int i = 0; i < size; i++) {
         if ((unsigned char)buffer[i] != pattern(call->seed, call->got_bytes + i)) call->got_wrong = 1;
+        call->got_sum = call->got_sum * 1099511628211ULL + (unsigned char)buffer[i];
+    }
     call->got_bytes += size;
     return call->get_answer;
 }

@@ -292,7 +292,7 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: AbiPutProperties>(
             let (target, from, said) = (call.target(context)?, required_key(name)?, properties(said)?);
             let to_bucket = bucket::named_or_own(text(to.bucket)?, &target.bucket)?;
             let to_key = key(to.key)?.unwrap_or_else(|| from.clone());
-            let range = to.part.as_ref().map_or((0, 0), |part| (part.start, part.count));
+            let range = to.part.as_ref().and_then(|part| object::copied_range(part.start, part.count));
             let part = match &to.part {
                 Some(CopyPart { number, upload, .. }) => {
                     let (number, upload) = (part_number(*number)?, upload_id(text(*upload)?)?);

@@ -207,8 +207,8 @@ exported! {
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Copies `count` bytes of an object, starting at `start`, to a part of an upload; a `count` of 0 means to the end.
-    /// Without an upload, copies the whole object.
+    /// Copies the bytes from `start` to `start + count`, inclusive, of an object to a part of an upload; a `count` of 0
+    /// means to the end. Without an upload, copies the whole object.
     fn S3_copy_object_range(
         context: *const BucketContext,
         key: *const c_char,
