@@ -449,8 +449,8 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
 /// The maximum lifetime of a URL: seven days, as signature version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds. A lifetime that is out of range
-/// is replaced with the maximum. Errors: a lane that has no URLs, a method or subresource that cannot be signed,
+/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds: at least 1, and at most seven days.
+/// A negative lifetime means the maximum. Errors: a lane that has no URLs, a method or subresource that cannot be signed,
 /// missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &ConnectedBucket,
@@ -467,7 +467,7 @@ pub(crate) fn presigned_url(
         let why = format!("a URL for {subresource:?} cannot be signed here; leave the resource NULL");
         return Err(RequestFailure::refused(Status::NotSupported, why));
     }
-    let lifetime_s = if (1..=MAX_LIFETIME_S).contains(&lifetime_s) { lifetime_s } else { MAX_LIFETIME_S };
+    let lifetime_s = if lifetime_s < 0 { MAX_LIFETIME_S } else { lifetime_s.clamp(1, MAX_LIFETIME_S) };
     let method = known_method(method.unwrap_or("GET"))?;
     let url = presigner.presign(method, &target.bucket, key, Duration::from_secs(lifetime_s as u64))?;
     match url.len() < MAX_QUERY_STRING_BYTES {

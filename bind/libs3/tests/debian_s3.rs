@@ -87,6 +87,19 @@ fn works_against_a_gateway() {
     }
 }
 
+/// A URL that was to expire long ago must not be valid for long.
+#[test]
+fn signed_urls_expire_when_they_should() {
+    if !fordway_needs::programs(&["s3"]) {
+        return;
+    }
+    let lane = Lane::http();
+    let url = |words: &[&str]| succeeds(s3(&lane, &[&["gqs", "my-bucket/key"], words].concat()));
+    assert!(url(&["expires=2001-01-01T00:00:00Z"]).contains("X-Amz-Expires=1&"));
+    assert!(url(&["expires=2999-01-01T00:00:00Z"]).contains("X-Amz-Expires=604800&"));
+    assert!(url(&[]).contains("X-Amz-Expires=604800&"));
+}
+
 #[test]
 fn works_on_the_node_lane() {
     if fordway_needs::programs(&["s3"]) {

@@ -271,6 +271,19 @@ static void services(Probe *p) {
     free(grants);
 }
 
+/* Returns whether the URL for a lifetime is valid for this many seconds. */
+static int is_valid_for(Probe *p, int lifetime, const char *seconds) {
+    char url[S3_MAX_AUTHENTICATED_QUERY_STRING_SIZE] = "", wanted[64];
+    S3Status status = S3_generate_authenticated_query_string(url, &p->context, "a key", lifetime, NULL, "GET");
+    snprintf(wanted, sizeof wanted, "X-Amz-Expires=%s&", seconds);
+    return status == S3StatusOK && strstr(url, wanted);
+}
+
+static void lifetimes(Probe *p) {
+    point(p, "the lifetime of a signed URL", is_valid_for(p, 0, "1") && is_valid_for(p, 60, "60") &&
+              is_valid_for(p, 1 << 30, "604800") && is_valid_for(p, -1, "604800"), NULL);
+}
+
 static void utilities(Probe *p) {
     point(p, "initialize may repeat", S3_initialize(NULL, S3_INIT_ALL, p->host) == S3StatusOK &&
               S3_initialize("again", S3_INIT_ALL, p->host) == S3StatusOK, NULL);
@@ -296,6 +309,7 @@ static void utilities(Probe *p) {
     status = S3_generate_authenticated_query_string(url, &p->context, "a key", 60, NULL, "GET");
     point(p, "a signed URL", p->is_local ? status == S3StatusNotSupported
               : status == S3StatusOK && strstr(url, "a%20key?") && strstr(url, "X-Amz-Signature="), NULL);
+    if (!p->is_local) lifetimes(p);
     S3BucketContext node = p->context;
     node.hostName = "unix:///nowhere";
     Call call = {0};

@@ -20,8 +20,8 @@ use crate::response::{seconds, write_text};
 exported! {
     when feature = "abi-2-0";
 
-    /// Writes a presigned URL (signature version 4) that expires at `expires_s` (in seconds since the epoch), or in
-    /// seven days if that is earlier.
+    /// Writes a presigned URL (signature version 4) that expires at `expires_s` (in seconds since the epoch; negative
+    /// means as late as possible), or in seven days if that is earlier. If that time is over, the URL expires at once.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
         context: *const BucketContext,
@@ -32,7 +32,8 @@ exported! {
         // SAFETY: the caller guarantees all arguments.
         general::status_of(|| unsafe {
             let (target, key) = (required(context, "bucket context")?.target(0)?, required_key(key)?);
-            let lifetime_s = expires_s.saturating_sub(seconds(SystemTime::now()));
+            let left_s = expires_s.saturating_sub(seconds(SystemTime::now())).max(0);
+            let lifetime_s = if expires_s < 0 { expires_s } else { left_s };
             let url = object::presigned_url(&target, &key, lifetime_s, text(resource)?, None)?;
             write_text(buffer, url.len() + 1, &url);
             Ok(())

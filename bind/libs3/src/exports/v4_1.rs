@@ -50,7 +50,8 @@ exported! {
         }
     }
 
-    /// Writes a presigned URL (signature version 4) that is valid for `expires_s` seconds.
+    /// Writes a presigned URL (signature version 4) that is valid for `expires_s` seconds; negative means as long as
+    /// possible.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
         context: *const BucketContext,
