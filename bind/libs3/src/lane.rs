@@ -100,13 +100,38 @@ impl Drop for ConnectedBucketGuard {
     }
 }
 
-/// The host name passed to `S3_initialize`.
-static DEFAULT_HOST: RwLock<Option<String>> = RwLock::new(None);
+/// The host for requests that name none, as `S3_initialize` sets it. Several parts of a program may each initialize the
+/// library; the first one decides until all of them have deinitialized it, as in libs3.
+#[derive(Default)]
+struct DefaultHost {
+    host: Option<String>,
+    initialized: usize,
+}
 
-/// Sets the host for programs that do not name one; `None` leaves the choice to `AWS_ENDPOINT_URL` and related
-/// variables.
-pub(crate) fn set_default_host(host: Option<&str>) {
-    *DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner) = host.map(str::to_owned);
+static DEFAULT_HOST: RwLock<DefaultHost> = RwLock::new(DefaultHost { host: None, initialized: 0 });
+
+impl DefaultHost {
+    fn initialize(&mut self, host: Option<&str>) {
+        if self.initialized == 0 {
+            self.host = host.map(str::to_owned);
+        }
+        self.initialized += 1;
+    }
+
+    fn deinitialize(&mut self) {
+        self.initialized = self.initialized.saturating_sub(1);
+    }
+}
+
+/// Sets the host for programs that do not name one, unless it is already set; `None` leaves the choice to
+/// `AWS_ENDPOINT_URL` and related variables.
+pub(crate) fn initialize(host: Option<&str>) {
+    DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).initialize(host);
+}
+
+/// Undoes one [`initialize`]. The host remains the default until the next one.
+pub(crate) fn deinitialize() {
+    DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).deinitialize();
 }
 
 /// A [`EndpointSettings`] that owns its texts.
@@ -227,7 +252,7 @@ pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     if address.host.is_some() {
         return pool().open(address);
     }
-    let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let default = DEFAULT_HOST.read().unwrap_or_else(PoisonError::into_inner).host.clone();
     pool().open(&EndpointSettings { host: default.as_deref(), ..*address })
 }
 
@@ -322,6 +347,24 @@ mod tests {
         assert_eq!(lane_name("127.0.0.1:9"), "http");
         assert_eq!(lane_name("https://127.0.0.1:9"), "http");
         assert_eq!(lane_name("unix:///run/s"), "node");
+    }
+
+    #[test]
+    fn the_first_of_several_initializations_sets_the_host() {
+        let mut default = DefaultHost::default();
+        default.initialize(Some("first"));
+        default.initialize(Some("second"));
+        default.deinitialize();
+        default.initialize(None);
+        assert_eq!(default.host.as_deref(), Some("first"));
+        for _ in 0..3 {
+            default.deinitialize();
+        }
+        default.initialize(Some("third"));
+        assert_eq!(default.host.as_deref(), Some("third"));
+        default.deinitialize();
+        default.initialize(None);
+        assert_eq!(default.host, None);
     }
 
     #[test]

@@ -59,20 +59,21 @@ fn fits_a_set(fd: RawFd) -> bool {
 exported! {
     when all();
 
-    /// Sets the default host for requests that do not name one. Calling it is optional, and it may be called more than
-    /// once.
+    /// Sets the default host for requests that do not name one. Calling it is optional. If it is called again before
+    /// `S3_deinitialize`, the first host remains.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
             // SAFETY: guaranteed by the caller.
-            if let Some(host) = unsafe { text(default_host) }? {
-                lane::set_default_host(Some(host));
-            }
+            lane::initialize(unsafe { text(default_host) }?);
             Ok(())
         })
     }
 
-    /// Does nothing. Lanes remain open until the process ends, because another part of the process may use them.
-    fn S3_deinitialize() {}
+    /// Undoes one call of `S3_initialize`. Lanes remain open until the process ends, because another part of the process
+    /// may use them.
+    fn S3_deinitialize() {
+        lane::deinitialize();
+    }
 
     /// Returns the status's name without the prefix `S3Status`; `Unknown` for a number that is not a status.
     fn S3_get_status_name(status: S3StatusCode) -> *const c_char {
