@@ -438,14 +438,15 @@ impl PutBodySource {
     }
 
     /// Fills `piece` with as much content as is left, and returns the number of bytes. Errors: the caller aborts, or
-    /// provides less content than announced.
+    /// provides less content than announced. More content than announced is ignored, as in libs3.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
+        let is_last = wanted as u64 == self.left_bytes;
         if wanted > 0 {
             responder.call(|| {
                 let mut filled = 0;
                 while filled < wanted {
-                    filled += self.ask(&mut piece[filled..wanted])?;
+                    filled += self.ask(&mut piece[filled..wanted], is_last)?;
                 }
                 Ok(())
             })?;
@@ -454,7 +455,8 @@ impl PutBodySource {
         Ok(wanted)
     }
 
-    fn ask(&self, room: &mut [u8]) -> RequestResult<usize> {
+    /// Asks the caller for content; `is_last` means that the content ends where `room` ends.
+    fn ask(&self, room: &mut [u8], is_last: bool) -> RequestResult<usize> {
         let missing = || self.left_bytes;
         let Some(callback) = self.callback else {
             return Err(RequestFailure::refused(
@@ -468,6 +470,7 @@ impl PutBodySource {
         let got = unsafe { callback(room_bytes, room.as_mut_ptr().cast(), self.data) };
         match got {
             1.. if got <= room_bytes => Ok(got as usize),
+            1.. if is_last => Ok(room_bytes as usize),
             1.. => Err(RequestFailure::refused(
                 Status::InternalError,
                 format!("the content callback returned {got} bytes for a buffer of {room_bytes} bytes"),

@@ -58,6 +58,32 @@ static void round_trips(Probe *p) {
           call.status == S3StatusErrorIncompleteBody && ended(&read, S3StatusErrorNoSuchKey), &call);
 }
 
+/* Fills the room, and returns more than that: the size of what the program has. */
+static int on_put_more(int size, char *buffer, void *data) {
+    Call *call = data;
+    for (int i = 0; i < size; i++) buffer[i] = (char)pattern(call->seed, call->put_asked + i);
+    call->put_asked += size;
+    return size + 1000;
+}
+
+static void announced_sizes(Probe *p) {
+    static const S3PutObjectHandler more = {{on_properties, on_complete}, on_put_more};
+    for (uint64_t size = 5; size <= 262144; size += 262139) {
+        Call call = {0}, read;
+        S3_put_object(&p->context, "more", size, NULL, NULL, 0, &more, &call);
+        read = get(p, "more");
+        point(p, "more content than announced is ignored", ended(&call, S3StatusOK) && read.got_bytes == size &&
+                  !read.got_wrong && call.put_asked == size, &call);
+    }
+    Call call = {0};
+    S3_put_object(&p->context, "more", 262145, NULL, NULL, 0, &more, &call);
+    point(p, "more content than there is room for in between", ended(&call, S3StatusInternalError), &call);
+    call = (Call){.put_abort_after = 1};
+    S3_put_object(&p->context, "more", UINT64_MAX, NULL, NULL, 0, &PUT, &call);
+    point(p, "a content size that cannot be", call.complete_calls == 1 && call.status ==
+              (p->is_local ? S3StatusAbortedByCallback : S3StatusErrorEntityTooLarge), &call);
+}
+
 static void reads(Probe *p) {
     put(p, "read", 1000);
     Call call = get_with(p, "read", (Call){0}, NULL, 990, 0);
@@ -546,6 +572,7 @@ static void *run(void *argument) {
     Probe *p = argument;
     buckets(p);
     round_trips(p);
+    announced_sizes(p);
     reads(p);
     metadata(p);
     keys(p);
