@@ -62,6 +62,19 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
+/// Returns the value of a header without the blanks around it, as libs3 sends it; `None` for NULL and for an empty text.
+/// Errors: `bad` if there are only blanks; the text is not UTF-8.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult<Option<&'a str>> {
+    // SAFETY: guaranteed by the caller.
+    match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
+        Some("") => Err(RequestFailure::refused(bad, "the value of a header is blank; pass NULL for none")),
+        value => Ok(value),
+    }
+}
+
 /// Returns a key, or `None` for an empty text: the bucket itself, which some programs (such as mdtest) use as their top
 /// directory. Errors: the text is not a valid key.
 ///
@@ -185,19 +198,21 @@ impl AbiPutProperties for PutProperties2 {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller guarantees all pointers.
         unsafe {
-            let file_name = text(self.content_disposition_filename)?;
+            let value = |pointer, bad| header_value(pointer, bad).map(|value| value.map(str::to_owned));
+            let file_name =
+                header_value(self.content_disposition_filename, Status::BadContentDispositionFilename)?;
             let metadata = Metadata {
-                content_type: owned(self.content_type)?,
-                content_encoding: owned(self.content_encoding)?,
+                content_type: value(self.content_type, Status::BadContentType)?,
+                content_encoding: value(self.content_encoding, Status::BadContentEncoding)?,
                 content_disposition: file_name.map(|name| format!("attachment; filename=\"{name}\"")),
-                cache_control: owned(self.cache_control)?,
+                cache_control: value(self.cache_control, Status::BadCacheControl)?,
                 expires: time(self.expires_s).map(date::format_http),
                 user: user_metadata(self.meta_data, self.meta_data_count)?,
                 ..Default::default()
             };
             Ok(ParsedPutProperties {
                 metadata: metadata.into(),
-                md5: text(self.md5)?.map(read_md5).transpose()?,
+                md5: header_value(self.md5, Status::BadMD5)?.map(read_md5).transpose()?,
             })
         }
     }
@@ -296,12 +311,15 @@ fn time(seconds: i64) -> Option<SystemTime> {
 pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<Conditions> {
     // SAFETY: guaranteed by the caller.
     let Some(asked) = (unsafe { pointer.as_ref() }) else { return Ok(Conditions::default()) };
-    let tags = |tags: &str| match tags.trim() {
+    let tags = |tags: &str| match tags {
         "*" => ETagMatch::Any,
         tags => ETagMatch::Tags(tags.split(',').map(ETag::new).collect()),
     };
     // SAFETY: the caller guarantees the tags.
-    let (wanted, unwanted) = unsafe { (text(asked.if_match_etag)?, text(asked.if_not_match_etag)?) };
+    let (wanted, unwanted) = unsafe {
+        let wanted = header_value(asked.if_match_etag, Status::BadIfMatchETag)?;
+        (wanted, header_value(asked.if_not_match_etag, Status::BadIfNotMatchETag)?)
+    };
     Ok(Conditions {
         if_match: wanted.map(tags),
         if_none_match: unwanted.map(tags),

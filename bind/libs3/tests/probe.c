@@ -139,6 +139,19 @@ static void metadata(Probe *p) {
               !strcmp(read.meta, "colour=blue") && !strcmp(read.type, "text/x-probe"), &read);
     read = get(p, "described");
     point(p, "metadata comes with a get", read.meta_count == 1 && !strcmp(read.type, "text/x-probe"), &read);
+    said = (S3PutProperties){.contentType = "\t text/x-probe ", .md5 = " XUFAKrxLKna5cZ2REBfFkg==", .expires = -1};
+    call = put_with(p, "described", (Call){.text = "hello", .put_bytes = 5}, &said), read = head(p, "described");
+    point(p, "blanks around properties do not count",
+          ended(&call, S3StatusOK) && !strcmp(read.type, "text/x-probe"), &call);
+    said = (S3PutProperties){.contentType = "  ", .expires = -1};
+    call = put_with(p, "described", (Call){.put_bytes = 10}, &said);
+    point(p, "a content type of blanks", ended(&call, S3StatusBadContentType), &call);
+    S3NameValue broken = {"two words", "v"};
+    said = (S3PutProperties){.expires = -1, .metaDataCount = 1, .metaData = &broken};
+    call = put_with(p, "described", (Call){.put_bytes = 10}, &said);
+    point(p, "a metadata name that no header can hold", ended(&call, S3StatusErrorInvalidArgument), &call);
+    said = (S3PutProperties){.contentType = "text/x-probe", .expires = -1, .metaDataCount = 1, .metaData = &pair};
+    put_with(p, "described", (Call){.put_bytes = 10}, &said);
     said = (S3PutProperties){.md5 = "XUFAKrxLKna5cZ2REBfFkg==", .expires = -1};
     call = put_with(p, "checked", (Call){.text = "hello", .put_bytes = 5}, &said);
     point(p, "the right MD5", ended(&call, S3StatusOK), &call);
