@@ -301,23 +301,24 @@ pub(crate) fn set_lifecycle(target: &ConnectedBucket) -> RequestResult {
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
-/// Reports that access logging is off, by returning an empty name for the log bucket.
-pub(crate) fn get_logging(
-    target: &ConnectedBucket,
-    (bucket, prefix, count): (*mut c_char, *mut c_char, *mut i32),
-    responder: &CallbackResponder,
-) -> RequestResult {
-    check(target, None, "access logs")?;
-    // SAFETY: `S3_get_server_access_logging` requires its caller to pass two buffers, to each of which we write one
-    // byte, and a pointer to a number.
-    responder.call(|| unsafe {
+/// Returns an empty name for the log bucket, which means that access logging is off.
+///
+/// # Safety
+/// Each pointer is NULL or valid for a write.
+pub(crate) unsafe fn write_no_logging(bucket: *mut c_char, prefix: *mut c_char, count: *mut i32) {
+    // SAFETY: the caller guarantees the pointers.
+    unsafe {
         write_text(bucket, 1, "");
         write_text(prefix, 1, "");
         if let Some(count) = count.as_mut() {
             *count = 0;
         }
-        Ok(())
-    })?;
+    }
+}
+
+/// Reports that access logging is off. The program already has the result ([`write_no_logging`]).
+pub(crate) fn get_logging(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
+    check(target, None, "access logs")?;
     responder.succeeded_plainly()
 }
 

@@ -32,6 +32,20 @@ pub(crate) struct CopyOutputPointers {
 }
 
 impl CopyOutputPointers {
+    /// Writes what a program finds if the copy fails: no time, and an empty ETag.
+    ///
+    /// # Safety
+    /// As [`CopyOutputPointers::tell`], now.
+    pub(crate) unsafe fn clear(&self) {
+        // SAFETY: the caller guarantees the pointers.
+        unsafe {
+            if let Some(last_modified_s) = self.last_modified_s.as_mut() {
+                *last_modified_s = -1;
+            }
+            write_text(self.etag, self.etag_capacity, "");
+        }
+    }
+
     /// # Safety
     /// Whenever callbacks may run, each pointer is NULL or valid for writes; for `etag`, this means writes of
     /// `etag_capacity` bytes.

@@ -182,8 +182,9 @@ static void metadata(Probe *p) {
     point(p, "copy replaces metadata", ended(&call, S3StatusOK) && !strcmp(read.type, "text/other") &&
               read.meta_count == 0 && read.got_bytes == 10 && !read.got_wrong, &read);
     call = (Call){0};
-    S3_copy_object(&p->context, "missing", NULL, "copied", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
-    point(p, "copy of a missing key", ended(&call, S3StatusErrorNoSuchKey), &call);
+    S3_copy_object(&p->context, "missing", NULL, "copied", NULL, &modified, sizeof etag, etag, NULL, 0, &RESPONSE,
+                   &call);
+    point(p, "copy of a missing key", ended(&call, S3StatusErrorNoSuchKey) && modified == -1 && !etag[0], &call);
 }
 
 static void keys(Probe *p) {
@@ -283,6 +284,10 @@ static void services(Probe *p) {
     put(p, "acl", 1);
     call = (Call){0};
     S3_get_acl(&p->context, "acl", owner, name, &count, grants, NULL, 0, &RESPONSE, &call);
+    int none = -1;
+    Call missing = {0};
+    S3_get_acl(&p->context, "missing", owner, name, &none, grants, NULL, 0, &RESPONSE, &missing);
+    point(p, "no grants of a missing key", missing.status != S3StatusOK && none == 0, &missing);
     point(p, "get an access control list", ended(&call, expected) &&
               (!p->is_local || (count == 1 && grants[0].permission == S3PermissionFullControl &&
                                    !strcmp(grants[0].grantee.canonicalUser.id, owner))), &call);
@@ -343,6 +348,9 @@ static void utilities(Probe *p) {
     S3Status status = S3_convert_acl(acl, owner, name, &count, grants);
     point(p, "an access control list in XML", status == S3StatusOK && count == 1 && !strcmp(owner, "o") &&
               grants[0].permission == S3PermissionRead && !strcmp(grants[0].grantee.canonicalUser.displayName, "U"),
+          NULL);
+    status = S3_convert_acl("<AccessControlPolicy>", owner, name, &count, grants);
+    point(p, "an access control list that is no XML", status == S3StatusXmlParseFailure && count == 0 && !owner[0],
           NULL);
     char url[S3_MAX_AUTHENTICATED_QUERY_STRING_SIZE] = "";
     status = S3_generate_authenticated_query_string(url, &p->context, "a key", 60, NULL, "GET");

@@ -104,6 +104,10 @@ exported! {
             // SAFETY: the caller guarantees the document, two buffers of 128 bytes, the count, and room for 100 grants,
             // which is the most that `AccessControlList` holds.
             unsafe {
+                // What a program finds if the document is not valid.
+                write_text(owner_id, MAX_OWNER_BYTES, "");
+                write_text(owner_name, MAX_OWNER_BYTES, "");
+                *count = 0;
                 let acl = AccessControlList::read(text(document)?.unwrap_or_default().as_bytes())?;
                 write_text(owner_id, MAX_OWNER_BYTES, &acl.owner_id);
                 write_text(owner_name, MAX_OWNER_BYTES, &acl.owner_name);

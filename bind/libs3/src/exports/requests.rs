@@ -288,6 +288,7 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: AbiPutProperties>(
 ) {
     // SAFETY: the caller guarantees all arguments, including the memory for the result until the request is complete.
     unsafe {
+        to.returns.clear();
         call.submit(handler, || {
             let (target, from, said) = (call.target(context)?, required_key(name)?, properties(said)?);
             let to_bucket = bucket::named_or_own(text(to.bucket)?, &target.bucket)?;
@@ -323,6 +324,10 @@ pub(super) unsafe fn get_acl<C: AbiBucketContext>(
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
+        // If the request fails, the program finds no grants.
+        if let Some(count) = returns.count.as_mut() {
+            *count = 0;
+        }
         call.submit(handler, || {
             let (target, key) = (call.target(context)?, key(name)?);
             Ok((target.weight(0), move |responder: &CallbackResponder| {
@@ -362,16 +367,17 @@ pub(super) unsafe fn set_acl<C: AbiBucketContext>(
 /// The arguments are as the header describes for `S3_get_server_access_logging`.
 pub(super) unsafe fn get_logging<C: AbiBucketContext>(
     context: *const C,
-    returns: (*mut c_char, *mut c_char, *mut c_int),
+    (bucket, prefix, count): (*mut c_char, *mut c_char, *mut c_int),
     call: RequestArguments,
     handler: *const ResponseHandler,
 ) {
     // SAFETY: the caller guarantees all arguments.
     unsafe {
+        bucket::write_no_logging(bucket, prefix, count);
         call.submit(handler, || {
             let target = call.target(context)?;
             Ok((target.weight(0), move |responder: &CallbackResponder| {
-                bucket::get_logging(&target, returns, responder)
+                bucket::get_logging(&target, responder)
             }))
         });
     }
