@@ -99,6 +99,9 @@ const TAGGING: &str = "<Tagging><TagSet><Tag><Key>a</Key><Value>b</Value></Tag><
 const DELETION: &str = "<Delete><Object><Key>k</Key></Object></Delete>";
 const VERSIONING: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
+const LOCK: &str =
+    "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>";
+
 const LIFECYCLE: &str = "<LifecycleConfiguration><Rule><Prefix></Prefix><Status>Enabled</Status>\
     <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
 
@@ -211,6 +214,56 @@ fn buckets_that_are_not_allowed_are_refused_whatever_is_asked() {
     let copy = Call::new("PUT", "/gamma/stolen").header("x-amz-copy-source", "/alpha/k");
     assert_denied(&guest.send(&copy), "a copy out of another's bucket");
     assert_eq!(owner.send(&Call::new("GET", "/")).ok().elements("Name").len(), 4);
+}
+
+/// The changes that a user with the prefix `mine/` must not make, on the object `k` or on the bucket as a whole.
+#[test]
+fn a_user_with_prefixes_changes_nothing_elsewhere() {
+    let ground = Ground::new(&(user("owner", "") + &user("guest", "prefixes=['mine/']")));
+    let (owner, guest) = (ground.client("owner"), ground.client("guest"));
+    for bucket in ["alpha", "gamma"] {
+        owner.send(&Call::new("PUT", format!("/{bucket}/mine/k")).body("mine")).ok();
+    }
+    owner.send(&Call::new("PUT", "/gamma").query("versioning").body(VERSIONING)).ok();
+    owner.send(&Call::new("PUT", "/gamma").query("object-lock").body(LOCK)).ok();
+    owner.send(&Call::new("PUT", "/gamma/k").body("hello")).ok();
+
+    let rename = |from: &str, to: &str| {
+        let call = Call::new("PUT", format!("/alpha/{to}")).query("renameObject");
+        guest.send(&call.header("x-amz-rename-source", from))
+    };
+    assert_denied(&rename("k", "mine/taken"), "an object of another user is taken");
+    assert_denied(&rename("mine/k", "k"), "an object of another user is replaced");
+    rename("mine/k", "mine/l").ok();
+
+    let put = |path: &str, query: &'static str, body: &str| {
+        guest.send(&Call::new("PUT", path).query(query).body(body))
+    };
+    let retention = "<Retention><Mode>GOVERNANCE</Mode>\
+        <RetainUntilDate>2100-01-01T00:00:00Z</RetainUntilDate></Retention>";
+    let hold = "<LegalHold><Status>ON</Status></LegalHold>";
+    for (path, query, body) in [
+        ("/gamma/k", "retention", retention),
+        ("/gamma/k", "legal-hold", hold),
+        ("/gamma", "object-lock", LOCK),
+        ("/gamma", "versioning", VERSIONING),
+        ("/gamma", "tagging", TAGGING),
+    ] {
+        assert_denied(&put(path, query, body), query);
+    }
+    put("/gamma/mine/k", "legal-hold", hold).ok();
+    put("/gamma/mine/k", "legal-hold", &hold.replace("ON", "OFF")).ok();
+
+    // Who may not change the bucket's settings may not bypass a retention either.
+    let version = put("/gamma/mine/k", "", "new").ok().header("x-amz-version-id").unwrap().to_owned();
+    put("/gamma/mine/k", "retention", retention).ok();
+    const BYPASS: &str = "x-amz-bypass-governance-retention";
+    let call = Call::new("PUT", "/gamma/mine/k").query("retention").body("<Retention/>");
+    assert_denied(&guest.send(&call.header(BYPASS, "true")), "a retention is removed");
+    let query = format!("versionId={version}");
+    let delete = || Call::new("DELETE", "/gamma/mine/k").query(&query).header(BYPASS, "true");
+    assert_denied(&guest.send(&delete()), "a version is deleted before its date");
+    owner.send(&delete()).ok();
 }
 
 #[test]

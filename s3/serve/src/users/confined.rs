@@ -205,7 +205,10 @@ impl Objects for ConfinedStore {
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         self.admit_keys(key.as_str())?;
-        self.write(bucket, |store| store.delete(bucket, key, options))
+        // Bypassing a retention is for users who may change the bucket's settings.
+        let bypass_governance = options.bypass_governance && self.prefixes.is_none();
+        let options = DeleteOptions { bypass_governance, ..options.clone() };
+        self.write(bucket, |store| store.delete(bucket, key, &options))
     }
 
     fn copy(
@@ -231,6 +234,8 @@ impl ObjectBatches for ConfinedStore {}
 
 impl ObjectRenames for ConfinedStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
+        self.admit_keys(from.as_str())?;
+        self.admit_keys(to.as_str())?;
         self.write(bucket, |store| store.rename(bucket, from, to, options))
     }
 }
@@ -269,6 +274,7 @@ impl ObjectLocks for ConfinedStore {
     }
 
     fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()> {
+        self.admit_whole()?;
         self.write(bucket, |store| store.set_lock_configuration(bucket, configuration))
     }
 
@@ -280,6 +286,10 @@ impl ObjectLocks for ConfinedStore {
         retention: Option<Retention>,
         bypass: bool,
     ) -> Result<()> {
+        self.admit_keys(key.as_str())?;
+        if bypass {
+            self.admit_whole()?;
+        }
         self.write(bucket, |store| store.set_retention(bucket, key, version, retention, bypass))
     }
 
@@ -290,6 +300,7 @@ impl ObjectLocks for ConfinedStore {
         version: Option<&VersionId>,
         is_on: bool,
     ) -> Result<()> {
+        self.admit_keys(key.as_str())?;
         self.write(bucket, |store| store.set_legal_hold(bucket, key, version, is_on))
     }
 }
