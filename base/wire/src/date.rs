@@ -43,11 +43,35 @@ impl UtcTime {
     }
 }
 
-/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction. Returns `None` for anything else.
+/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction, and with an offset from UTC, such as `+02:00`, instead of
+/// `Z`. Returns `None` for anything else, and for times before 1970.
 pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let (date, time) = text.split_once('T')?;
+    let (time, ahead_s) = match time.strip_suffix('Z') {
+        Some(time) => (time, 0),
+        None => split_offset(time)?,
+    };
     let (clock, fraction) = time.split_once('.').unwrap_or((time, ""));
-    time_of(numbers(date, '-')?, numbers(clock, ':')?, nanoseconds(fraction)?)
+    let local = time_of(numbers(date, '-')?, numbers(clock, ':')?, nanoseconds(fraction)?)?;
+    let ahead = Duration::from_secs(ahead_s.unsigned_abs());
+    match ahead_s {
+        ..0 => local.checked_add(ahead),
+        _ => local.checked_sub(ahead).filter(|time| *time >= UNIX_EPOCH),
+    }
+}
+
+/// Splits `17:50:30+02:00` into the time of day and the number of seconds by which the time is ahead of UTC.
+fn split_offset(time: &str) -> Option<(&str, i64)> {
+    let (time, offset) = time.split_at(time.rfind(['+', '-'])?);
+    let (hours, minutes) = offset[1..].split_once(':')?;
+    let two = |text: &str| {
+        let is_number = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| text.parse::<i64>().ok()).flatten()
+    };
+    let (hours, minutes) =
+        (two(hours).filter(|hours| *hours < 24)?, two(minutes).filter(|minutes| *minutes < 60)?);
+    let seconds = hours * 3600 + minutes * 60;
+    Some((time, if offset.starts_with('-') { -seconds } else { seconds }))
 }
 
 /// Reads `20130524T000000Z`, the form of `x-amz-date`. Returns `None` for anything else. Cost: no allocation, which
@@ -71,6 +95,10 @@ fn time_of([year, month, day]: [u32; 3], [hour, minute, second]: [u32; 3], ns: u
         return None;
     }
     let days = days_from_civil(i64::from(year), month, day);
+    // A day that its month does not have, such as 30 February, would be one of the next month.
+    if civil_from_days(days) != (i64::from(year), month, day) {
+        return None;
+    }
     let seconds = days * DAY_S + i64::from(hour * 3600 + minute * 60 + second);
     Some(UNIX_EPOCH + Duration::new(u64::try_from(seconds).ok()?, ns))
 }
@@ -218,8 +246,38 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_time() {
-        for bad in ["", "2013-05-24", "2013-13-24T00:00:00Z", "2013-05-24T24:00:00Z", "a-b-cT0:0:0Z"] {
+        for bad in [
+            "",
+            "2013-05-24",
+            "2013-13-24T00:00:00Z",
+            "2013-05-24T24:00:00Z",
+            "a-b-cT0:0:0Z",
+            "2013-02-29T00:00:00Z",
+            "2013-04-31T00:00:00Z",
+            "2013-05-24T00:00:00",
+            "2013-05-24T00:00:00+0200",
+            "2013-05-24T00:00:00+24:00",
+            "2013-05-24T00:00:00+02:60",
+            "2013-05-24T00:00:00+2:00",
+            "2013-05-24T00:00:00+02:00Z",
+            "2013-05-24T00:00:00\u{2212}02:00",
+            "1970-01-01T01:00:00+02:00",
+        ] {
             assert_eq!(parse_iso8601(bad), None, "{bad}");
+        }
+        assert_eq!(parse_amz_date("20130229T000000Z"), None);
+    }
+
+    #[test]
+    fn times_may_have_an_offset() {
+        let utc = parse_iso8601("2013-05-24T22:30:00.5Z").unwrap();
+        for same in [
+            "2013-05-24T22:30:00.5+00:00",
+            "2013-05-24T22:30:00.500000-00:00",
+            "2013-05-25T00:30:00.5+02:00",
+            "2013-05-24T18:00:00.5-04:30",
+        ] {
+            assert_eq!(parse_iso8601(same), Some(utc), "{same}");
         }
     }
 }

@@ -39,7 +39,7 @@ fn keys(printed: &Value, source: &str, now: SystemTime) -> Result<S3Credentials,
         match parse_iso8601(&end) {
             Some(time) if time > now => {}
             Some(_) => return Err(format!("printed keys that expired at {end}")),
-            // Some programs print a time zone. The service checks the time too.
+            // The service checks the time too.
             None => tracing::debug!(%end, "the expiration of keys cannot be parsed"),
         }
     }
