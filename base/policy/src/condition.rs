@@ -184,7 +184,7 @@ impl Network {
         let address: IpAddr = address.parse().ok()?;
         let (is_v4, most) = if address.is_ipv4() { (true, 32) } else { (false, 128) };
         let bits = length.unwrap_or(most);
-        (bits <= most).then(|| Network { address: as_v6(address), bits: bits + 128 - most, is_v4 })
+        (bits <= most).then(|| Network { address: as_v6(address), bits: bits + (128 - most), is_v4 })
     }
 
     /// Returns the network's prefix length in its own address family.
@@ -513,6 +513,9 @@ mod tests {
             ("IpAddress", "\"10.1.0.0/16\"", "10.2.0.1", false),
             ("IpAddress", "\"10.1.2.3\"", "::ffff:10.1.2.3", true),
             ("IpAddress", "\"2001:db8::/32\"", "2001:db8:1::1", true),
+            ("IpAddress", "\"::1/128\"", "::1", true),
+            ("IpAddress", "\"::1\"", "::2", false),
+            ("IpAddress", "\"::/0\"", "2001:db8::1", true),
             ("IpAddress", "\"0.0.0.0/0\"", "2001:db8::1", false),
             ("NotIpAddress", "[\"10.0.0.0/8\", \"192.0.2.0/24\"]", "192.0.2.9", false),
             ("NotIpAddress", "\"10.0.0.0/8\"", "11.0.0.1", true),
