@@ -327,6 +327,35 @@ fn a_large_file_is_stored_whole() {
     assert!(content(&fixture, "up/k") == form.file);
 }
 
+/// The headers of a form are not signed, so a header must not make the form look like another kind of request.
+#[test]
+fn bucket_policies_know_how_a_form_is_signed() {
+    let fixture = serve();
+    let set = |operator: &str, key: &str, value: &str| {
+        let statement = format!(
+            "{{\"Effect\":\"Deny\",\"Principal\":\"*\",\"Action\":\"s3:PutObject\",\
+             \"Resource\":\"arn:aws:s3:::{BUCKET}/*\",\"Condition\":{{\"{operator}\":{{\"{key}\":\"{value}\"}}}}}}"
+        );
+        let policy = format!("{{\"Version\":\"2012-10-17\",\"Statement\":[{statement}]}}");
+        fixture.client.send(&Call::new("PUT", format!("/{BUCKET}")).query("policy").body(policy)).ok();
+    };
+    let form = Form::new(&fixture, "");
+    let forged = "authorization: AWS4-HMAC-SHA256 Credential=x\r\nx-amz-date: 20000101T000000Z\r\n";
+    for (operator, key, value) in [
+        ("StringNotEquals", "s3:authType", "REST-HEADER"),
+        ("StringEquals", "s3:authType", "POST"),
+        ("StringEquals", "s3:signatureversion", "AWS4-HMAC-SHA256"),
+        ("NumericLessThan", "s3:signatureAge", "600000"),
+    ] {
+        set(operator, key, value);
+        let answer = send(&fixture, &form.body(), forged);
+        assert_eq!(answer.error(), (403, "AccessDenied".to_owned()), "{key}: {}", answer.text());
+    }
+    nothing_is_stored(&fixture, "a denied form");
+    set("StringNotEquals", "s3:authType", "POST");
+    form.send(&fixture).ok();
+}
+
 #[test]
 fn a_form_of_version_2_is_refused_unless_accepted() {
     let form = |fixture: &Fixture| {

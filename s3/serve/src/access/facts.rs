@@ -241,9 +241,8 @@ impl<'r> PolicyRequestContext<'r> {
         }
         keys.add("s3:authtype", if header.is_some() { "REST-HEADER" } else { "REST-QUERY-STRING" });
         keys.add("s3:signatureversion", if is_v4 { "AWS4-HMAC-SHA256" } else { "AWS" });
-        let signed = date.as_deref().and_then(parse_amz_date);
-        if let Some(age) = signed.and_then(|signed| SystemTime::now().duration_since(signed).ok()) {
-            keys.add("s3:signatureage", age.as_millis().to_string());
+        if let Some(age) = date.as_deref().and_then(signature_age_ms) {
+            keys.add("s3:signatureage", age);
         }
     }
 
@@ -258,6 +257,12 @@ impl<'r> PolicyRequestContext<'r> {
             keys.add("s3:requestobjecttagkeys", name);
         }
     }
+}
+
+/// Returns the milliseconds since the date of a signature.
+pub(crate) fn signature_age_ms(amz_date: &str) -> Option<String> {
+    let age = SystemTime::now().duration_since(parse_amz_date(amz_date)?).ok()?;
+    Some(age.as_millis().to_string())
 }
 
 /// Returns the source of a copy as `BUCKET/KEY`.

@@ -21,7 +21,7 @@ use fordway_store::{Checksum, PutResult, Store};
 use fordway_wire::form_data::{self, FormError, FormReader, UploadFormFields};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use fordway_wire::uri::push_query;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body::Body as _;
 use s3s::Body;
 
@@ -83,7 +83,9 @@ impl PostFormContext<'_> {
         let user = user.at(&target.0)?;
         let headers = form.headers()?;
         let stated = stated_headers(&parts.headers, &headers);
-        let facts = PolicyRequestContext::new(&stated, &parts.uri, parts.extensions.get().copied());
+        let about_signature = signature.as_ref().map(FormSignature::condition_keys).unwrap_or_default();
+        let (no_query, origin) = (Uri::from_static("/"), parts.extensions.get().copied());
+        let facts = PolicyRequestContext::new(&stated, &no_query, origin).with(&about_signature);
         authorise(&user, operation.name(), (&target.0, &target.1), &facts).await?;
         let (bucket, key) = names(&target.0, &target.1)?;
         let begin =
@@ -122,10 +124,15 @@ impl PostFormContext<'_> {
     }
 }
 
-/// Returns the headers that the rules of a bucket apply to: the request's headers, and the headers that fields
-/// stand for.
+/// Returns the headers that the rules of a bucket apply to: the request's headers, except those that nobody has signed
+/// and that have no meaning for a form, and the headers that fields stand for.
 fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
-    let plain = of_request.iter().filter(|(name, _)| !name.as_str().starts_with("x-amz-"));
+    let is_meaningless = |name: &HeaderName| {
+        name.as_str().starts_with("x-amz-")
+            || name.as_str().starts_with("if-")
+            || name == header::AUTHORIZATION
+    };
+    let plain = of_request.iter().filter(|(name, _)| !is_meaningless(name));
     plain.chain(of_fields).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 

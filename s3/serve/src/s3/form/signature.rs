@@ -10,6 +10,7 @@ use fordway_wire::sigv4::SigningKey;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::StatusCode;
 
+use crate::access::signature_age_ms;
 use crate::gate::GateRefusal;
 use crate::message::composed;
 use crate::s3::error::{OperationResult, S3Failure};
@@ -32,6 +33,8 @@ pub(super) struct FormSignature<'f> {
     signature: &'f str,
     /// The credential of a version 4 signature: the key and its scope.
     credential: Option<&'f str>,
+    /// The date of a version 4 signature.
+    date: Option<&'f str>,
 }
 
 impl<'f> FormSignature<'f> {
@@ -53,7 +56,7 @@ impl<'f> FormSignature<'f> {
         }
         let [policy, access_key, signature] = VERSION_2.map(|name| form.required(name));
         let (policy, access_key, signature) = (policy?, access_key?, signature?);
-        Ok(Some(FormSignature { policy, access_key, signature, credential: None }))
+        Ok(Some(FormSignature { policy, access_key, signature, credential: None, date: None }))
     }
 
     fn read_version_4(form: &'f FormFields) -> OperationResult<Self> {
@@ -69,7 +72,15 @@ impl<'f> FormSignature<'f> {
             return Err(S3Failure::argument(words, "X-Amz-Date", date));
         }
         let access_key = credential.split('/').next().unwrap_or_default();
-        Ok(FormSignature { policy, access_key, signature, credential: Some(credential) })
+        Ok(FormSignature { policy, access_key, signature, credential: Some(credential), date: Some(date) })
+    }
+
+    /// Returns the values of the condition keys about the signature.
+    pub(super) fn condition_keys(&self) -> Vec<(&'static str, String)> {
+        let version = if self.credential.is_some() { signature::ALGORITHM } else { "AWS" };
+        let age = self.date.and_then(signature_age_ms).map(|age| ("s3:signatureage", age));
+        let keys = [("s3:authtype", "POST".to_owned()), ("s3:signatureversion", version.to_owned())];
+        keys.into_iter().chain(age).collect()
     }
 
     /// Returns the user who signed the form. Errors: `InvalidArgument` for a malformed credential,
