@@ -34,6 +34,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("s3:max-keys", LISTING),
     ("s3:object-lock-legal-hold", &["PutObject", "PutObjectLegalHold"]),
     ("s3:object-lock-mode", &["PutObject", "PutObjectRetention"]),
+    ("s3:object-lock-remaining-retention-days", &["PutObject", "PutObjectRetention"]),
     ("s3:object-lock-retain-until-date", &["PutObject", "PutObjectRetention"]),
     ("s3:prefix", LISTING),
     ("s3:requestobjecttagkeys", &["PutObject", "PutObjectTagging", "PutObjectVersionTagging"]),

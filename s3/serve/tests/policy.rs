@@ -4,10 +4,12 @@ mod client;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use client::{Answer, BUCKET, Call, Client, Fixture};
 use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
 use fordway_store::{MemoryStore, Objects};
+use fordway_wire::date::format_iso8601;
 
 /// Starts a gateway that carries out requests without a signature where a policy permits them.
 fn open_to_all() -> Fixture {
@@ -398,6 +400,45 @@ fn locks_of_requests_are_checked() {
     for query in ["retention", "legal-hold"] {
         assert_eq!(nowhere(query).error(), (404, "NoSuchBucket".to_owned()));
     }
+}
+
+#[test]
+fn a_policy_limits_the_length_of_retentions() {
+    let fixture = client::serve();
+    let on_bucket = |query: &str, body: &str| {
+        fixture.client.send(&Call::new("PUT", format!("/{BUCKET}")).query(query).body(body)).ok();
+    };
+    on_bucket("versioning", "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>");
+    on_bucket(
+        "object-lock",
+        "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>",
+    );
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject", "s3:PutObjectRetention"],
+            "Resource": "ARN/*",
+            "Condition": {"NumericGreaterThan": {"s3:object-lock-remaining-retention-days": "10"}}}"#,
+    );
+    let in_days = |days: u64| format_iso8601(SystemTime::now() + Duration::from_secs(days * 86_400));
+    let put = |until: &str| {
+        let call = Call::on("PUT", "k").body("hello").header("x-amz-object-lock-mode", "GOVERNANCE");
+        fixture.client.send(&call.header("x-amz-object-lock-retain-until-date", until))
+    };
+    let retain = |until: &str| {
+        let body = format!(
+            "<Retention><Mode>GOVERNANCE</Mode><RetainUntilDate>{until}</RetainUntilDate></Retention>"
+        );
+        fixture.client.send(&Call::on("PUT", "k").query("retention").body(body))
+    };
+    assert_denied(&put(&in_days(11)));
+    put(&in_days(9)).ok();
+    // Some programs send the local time (RFC 3339).
+    let ahead = in_days(10).replace('Z', "+01:00");
+    put(&ahead).ok();
+    assert_denied(&put(&in_days(10).replace('Z', "-01:00")));
+    assert_denied(&retain(&in_days(11)));
+    retain(&in_days(10)).ok();
+    fixture.client.send(&Call::on("PUT", "plain").body("hello")).ok();
 }
 
 #[test]

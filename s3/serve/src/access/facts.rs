@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_policy::{Action, ConditionKeys};
 use fordway_store::Tags;
-use fordway_wire::date::{format_iso8601, parse_amz_date};
+use fordway_wire::date::{format_iso8601, parse_amz_date, parse_iso8601};
 use fordway_wire::tagging;
 use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
@@ -61,6 +61,8 @@ const HEADERS: [&str; 20] = [
     "x-amz-copy-source",
 ];
 const COPY_SOURCE: &str = "x-amz-copy-source";
+/// The condition key of the date of a retention.
+pub(crate) const RETAIN_UNTIL: &str = "s3:object-lock-retain-until-date";
 /// The condition key of an ETag that the object must have.
 pub(crate) const IF_MATCH: &str = "s3:if-match";
 /// Parameters of listings that are condition keys `s3:NAME`.
@@ -173,6 +175,9 @@ impl<'r> PolicyRequestContext<'r> {
         for (key, value) in self.stated.unwrap_or_default() {
             keys.replace(key, [Cow::Borrowed(value.as_str())]);
         }
+        if let Some(days) = self.retention_days() {
+            keys.add("s3:object-lock-remaining-retention-days", days);
+        }
         keys
     }
 
@@ -186,6 +191,17 @@ impl<'r> PolicyRequestContext<'r> {
             tags_are_in_body: false,
         };
         self.condition_keys(user, &need)
+    }
+
+    /// Returns the days until the date of the retention that the request states, rounded up.
+    fn retention_days(&self) -> Option<String> {
+        const DAY_MS: u128 = 24 * 60 * 60 * 1000;
+        let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);
+        let until = stated
+            .map(|(_, date)| date.as_str())
+            .or_else(|| self.header("x-amz-object-lock-retain-until-date"));
+        let left = parse_iso8601(until?)?.duration_since(SystemTime::now()).unwrap_or_default();
+        Some(left.as_millis().div_ceil(DAY_MS).to_string())
     }
 
     fn add_caller(&self, keys: &mut ConditionKeys<'r>, user: &'r User) {

@@ -23,7 +23,7 @@ use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Pr
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
 use http::{HeaderMap, StatusCode};
 
-pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RequestOrigin, signature_age_ms};
+pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RETAIN_UNTIL, RequestOrigin, signature_age_ms};
 #[cfg(test)]
 pub(crate) use known::block_of;
 pub(crate) use known::{BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, forget_rules, read as read_rules};

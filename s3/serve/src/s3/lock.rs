@@ -15,7 +15,7 @@ use fordway_wire::s3_xml::{
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Request, S3Response};
 
-use crate::access::{PolicyRequestContext, authorise};
+use crate::access::{PolicyRequestContext, RETAIN_UNTIL, authorise};
 use crate::s3::apart::{change_apart, until_unlocked};
 use crate::s3::buckets::is_true;
 use crate::s3::convert::{names, parameter, version};
@@ -210,8 +210,7 @@ pub(super) async fn put_retention(
         Err(error) => return Err(malformed_for(user, &names.0, error).await),
     };
     let mode = stated.map(|retention| ("s3:object-lock-mode", retention.mode.name().to_owned()));
-    let until =
-        stated.map(|retention| ("s3:object-lock-retain-until-date", format_iso8601(retention.until())));
+    let until = stated.map(|retention| (RETAIN_UNTIL, format_iso8601(retention.until())));
     let values: Vec<_> = mode.into_iter().chain(until).collect();
     let facts = PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
     authorise(&user, "PutObjectRetention", (&names.0, &names.1), &facts.with(&values)).await?;
