@@ -5,6 +5,7 @@
 //! UTC, as on S3: an object written at three o'clock, with an expiry of one day, expires at the second midnight after
 //! it was written.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::Tags;
@@ -258,8 +259,9 @@ impl RawLifecycleRule {
         Ok(())
     }
 
-    fn into_rule(self, at: usize) -> Result<LifecycleRule> {
-        let id = self.id.clone().filter(|id| !id.is_empty()).unwrap_or_else(|| format!("rule-{at}"));
+    /// Returns the rule; its name is empty if the document gives it none.
+    fn into_rule(self) -> Result<LifecycleRule> {
+        let id = self.id.clone().unwrap_or_default();
         if id.len() > ID_BYTES_MAX {
             return Err(argument("ID length should not exceed allowed limit of 255"));
         }
@@ -385,7 +387,7 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     let (mut rules, mut elements, mut failed) = (Vec::new(), RawLifecycleRule::default(), None);
     let mut take = |path: &str, text: &str| -> Result<()> {
         if path == "Rule" {
-            rules.push(std::mem::take(&mut elements).into_rule(rules.len() + 1)?);
+            rules.push(std::mem::take(&mut elements).into_rule()?);
         } else if let Some(path) = path.strip_prefix("Rule/") {
             elements.take(path, text)?;
         }
@@ -402,6 +404,7 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     if !(1..=RULES_MAX).contains(&rules.len()) {
         return Err(malformed(format!("a bucket must have from 1 to {RULES_MAX} lifecycle rules")));
     }
+    name_unnamed(&mut rules);
     let mut names: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -410,6 +413,17 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
             Err(argument(format!("{words}: {}", pair[0])))
         }
         None => Ok(rules),
+    }
+}
+
+/// Gives each rule without a name one that no other rule has. Clients send names that were given here back to us,
+/// together with new rules without a name.
+fn name_unnamed(rules: &mut [LifecycleRule]) {
+    let mut names: BTreeSet<String> = rules.iter().map(|rule| rule.id.clone()).collect();
+    for (at, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.id.is_empty()) {
+        let mut free = (at + 1..).map(|number| format!("rule-{number}")).filter(|name| !names.contains(name));
+        rule.id = free.next().unwrap_or_default();
+        names.insert(rule.id.clone());
     }
 }
 
@@ -543,6 +557,20 @@ mod tests {
             "MalformedXML"
         );
         assert_eq!(read(b"<Lifecycle").unwrap_err().code, "MalformedXML");
+    }
+
+    #[test]
+    fn rules_without_a_name_get_free_ones() {
+        let rule = |id: &str| {
+            format!(
+                "<Rule>{id}<Filter/><Status>Enabled</Status><Expiration><Days>1</Days></Expiration></Rule>"
+            )
+        };
+        let all = ["", "<ID>rule-1</ID>", "<ID></ID>", "<ID>rule-3</ID>", ""].map(rule).concat();
+        let document = format!("<LifecycleConfiguration>{all}</LifecycleConfiguration>");
+        let rules = read(document.as_bytes()).unwrap();
+        let names: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
+        assert_eq!(names, ["rule-2", "rule-1", "rule-4", "rule-3", "rule-5"]);
     }
 
     #[test]
