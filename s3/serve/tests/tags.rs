@@ -37,6 +37,25 @@ fn tags_are_set_read_and_removed() {
     assert_eq!(tagging(&fixture, "PUT", "none", TWO).error(), (404, "NoSuchKey".to_owned()));
 }
 
+/// A parser that ignored CDATA sections would set other tags, and delete another object, than the document says.
+#[test]
+fn cdata_sections_are_read_or_refused() {
+    let fixture = serve();
+    let bucket = format!("/{}", client::BUCKET);
+    let on_bucket = |method: &'static str, query: &'static str, body: &str| {
+        fixture.client.send(&Call::new(method, &*bucket).query(query).body(body))
+    };
+    fixture.client.send(&Call::on("PUT", "a").body("z")).ok();
+    let set = "<Tagging><TagSet><Tag><Key><![CDATA[a]]></Key><Value>1<![CDATA[2]]>3</Value></Tag></TagSet></Tagging>";
+    on_bucket("PUT", "tagging", set).ok();
+    assert_eq!(on_bucket("GET", "tagging", "").ok().elements("Value"), ["123"]);
+    let refused = (501, "NotImplemented".to_owned());
+    assert_eq!(tagging(&fixture, "PUT", "a", set).error(), refused);
+    let delete = "<Delete><Object><Key>a<![CDATA[b]]></Key></Object></Delete>";
+    assert_eq!(on_bucket("POST", "delete", delete).error(), refused);
+    fixture.client.send(&Call::on("GET", "a")).ok();
+}
+
 #[test]
 fn tags_that_cannot_be_are_refused() {
     let fixture = serve();

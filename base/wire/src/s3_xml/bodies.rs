@@ -1,10 +1,14 @@
 //! Writes documents: a client's request bodies, and responses that a server writes element by element.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use fordway_store::{
     Checksum, ChecksumAlgorithm, CompletedPart, Error, ErrorKind, Result, Tags, VersioningState,
 };
+
+use quick_xml::events::Event;
+use quick_xml::{Reader, Writer};
 
 use super::{etag, for_each_element, number, required};
 
@@ -95,6 +99,30 @@ pub fn new_bucket(document: &[u8]) -> Result<CreateBucketDocument> {
         Ok(())
     })?;
     Ok(asked)
+}
+
+/// Returns the document with escaped text in place of CDATA sections, for parsers that ignore such sections. A document
+/// that is not XML remains unchanged.
+pub fn without_cdata(document: &[u8]) -> Cow<'_, [u8]> {
+    let text = std::str::from_utf8(document).ok().filter(|_| may_have_cdata(document));
+    text.and_then(with_escaped_cdata).map_or(Cow::Borrowed(document), Cow::Owned)
+}
+
+/// Returns whether a document contains the start of a CDATA section, perhaps in a comment.
+pub fn may_have_cdata(document: &[u8]) -> bool {
+    memchr::memmem::find(document, b"<![CDATA[").is_some()
+}
+
+fn with_escaped_cdata(document: &str) -> Option<Vec<u8>> {
+    let (mut reader, mut writer) = (Reader::from_str(document), Writer::new(Vec::new()));
+    loop {
+        let event = match reader.read_event().ok()? {
+            Event::Eof => return Some(writer.into_inner()),
+            Event::CData(section) => Event::Text(section.escape().ok()?),
+            event => event,
+        };
+        writer.write_event(event).ok()?;
+    }
 }
 
 /// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document
@@ -277,6 +305,16 @@ mod tests {
         };
         for_each_element(document.as_bytes(), "", collect).unwrap();
         found
+    }
+
+    #[test]
+    fn cdata_becomes_escaped_text() {
+        let document = "<?xml version=\"1.0\"?><!-- <![CDATA[ --><a b='1'>x<![CDATA[<&]]>y<c />&amp;</a>";
+        let expected = document.replace("<![CDATA[<&]]>", "&lt;&amp;");
+        assert_eq!(*without_cdata(document.as_bytes()), *expected.as_bytes());
+        for same in ["<a>&lt;</a>", "<a><![CDATA[", "<![CDATA[</b>", "\u{fffe}"] {
+            assert_eq!(*without_cdata(same.as_bytes()), *same.as_bytes(), "{same}");
+        }
     }
 
     #[test]

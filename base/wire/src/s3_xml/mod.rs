@@ -12,8 +12,8 @@ mod objects;
 
 pub use bodies::{
     CreateBucketDocument, ResponseDocumentBuilder, complete_multipart_upload, completed_parts,
-    create_bucket_configuration, delete, escaped, new_bucket, tagging, unknown_element,
-    versioning_configuration,
+    create_bucket_configuration, delete, escaped, may_have_cdata, new_bucket, tagging, unknown_element,
+    versioning_configuration, without_cdata,
 };
 pub use list::{
     ListObjectsPage, ListedBucket, VersionsResponseContext, bucket_versioning, list_all_my_buckets,
@@ -47,7 +47,7 @@ pub(crate) fn for_each_element(
 ) -> Result<()> {
     let root = root(document)?;
     if !root.starts_with(kind) {
-        return Err(bad(format!("the response is a document of the kind {root}, not {kind}...")));
+        return Err(bad(format!("the document is of the kind {root}, not {kind}...")));
     }
     let mut reader = Reader::from_str(as_text(document)?);
     let (mut path, mut text, mut elements) = (String::new(), String::new(), 0_usize);
@@ -90,7 +90,7 @@ fn root(document: &[u8]) -> Result<String> {
             Event::Start(start) | Event::Empty(start) => {
                 return Ok(start.local_name().into_inner().to_owned());
             }
-            Event::Eof => return Err(bad("the response is not XML")),
+            Event::Eof => return Err(bad("the document is not XML")),
             _ => {}
         }
     }
@@ -119,7 +119,7 @@ fn named_entity(name: &str) -> Result<&'static str> {
 }
 
 fn not_xml(error: quick_xml::Error) -> Error {
-    bad("the response is not XML").caused_by(error)
+    bad("the document is not XML").caused_by(error)
 }
 
 fn bad(detail: impl Into<String>) -> Error {
@@ -155,7 +155,7 @@ fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Opt
 
 /// Returns the value of the required element `path`. Errors: `BadResponse` if the document has none.
 fn required<T>(value: Option<T>, path: &str) -> Result<T> {
-    value.ok_or_else(|| bad(format!("the response has no {path}")))
+    value.ok_or_else(|| bad(format!("the document has no {path}")))
 }
 
 /// Decodes a name if the page is URL-encoded. Whether the page is URL-encoded is known only at the end, because

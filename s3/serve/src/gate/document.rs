@@ -9,7 +9,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::{Bytes, BytesMut};
 use fordway_store::{Checksum, ChecksumAlgorithm};
-use fordway_wire::s3_xml::unknown_element;
+use fordway_wire::s3_xml::{may_have_cdata, unknown_element};
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
@@ -33,6 +33,10 @@ impl DocumentRefusalReason {
         self.0.get()
     }
 }
+
+/// The operations whose documents the S3 layer parses. It ignores CDATA sections, so it would delete or tag other objects
+/// than those that the document names.
+const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
 /// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. The unused trailing bits may be set,
 /// as on AWS.
@@ -128,6 +132,10 @@ impl DocumentDigests {
             && digest(stated.algorithm, document) != stated.value
         {
             return Err(wrong(stated.algorithm.name()));
+        }
+        if READ_BY_THE_S3_LAYER.contains(&self.operation.name) && may_have_cdata(document) {
+            let message = "CDATA sections are not supported here; write &amp; and &lt; instead";
+            return Err(GateRefusal::not_implemented(message));
         }
         let unknown = unknown_element(document, |path| self.operation.has_element(path));
         match unknown {

@@ -13,6 +13,7 @@ pub(super) mod tagging;
 use std::sync::Arc;
 
 use fordway_store::{Bucket, DocumentKind};
+use fordway_wire::s3_xml::without_cdata;
 use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
@@ -129,7 +130,9 @@ fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
 
 /// Parses a document. Errors: `MalformedXML`.
 pub(crate) fn read<T: for<'xml> Deserialize<'xml>>(document: &[u8]) -> OperationResult<T> {
-    let mut input = Deserializer::new(document);
+    // The deserializer ignores CDATA sections.
+    let document = without_cdata(document);
+    let mut input = Deserializer::new(&document);
     let read = T::deserialize(&mut input).and_then(|value| input.expect_eof().map(|()| value));
     read.map_err(|error| {
         malformed(format!("S3 does not accept this document here: {error}; check its elements"))
