@@ -185,13 +185,21 @@ pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// Parses the parameters of a query. Errors: a parameter occurs twice, so that two programs could read the query
-/// differently.
+/// The maximum number of parameters of a query, far above what any operation has. Without this limit, comparing them
+/// would take long, and a request is not authenticated yet.
+const PARAMETERS_MAX: usize = 100;
+
+/// Parses the parameters of a query. Errors: there are too many, or a parameter occurs twice, so that two programs could
+/// read the query differently.
 fn parameters(query: &str) -> Result<Vec<QueryParameter<'_>>, GateRefusal> {
     let mut parameters: Vec<QueryParameter<'_>> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (name, value) = (decoded(name)?, decoded(value)?);
+        if parameters.len() == PARAMETERS_MAX {
+            let message = format!("the query has more than {PARAMETERS_MAX} parameters; send fewer");
+            return Err(GateRefusal::bad("InvalidArgument", message));
+        }
         if parameters.iter().any(|(known, _)| *known == name) {
             let message = format!("the query parameter {} appears twice; send it once", shown(&name));
             return Err(GateRefusal::bad("InvalidArgument", message));

@@ -29,6 +29,14 @@ fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
     }
 }
 
+/// Comparing thousands of names with each other would take long, and the sender is not known yet.
+#[test]
+fn a_query_has_a_hundred_parameters_at_most() {
+    let query = |count: usize| (0..count).map(|at| format!("x-{at}=&")).collect::<String>();
+    assert_eq!(plain("GET", &format!("/b/k?{}", query(100))), Ok("GetObject"));
+    assert_eq!(plain("GET", &format!("/b/k?{}", query(101))), Err(400));
+}
+
 #[test]
 fn operations_are_told_apart() {
     for (method, target, name) in [

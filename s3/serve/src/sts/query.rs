@@ -11,11 +11,15 @@ use percent_encoding::percent_decode_str;
 const NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 pub(super) const VERSION: &str = "2011-06-15";
 
+/// The maximum number of parameters of a request, more than any action of AWS has. Without this limit, comparing them
+/// would take long, and a request is not authenticated yet.
+const PARAMETERS_MAX: usize = 200;
+
 /// The parameters of a request. Those that an action uses are taken out; the rest is refused.
 pub(super) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Reads a form. Errors: `ValidationError` for a form that is not UTF-8, or has a parameter twice.
+    /// Reads a form. Errors: `ValidationError` for a form that is not UTF-8, has too many parameters, or has one twice.
     pub(super) fn read(body: &[u8]) -> Result<Self, StsFailure> {
         let wrong = |why: &str| StsFailure::validation(why);
         let text = std::str::from_utf8(body).map_err(|_| wrong("the form is not UTF-8"))?;
@@ -24,6 +28,9 @@ impl Parameters {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let both = decoded(name).zip(decoded(value));
             let (name, value) = both.ok_or_else(|| wrong("the form is not UTF-8 when decoded"))?;
+            if parameters.len() == PARAMETERS_MAX {
+                return Err(wrong(&format!("the form has more than {PARAMETERS_MAX} parameters")));
+            }
             if parameters.iter().any(|(known, _)| *known == name) {
                 return Err(wrong(&format!("the parameter {} appears twice", shown(&name))));
             }
@@ -161,7 +168,8 @@ mod tests {
         assert!(read.check_all_taken().is_err());
         assert_eq!(read.take("Action").as_deref(), Some("Get"));
         read.check_all_taken().unwrap();
-        for bad in [&b"A=1&A=2"[..], b"A=%ff", b"\xff", b"A=1&%41=2"] {
+        let long: String = (0..=PARAMETERS_MAX).map(|at| format!("a{at}&")).collect();
+        for bad in [&b"A=1&A=2"[..], b"A=%ff", b"\xff", b"A=1&%41=2", long.as_bytes()] {
             assert_eq!(Parameters::read(bad).err().map(|failure| failure.code), Some("ValidationError"));
         }
     }
