@@ -285,7 +285,12 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The parser's complete message would quote the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        wrong(format!("line {line}: {}", error.message()))
+        // For a value of the wrong type, the message would quote the value, such as a secret of digits without quotes.
+        let why = match error.message().split_once(", expected ") {
+            Some((_, expected)) => format!("expected {expected}"),
+            None => error.message().to_owned(),
+        };
+        wrong(format!("line {line}: {why}"))
     })?;
     check(&document, user_id()).map_err(|error| wrong(error.detail().to_owned()))?;
     Ok(document)
@@ -346,8 +351,15 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
         return Err(Error::new(ErrorKind::AccessDenied, why));
     }
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
+    let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    // Part of a file could be valid, and name other users than the file.
+    match bytes as u64 > FILE_BYTES_MAX {
+        true => {
+            let why = format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        false => Ok(text),
+    }
 }
 
 #[cfg(test)]
@@ -426,5 +438,9 @@ mod tests {
         assert_eq!(set(ALICE, 0o640).kind(), ErrorKind::AccessDenied);
         let broken = set("[[user]]\nname='a'\nsecret_key='hidden\n", 0o600);
         assert!(broken.detail().contains("line 3") && !broken.to_string().contains("hidden"), "{broken}");
+        let number = set(&ALICE.replace("'s'", "271828182845"), 0o600);
+        assert!(number.detail().ends_with("line 4: expected a string"), "{number}");
+        let long = format!("{ALICE}#{}", "x".repeat(FILE_BYTES_MAX as usize));
+        assert!(set(&long, 0o600).detail().contains("is larger than"));
     }
 }
