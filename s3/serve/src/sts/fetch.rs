@@ -92,13 +92,24 @@ fn left(deadline: Instant) -> Option<Duration> {
 fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
     let found = (origin.host.as_str(), origin.port).to_socket_addrs();
     let found: Vec<SocketAddr> = found.map_err(|error| format!("no address: {error}"))?.collect();
-    let permitted = found.iter().filter(|at| rules.allows_private || !is_internal(at.ip()));
-    let mut last = "the address is private, or of this machine; allow_private permits it".to_owned();
-    for address in permitted {
-        let Some(left) = left(rules.deadline) else { return Err("no connection in time".to_owned()) };
-        match TcpStream::connect_timeout(address, left) {
-            Ok(stream) => return Ok(DeadlineStream { stream, deadline: rules.deadline }),
-            Err(error) => last = error.to_string(),
+    let permitted = found.into_iter().filter(|at| rules.allows_private || !is_internal(at.ip()));
+    let permitted: Vec<SocketAddr> = permitted.collect();
+    if permitted.is_empty() {
+        return Err("the address is private, or of this machine; allow_private permits it".to_owned());
+    }
+    let stream = connect_any(&permitted, rules.deadline).map_err(|error| error.to_string())?;
+    Ok(DeadlineStream { stream, deadline: rules.deadline })
+}
+
+/// Connects to one of the addresses. Each gets an equal share of the time, because one that does not respond, such as one
+/// of IPv6 behind a filter, must not use up the time of the others.
+fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for (address, untried) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let Some(left) = left(deadline) else { return Err(io::ErrorKind::TimedOut.into()) };
+        match TcpStream::connect_timeout(address, left / untried) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -322,6 +333,25 @@ mod tests {
         {
             assert!(!is_internal(public.parse().unwrap()), "{public}");
         }
+    }
+
+    #[test]
+    fn an_address_that_does_not_respond_leaves_time_for_the_others() {
+        use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+        // The kernel ignores connections to a listener whose queue is full.
+        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        listen(&silent, 0).unwrap();
+        let at = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
+        let queue = || TcpStream::connect_timeout(&at, Duration::from_millis(20)).ok();
+        let _queue: Vec<TcpStream> = std::iter::from_fn(queue).collect();
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let within = |time: Duration| Instant::now() + time;
+        let stream = connect_any(&[at, there], within(Duration::from_secs(1))).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), there);
+        assert!(connect_any(&[at, at], within(Duration::from_millis(20))).is_err());
     }
 
     /// A connection on which a response arrives, a few bytes at a time.
