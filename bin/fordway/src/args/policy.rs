@@ -30,6 +30,7 @@ pub enum PolicySubcommand {
   fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/ \\
     --with aws:SourceIp=10.1.2.3
   fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
+  fordway policy explain s3://data/run.h5 --action GetObject --role readers --with aws:userid=readers:night-run
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
 one request. For each statement, it reports whether the statement applies, or the first element that does not match. \
@@ -42,13 +43,16 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME", value_parser = action)]
     pub action: Action,
     /// Name of the user who signs the request
-    #[arg(long, value_name = "NAME", required_unless_present = "anonymous", conflicts_with = "anonymous")]
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["role", "anonymous"])]
     pub user: Option<String>,
-    /// Assume that the user owns the bucket
-    #[arg(long, requires = "user")]
+    /// Name of the role in whose session the request is signed
+    #[arg(long, value_name = "NAME", conflicts_with = "user")]
+    pub role: Option<String>,
+    /// Assume that the user or the role owns the bucket
+    #[arg(long, conflicts_with = "anonymous")]
     pub owner: bool,
     /// Assume that the request is not signed
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["user", "role"])]
     pub anonymous: bool,
     /// Value of a condition key, such as aws:SourceIp=10.1.2.3 (may be repeated)
     #[arg(long = "with", value_name = "KEY=VALUE", value_parser = condition)]

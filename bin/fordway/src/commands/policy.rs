@@ -29,7 +29,11 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     };
     let mut keys = ConditionKeys::default();
     add_keys(&mut keys, args);
-    let principal = args.user.as_deref().map_or(Principal::Anonymous, Principal::User);
+    let principal = match (&args.user, &args.role) {
+        (Some(user), _) => Principal::User(user),
+        (None, Some(role)) => Principal::Role(role),
+        (None, None) => Principal::Anonymous,
+    };
     let request =
         AccessRequest { principal, action: args.action, bucket: bucket.as_str(), key: key.as_deref(), keys };
     let role = match (args.anonymous, args.owner) {
@@ -106,19 +110,25 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
             keys.add(key, value);
         }
     };
-    match &args.user {
-        Some(user) => {
+    let now = std::time::SystemTime::now();
+    match (&args.user, &args.role) {
+        (Some(user), _) => {
             add("aws:username", user.clone());
             add("aws:userid", user.clone());
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
-        None => {
+        // The user ID contains the name of the session, which only the command line can state.
+        (None, Some(role)) => {
+            add("aws:principaltype", "AssumedRole".to_owned());
+            add("aws:principalarn", format!("arn:aws:iam:::role/{role}"));
+            add("aws:tokenissuetime", fordway_wire::date::format_iso8601(now));
+        }
+        (None, None) => {
             add("aws:userid", "anonymous".to_owned());
             add("aws:principaltype", "Anonymous".to_owned());
         }
     }
-    let now = std::time::SystemTime::now();
     let seconds = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
     add("aws:currenttime", fordway_wire::date::format_iso8601(now));
     add("aws:epochtime", seconds.to_string());

@@ -43,6 +43,24 @@ fn the_deciding_statement_is_named() {
 }
 
 #[test]
+fn a_role_is_not_the_user_of_its_name() {
+    let rig = Rig::new();
+    let everybody = r#""Effect": "Allow", "Principal": "*""#;
+    let readers = r#""Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::role/readers"}"#;
+    let policy = POLICY.replace(everybody, readers);
+    let policy = policy.replace("IpAddress", "StringEquals").replace("aws:SourceIp", "aws:userid");
+    rig.write("policy.json", &policy.replace("10.0.0.0/8", "readers:night"));
+    let words = ["policy", "explain", "s3://bkt/k", "--action", "GetObject", "--file", "DIR/policy.json"];
+    let explain = |more: &[&str]| rig.run(&[&words[..], more].concat());
+    let session = ["--with", "aws:userid=readers:night"];
+    let allowed = explain(&[&["--role", "readers"][..], &session].concat()).ok();
+    assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    for more in [&["--role", "readers"][..], &["--role", "writers"], &["--user", "readers"]] {
+        assert_eq!(explain(more).exit, CommandExit::Denied, "{more:?}");
+    }
+}
+
+#[test]
 fn a_file_is_tried_before_it_is_set_and_json_has_the_same() {
     let rig = Rig::new();
     rig.write("policy.json", POLICY);
