@@ -167,6 +167,22 @@ fn a_denial_binds_the_owner_too_and_at_once() {
 }
 
 #[test]
+fn a_new_bucket_has_no_rules_of_an_old_one() {
+    let fixture = client::serve();
+    let on_bucket = |method, query, body: &str| {
+        fixture.client.send(&Call::new(method, "/reused").query(query).body(body))
+    };
+    let put = || fixture.client.send(&Call::new("PUT", "/reused/k").body("hello"));
+    on_bucket("PUT", "", "").ok();
+    let denial = r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "ARN/*"}"#;
+    on_bucket("PUT", "policy", &document(denial).replace(BUCKET, "reused")).ok();
+    assert_denied(&put());
+    on_bucket("DELETE", "", "").ok();
+    on_bucket("PUT", "", "").ok();
+    put().ok();
+}
+
+#[test]
 fn requests_without_a_signature_need_a_user_and_a_policy() {
     let refusing = client::serve();
     refusing.client.send(&Call::on("PUT", "public/k").body("hello")).ok();

@@ -11,6 +11,7 @@ use s3s::dto::{
 };
 use s3s::{Body, S3Request, S3Response};
 
+use crate::access::forget_rules;
 use crate::s3::apart::here_unless_remote;
 use crate::s3::convert::{add_text, timestamp};
 use crate::s3::documents::{malformed, ownership, tagging};
@@ -169,7 +170,11 @@ const BUCKET_ARN: HeaderName = HeaderName::from_static("x-amz-bucket-arn");
 pub(super) fn delete(store: &dyn Store, bucket: String) -> OperationResult<DeleteBucketOutput> {
     let bucket = Bucket::new(bucket)?;
     match store.delete_bucket(&bucket) {
-        Ok(()) => Ok(DeleteBucketOutput::default()),
+        Ok(()) => {
+            // A new bucket with this name must not have the rules of the old one.
+            forget_rules();
+            Ok(DeleteBucketOutput::default())
+        }
         Err(error) if error.kind() == ErrorKind::BucketNotEmpty && keeps_versions(store, &bucket) => {
             let words =
                 "The bucket you tried to delete is not empty. You must delete all versions in the bucket.";
