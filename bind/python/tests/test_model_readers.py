@@ -245,6 +245,9 @@ def test_quantities_have_units() -> None:
     ("text", "says"),
     [
         ("obj_size_B;lat_avg_us\n1;80,5\n", "with semicolons"),
+        ("obj_size_B\tlat_avg_us\n1\t80\n", "with tabs"),
+        ("obj_size_B,lat_avg_us\n1,80,5\n2,90,5\n4,99,5\n8,110,5\n", "more cells than the header"),
+        (f"obj_size_B,lat_avg_us\n1,80\n{'9' * 400},90\n", "too large"),
         ("obj_size_B,obj_size_B,lat_avg_us\n1,2,80\n", "the column obj_size_B twice"),
         ("obj_size_B,lat_avg_us\n1e300,80\n", "beyond any request: check the units"),
         ("obj_size_B,lat_avg_us\n1,1e308\n", "beyond any request: check the units"),
@@ -263,3 +266,8 @@ def test_what_only_looks_like_measurements_is_refused(
 def test_comments_may_come_before_the_header(tmp_path: Path) -> None:
     row = read(tmp_path, "# measured on a Monday\r\nobj_size_B,lat_avg_us\r\n4096,80\r\n")
     assert (row["size_bytes"], row["time_us"]) == (4_096, 80)
+
+
+def test_both_letters_for_micro_are_units(tmp_path: Path) -> None:
+    for letter in "\u00b5\u03bc":
+        assert read(tmp_path, f"obj_size_B,lat_avg_{letter}s\n4096,80\n")["time_us"] == 80

@@ -10,7 +10,19 @@ import re
 from fordway.model.points import DataError
 
 KINDS: dict[str, dict[str, float]] = {
-    "time": {"ns": 1e-3, "us": 1, "µs": 1, "ms": 1e3, "s": 1e6, "m": 60e6, "min": 60e6, "h": 3600e6},
+    # Unicode has two letters for micro: the sign (U+00B5), and the Greek letter (U+03BC), which many tools
+    # and keyboards write.
+    "time": {
+        "ns": 1e-3,
+        "us": 1,
+        "µs": 1,
+        "\u03bcs": 1,
+        "ms": 1e3,
+        "s": 1e6,
+        "m": 60e6,
+        "min": 60e6,
+        "h": 3600e6,
+    },
     "size": {
         "B": 1,
         **{f"{letter}B": 1000.0**power for power, letter in enumerate("kMGT", 1)},

@@ -63,10 +63,11 @@ def read(name: str, text: str, statistic: str) -> Points:
 def table(name: str, text: str) -> pd.DataFrame:
     """Returns the table in `text`. Raises `DataError` if it is invalid or has no rows."""
     head = header(text)
-    if ";" in head and "," not in head:
-        raise DataError(
-            f"{name} separates its columns with semicolons: save it with commas, and with decimal points"
-        )
+    for separator, named in ((";", "semicolons"), ("\t", "tabs")):
+        if separator in head and "," not in head:
+            raise DataError(
+                f"{name} separates its columns with {named}: save it with commas, and with decimal points"
+            )
     twice = [
         column for column, count in Counter(map(str.strip, head.split(","))).items() if count > 1 and column
     ]
@@ -76,6 +77,13 @@ def table(name: str, text: str) -> pd.DataFrame:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise DataError(f"{name} cannot be read as a table: {str(error).strip()}") from error
+    # If all rows have more cells than the header, pandas names the rows by their first cells, and every
+    # column has the cells of its neighbour.
+    if not isinstance(rows.index, pd.RangeIndex):
+        raise DataError(
+            f"{name}: the rows have more cells than the header: use decimal points rather than commas, and "
+            "name every column"
+        )
     rows.columns = [str(column).strip() for column in rows.columns]
     if not len(rows):
         raise DataError(f"{name} has a header but no rows: there is nothing to fit")
@@ -119,7 +127,10 @@ class Table:
     def number(self, column: str) -> pd.Series:
         """Returns the column as numbers, with NaN for empty cells. Raises `DataError` for other text."""
         cells = self.table[column]
-        numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
+        try:
+            numbers = pd.to_numeric(cells, errors="coerce").astype("float64")
+        except OverflowError as error:
+            raise DataError(f"{self.name}: {column} has a number that is too large: {error}") from error
         words = numbers.isna() & cells.notna() & (cells.astype(str).str.strip().str.lower() != "nan")
         if words.any():
             at = int(np.flatnonzero(words)[0])

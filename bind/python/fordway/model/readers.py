@@ -57,7 +57,7 @@ def _read(path: Path, choice: Choice, server: Sequence[Path]) -> Points:
         return read_run.read_json(path.name, text, choice.statistic, choice.lane)
     if read_text.is_load(text):
         return read_text.read(path.name, text, choice.statistic, choice.size_bytes, server)
-    if {",", ";"} & set(read_csv.header(text)):
+    if {",", ";", "\t"} & set(read_csv.header(text)):
         return read_csv.read(path.name, text, choice.statistic)
     raise DataError(
         f"{path} has an unknown format: give a run directory, JSON of `bench rest`, a CSV with named "
