@@ -1,5 +1,7 @@
 """Tests that a fit reports when the model does not hold, and when its table is inconsistent."""
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import model_data as data
@@ -30,6 +32,37 @@ def test_two_protocols_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     alone = model(capsys, "fit", write(tmp_path / "b.csv", table(line(SIZES))), "--model", "linear")
     assert alone["reliable"] is True
     assert alone["warnings"] == []
+
+
+@pytest.mark.parametrize("times", [lambda sizes: 100_000 + line(sizes), lambda sizes: 80 + sizes / 250])
+def test_two_protocols_at_sizes_that_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], times: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    sizes = np.geomspace(1, 1e8, 24).astype(int)
+    others = sizes[::2] + 1
+    both = table(np.append(line(sizes), times(others)), np.append(sizes, others))
+    found = model(capsys, "fit", write(tmp_path / "a.csv", both), "--model", "linear")
+    assert found["reliable"] is False
+    assert any("rows are off by more than 50 %" in each for each in found["warnings"])
+
+
+def test_one_outlier_does_not_refute_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = line(SIZES)
+    times[3] *= 5
+    found = model(
+        capsys, "fit", write(tmp_path / "a.csv", table(times)), "--model", "linear", "--method", "robust"
+    )
+    assert not any("does not hold" in each for each in found["warnings"])
+
+
+def test_equal_times_are_fitted_without_a_word_on_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.csv", table(np.full(len(SIZES), 100.0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = model(capsys, "fit", path, "--model", "linear")
+    assert data.value(found, "t0") == pytest.approx(100)
 
 
 def test_a_model_that_is_far_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

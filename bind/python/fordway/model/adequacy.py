@@ -15,6 +15,10 @@ from fordway.model.terms import Terms
 MEDIAN_ERROR_MAX_PCT = 20
 """Maximum median error, in per cent. A model with a larger one describes something else."""
 
+FAR_OFF_MIN_PCT = 50
+FAR_OFF_SHARE = 0.1
+"""Minimum share of rows that are far off. Fewer may be outliers; more are of another kind than the others."""
+
 GROUPS_RATIO_MIN = 3
 """Ratio of neighbouring times of the same request that separates two groups. Noise leaves no such gap."""
 
@@ -64,7 +68,7 @@ def _groups(terms: Terms) -> Iterator[str]:
 
 def _falling(terms: Terms) -> Iterator[str]:
     times = terms.columns.groupby("size")["time_us"].median()
-    if len(times) < FALLING_SIZES_MIN:
+    if len(times) < FALLING_SIZES_MIN or times.nunique() == 1:
         return
     rank = stats.spearmanr(times.index, times).statistic
     if rank <= FALLING_MAX and times.iloc[-1] < times.iloc[0]:
@@ -79,6 +83,13 @@ def _far_off(found: Fit) -> Iterator[str]:
     median = float(np.median(errors_pct))
     if median > MEDIAN_ERROR_MAX_PCT:
         yield f"half of the rows are off by more than {median:.0f} %"
+        return
+    far = int((errors_pct > FAR_OFF_MIN_PCT).sum())
+    if far > max(FAR_OFF_SHARE * len(errors_pct), 1):
+        yield (
+            f"{far} of {len(errors_pct)} rows are off by more than {FAR_OFF_MIN_PCT} %: the table mixes two "
+            "protocols, machines or states, or a quantity that is not a term of the model affects the times"
+        )
 
 
 def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
