@@ -260,3 +260,33 @@ def test_predictions_of_nothing_that_is_are_refused(
     path.write_text(json.dumps(model(capsys, "fit", table, "--model", "linear")))
     said = refused(capsys, "predict", str(path), "--size", "4KiB", *words)
     assert "too large a size" in said or "should be 1 or more" in said
+
+
+def test_many_rows_are_left_out_several_at_a_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    sizes = np.exp(random.uniform(0, np.log(1e8), 1_000)).astype(int)
+    times = (80 + sizes / 1_000) * (1 + 0.02 * random.standard_normal(len(sizes)))
+    table = write(tmp_path / "a.csv", pd.DataFrame({"obj_size_B": sizes, "lat_avg_us": times}))
+    solved = []
+    solve = fitting.solve
+    monkeypatch.setattr(fitting, "solve", lambda *words: solved.append(1) or solve(*words))
+    found = model(capsys, "fit", table)
+    assert found["model"] == "linear"
+    assert found["reliable"] is True
+    assert found["leave_one_out"]["rows"] == 1_000
+    assert all(each["left_out_error_pct"] is not None for each in found["points"])
+    # 100 fits of each model and one of all rows; a break is sought at no more than 50 sizes.
+    assert len(solved) <= 101 * (1 + models.BREAKS_MAX)
+
+
+@pytest.mark.parametrize("method", list(fitting.METHODS))
+def test_a_reduced_system_has_the_same_solution(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    random = np.random.default_rng(6)
+    design = np.column_stack([np.ones(500), random.uniform(1, 1e6, 500), random.uniform(0, 1, 500)])
+    times = design @ [50, 1e-3, -5] * (1 + 0.1 * random.standard_normal(500))
+    highs = [np.inf] * 3
+    reduced = fitting.solve(design, times, highs, method)
+    monkeypatch.setattr(fitting, "REDUCED_ROWS_MIN", 1_000)
+    assert reduced == pytest.approx(fitting.solve(design, times, highs, method), rel=1e-6, abs=1e-6)

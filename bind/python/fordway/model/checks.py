@@ -1,6 +1,6 @@
 """Checks that reject impossible measurements. Each message names the row, the problem and the remedy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,10 @@ CALIBRATION_US = 10e6
 """Calibration time at the start of wrk2, which it does not count."""
 
 
+Row = Mapping[str, float]
+"""A row of measurements: NumPy's numbers, of which a division by 0 is infinite or NaN."""
+
+
 @dataclass(frozen=True)
 class Link:
     """Properties of the network and the load that the measurements do not contain. `None` means unknown."""
@@ -59,12 +63,11 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
     _refuse_swapped(points)
     bad = pd.Series(False, index=points.rows.index)
     sentences = []
-    numbers = points.rows.drop(columns="source")
     with np.errstate(divide="ignore", invalid="ignore"):
-        for at, row in numbers.iterrows():
+        for at, row in enumerate(_each(points.rows.drop(columns="source"))):
             for problem in problems(row, link, points.statistic):
-                bad[at] = True
-                sentences.append(f"{points.rows['source'][at]}: {problem}")
+                bad.iat[at] = True
+                sentences.append(f"{points.rows['source'].iat[at]}: {problem}")
     _warn_long(points)
     _warn_idle(points)
     if not sentences:
@@ -73,6 +76,13 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
         raise DataError(_listed(sentences, "" if bad.all() else "; --skip-bad omits such rows"))
     points.notes.append(_listed(sentences, "") + f" [{int(bad.sum())} row(s) left out]")
     return _without_gaps(points.where(~bad))
+
+
+def _each(rows: pd.DataFrame) -> Iterator[dict[str, np.float64]]:
+    """Yields rows. A Series for each would take most of the time if there are many."""
+    columns = [rows[name].to_numpy() for name in rows]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(rows, values, strict=True))
 
 
 def _without_gaps(points: Points) -> Points:
@@ -97,7 +107,7 @@ def _listed(sentences: list[str], then: str) -> str:
     return "; ".join(sentences[:SENTENCES_MAX]) + rest + then
 
 
-def problems(row: pd.Series, link: Link, statistic: str = "mean") -> Iterator[str]:
+def problems(row: Row, link: Link, statistic: str = "mean") -> Iterator[str]:
     """Yields the problems of a row, as sentences without a full stop."""
     yield from _not_measured(row)
     yield from _failed(row)
@@ -107,7 +117,7 @@ def problems(row: pd.Series, link: Link, statistic: str = "mean") -> Iterator[st
     yield from _bytes(row, link)
 
 
-def _not_measured(row: pd.Series) -> Iterator[str]:
+def _not_measured(row: Row) -> Iterator[str]:
     for column, what in ((SIZE, "the size"), (TIME, "the time")):
         if not np.isfinite(row[column]):
             yield f"{what} is missing or not a number"
@@ -133,14 +143,14 @@ def _not_measured(row: pd.Series) -> Iterator[str]:
             yield f"{column} is {row[column]:g}: it was not counted"
 
 
-def _failed(row: pd.Series) -> Iterator[str]:
+def _failed(row: Row) -> Iterator[str]:
     if row["timeouts"] > 0:
         yield f"{row['timeouts']:,.0f} requests timed out, and their durations are not in the times"
     if row["errors"] > 0:
         yield f"{row['errors']:,.0f} requests failed, and their bytes and cycles are in the counters"
 
 
-def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
+def _saturated(row: Row, link: Link, statistic: str) -> Iterator[str]:
     """Yields a problem if the load saturated the server.
 
     By Little's law, the requests in flight cannot exceed the connections, unless latency includes a queue.
@@ -162,7 +172,7 @@ def _saturated(row: pd.Series, link: Link, statistic: str) -> Iterator[str]:
         )
 
 
-def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
+def saturated_mean_us(row: Row, asked_rate_per_s: float) -> float:
     """Returns the mean latency that wrk2 reports for any server far below the requested rate.
 
     The latency counts from intended starts. The backlog grows evenly, and counts from `CALIBRATION_US` to the
@@ -171,7 +181,7 @@ def saturated_mean_us(row: pd.Series, asked_rate_per_s: float) -> float:
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
 
-def _expected(row: pd.Series, asked_per_s: float) -> str:
+def _expected(row: Row, asked_per_s: float) -> str:
     expected_us = saturated_mean_us(row, asked_per_s)
     return (
         ""
@@ -180,7 +190,7 @@ def _expected(row: pd.Series, asked_per_s: float) -> str:
     )
 
 
-def _clocks(row: pd.Series) -> Iterator[str]:
+def _clocks(row: Row) -> Iterator[str]:
     low, high = CLOCK_MHZ
     for side in SIDES:
         clock, ratio = row[f"{side}_clock_mhz"], row[f"{side}_cycles"] / row[f"{side}_reference_cycles"]
@@ -193,7 +203,7 @@ def _clocks(row: pd.Series) -> Iterator[str]:
                 )
 
 
-def _busy(row: pd.Series) -> Iterator[str]:
+def _busy(row: Row) -> Iterator[str]:
     """Yields a problem if the client's threads worked longer than the run lasted."""
     busy_us = row["client_reference_cycles"] * row[REQUESTS] / row["client_clock_mhz"]
     could_us = row["threads"] * max(row["client_runtime_us"], duration_us(row))
@@ -204,7 +214,7 @@ def _busy(row: pd.Series) -> Iterator[str]:
         )
 
 
-def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
+def _bytes(row: Row, link: Link) -> Iterator[str]:
     for column in ("body_bytes", "read_bytes"):
         each = row[column] / row[REQUESTS]
         # Connections also read parts of responses to requests that are not counted.
@@ -224,7 +234,7 @@ def _bytes(row: pd.Series, link: Link) -> Iterator[str]:
         )
 
 
-def duration_us(row: pd.Series) -> float:
+def duration_us(row: Row) -> float:
     """Returns the duration of the run; NaN if it is unknown."""
     told = row["duration_us"]
     return told if not pd.isna(told) else 1e6 * row[REQUESTS] / row[RATE] if row[RATE] > 0 else float("nan")

@@ -22,6 +22,9 @@ GIVEN = "given"
 ROUNDS_MAX = 50
 """Maximum number of rounds of an iterative fit. It usually settles in a few."""
 
+REDUCED_ROWS_MIN = 200
+"""Minimum number of rows of a system that is reduced before it is solved."""
+
 HUBER = 1.345
 """Number of standard deviations beyond which residuals count linearly: 95 % efficiency on normal errors."""
 
@@ -109,6 +112,10 @@ def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str
     """
     scales = np.linalg.norm(design, axis=0)
     scales[scales == 0] = 1
+    if len(design) > REDUCED_ROWS_MIN:
+        # The triangle of a QR decomposition has the same solutions, and as few rows as there are columns.
+        triangle = np.linalg.qr(np.column_stack([design / scales, times]), mode="r")
+        design, times = triangle[:, :-1] * scales, triangle[:, -1]
     if method == "ols":
         return np.linalg.lstsq(design / scales, times, rcond=None)[0] / scales
     bounds = (np.zeros(len(scales)), np.array(highs) * scales)

@@ -20,30 +20,19 @@ class Path:
     loss: float | None = None
 
 
-def bound_bytes_per_us(mss_bytes: float, rtt_us: float, loss: float) -> float:
-    """Returns the maximum throughput of one connection, in B/µs.
-
-    It is infinite without loss, because then the window is the limit.
-    """
-    return mss_bytes * C / (rtt_us * np.sqrt(loss)) if loss > 0 else float("inf")
-
-
 def bounds(points: Points, path: Path) -> pd.Series:
     """Returns the bound for each row, from `path` or else from the row's TCP_INFO; NaN if it is unknown.
 
     TCP_INFO counts retransmitted segments, not lost ones. Their share of all segments serves as the loss.
     """
-    return points.rows.apply(lambda row: _bound(row, path), axis=1).astype("float64")
-
-
-def _bound(row: pd.Series, path: Path) -> float:
-    mss_bytes = path.mss_bytes or row["mss_bytes"]
-    segments = row[REQUESTS] * row[SIZE] / mss_bytes
-    loss = path.loss if path.loss is not None else min(row["retransmits"] / max(segments, 1), 1)
-    rtt_us = path.rtt_us or row["tcp_rtt_us"]
-    if pd.isna([mss_bytes, loss, rtt_us]).any():
-        return float("nan")
-    return bound_bytes_per_us(mss_bytes, rtt_us, loss)
+    rows = points.rows
+    mss_bytes = path.mss_bytes or rows["mss_bytes"]
+    rtt_us = path.rtt_us or rows["tcp_rtt_us"]
+    segments = (rows[REQUESTS] * rows[SIZE] / mss_bytes).clip(lower=1)
+    loss = (rows["retransmits"] / segments).clip(upper=1) if path.loss is None else path.loss
+    known = pd.DataFrame({"mss": mss_bytes, "rtt": rtt_us, "loss": loss}, index=rows.index, dtype="float64")
+    # Without loss, the bound is infinite; with an unknown quantity, it is unknown.
+    return known["mss"] * C / (known["rtt"] * np.sqrt(known["loss"]))
 
 
 def exceeded(points: Points, bound: pd.Series) -> list[str]:

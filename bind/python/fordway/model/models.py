@@ -10,6 +10,9 @@ import numpy as np
 from fordway.model.points import DataError
 from fordway.model.terms import Terms
 
+BREAKS_MAX = 50
+"""Maximum number of sizes that are tried as a break, because each is a fit."""
+
 Structure = float | None
 """The part of a model that is not a coefficient: where it breaks, or `None`."""
 
@@ -67,16 +70,20 @@ class Break(Model):
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the sizes with at least three rows up to them and three above. Raises `DataError` if there
-        is none.
+        """Returns the sizes with at least three rows up to them and three above, or some of them, evenly
+        spread. Raises `DataError` if there is none.
         """
         sizes = terms.columns["size"].to_numpy()
-        kept = [float(at) for at in np.unique(sizes) if min((sizes <= at).sum(), (sizes > at).sum()) >= 3]
-        if not kept:
+        found, counts = np.unique(sizes, return_counts=True)
+        upto = np.cumsum(counts)
+        kept = found[(upto >= 3) & (len(sizes) - upto >= 3)]
+        if not len(kept):
             raise DataError(
                 "no size has three rows up to it and three above it, so there is no candidate for a break"
             )
-        return kept
+        if len(kept) > BREAKS_MAX:
+            kept = kept[np.linspace(0, len(kept) - 1, BREAKS_MAX).round().astype(int)]
+        return [float(at) for at in kept]
 
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None

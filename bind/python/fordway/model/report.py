@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,22 +88,24 @@ def _coefficients(result: Result) -> list[dict[str, Any]]:
 
 def _points(result: Result, points: Points, constants: Constants) -> list[dict[str, Any]]:
     columns, left_out = result.terms.columns, result.diagnosis.left_out
-    return [
+    return _rows(
         {
-            "source": columns["source"][at],
-            "size_bytes": columns["size"][at],
-            "connections": columns["connections"][at],
-            "frequency_mhz": columns["mhz"][at],
-            "time_us": columns["time_us"][at],
-            "predicted_us": predicted,
-            "error_pct": result.diagnosis.errors_pct[at],
-            "left_out_error_pct": None if left_out is None else left_out.errors_pct[at],
-            "mathis_bytes_per_us": bound,
+            "source": columns["source"],
+            "size_bytes": columns["size"],
+            "connections": columns["connections"],
+            "frequency_mhz": columns["mhz"],
+            "time_us": columns["time_us"],
+            "predicted_us": result.fit.predicted_us,
+            "error_pct": result.diagnosis.errors_pct,
+            "left_out_error_pct": [None] * len(columns) if left_out is None else left_out.errors_pct,
+            "mathis_bytes_per_us": mathis.bounds(points, constants.path),
         }
-        for at, (predicted, bound) in enumerate(
-            zip(result.fit.predicted_us, mathis.bounds(points, constants.path), strict=True)
-        )
-    ]
+    )
+
+
+def _rows(columns: dict[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """Returns columns of equal length as rows."""
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _candidate(each: Candidate) -> dict[str, Any]:
@@ -236,23 +238,19 @@ def data_document(points: Points, link: checks.Link, constants: Constants) -> di
     """
     rows, found = points.rows, terms.derive(points, constants)
     bounds = mathis.bounds(points, constants.path)
-    each_read = rows["read_bytes"] / rows["requests"]
-    listed = [
-        {
-            "source": rows["source"][at],
-            "size_bytes": rows["size_bytes"][at],
-            "time_us": rows["time_us"][at],
-            "connections": rows["connections"][at],
-            "rate_per_s": rows["rate_per_s"][at],
-            "under_way": rows["rate_per_s"][at] * rows["time_us"][at] / 1e6,
-            "head_bytes": each_read[at] - rows["size_bytes"][at],
-            "frequency_mhz": found.columns["mhz"][at],
-            "mathis_bytes_per_us": bounds[at],
-            **{f"{side}_cycles": rows[f"{side}_cycles"][at] for side in SIDES},
-            **{f"{side}_evicted_bytes": rows[f"{side}_evicted_bytes"][at] for side in SIDES},
-        }
-        for at in rows.index
-    ]
+    columns = {
+        "source": rows["source"],
+        "size_bytes": rows["size_bytes"],
+        "time_us": rows["time_us"],
+        "connections": rows["connections"],
+        "rate_per_s": rows["rate_per_s"],
+        "under_way": rows["rate_per_s"] * rows["time_us"] / 1e6,
+        "head_bytes": rows["read_bytes"] / rows["requests"] - rows["size_bytes"],
+        "frequency_mhz": found.columns["mhz"],
+        "mathis_bytes_per_us": bounds,
+        **{f"{side}_cycles": rows[f"{side}_cycles"] for side in SIDES},
+        **{f"{side}_evicted_bytes": rows[f"{side}_evicted_bytes"] for side in SIDES},
+    }
     return clean(
         {
             "schema": SCHEMA,
@@ -261,7 +259,7 @@ def data_document(points: Points, link: checks.Link, constants: Constants) -> di
             "statistic": points.statistic,
             "rows": len(points),
             "asked_rate_per_s": link.asked_rate_per_s,
-            "points": listed,
+            "points": _rows(columns),
             "missing": found.missing,
             "warnings": [*mathis.exceeded(points, bounds), *points.refused, *points.notes],
         }
@@ -324,11 +322,12 @@ def number(value: float | None) -> str:
 def table(rows: list[list[str]]) -> str:
     """Returns rows as aligned text. Numbers are right-aligned, words left-aligned."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    numbers = [any(NUMBER.match(row[at]) for row in rows[1:]) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if any(NUMBER.match(other[at]) for other in rows[1:]) else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, numbers, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
