@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::LatencyQuantiles;
 
-/// The number of resamples in a bootstrap, large enough that the ends of the interval vary less than the measured
-/// values themselves.
-const RESAMPLES: usize = 2_000;
+/// The confidence of all intervals.
+const CONFIDENCE: f64 = 0.95;
 
 /// An estimate, with an interval that contains the true value with the stated confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,21 +38,51 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// Returns the median of `values` with a 95 % percentile-bootstrap interval (Efron and Tibshirani 1993, chapter 13).
-/// `None` for fewer than five values, which are too few for an interval.
-pub fn median_interval(values: &[f64], seed: u64) -> Option<ConfidenceInterval> {
+/// Returns the median of `values` with a 95 % interval between order statistics, interpolated as Hettmansperger and
+/// Sheather (1986) do. The interval holds for nearly any distribution; the bootstrap interval of few values is too
+/// narrow (seven values: 88 %). The confidence of five values is 94 %, even from the smallest to the largest. `None`
+/// for fewer than five values, which are too few for an interval.
+pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
     }
-    let mut random = SeededRandom::new(seed);
-    let mut resample = vec![0.0; values.len()];
-    let mut medians: Vec<f64> = (0..RESAMPLES)
-        .filter_map(|_| {
-            resample.iter_mut().for_each(|value| *value = values[random.below(values.len())]);
-            median(&resample)
-        })
-        .collect();
-    ConfidenceInterval::of_resamples(median(values)?, &mut medians, values.len())
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let (rank, confidence, share) = median_ranks(sorted.len());
+    let between = |outer: f64, inner: f64| if share > 0.0 { outer + share * (inner - outer) } else { outer };
+    let last = sorted.len() - 1;
+    Some(ConfidenceInterval {
+        value: median(values)?,
+        low: between(sorted[rank], sorted[rank + 1]),
+        high: between(sorted[last - rank], sorted[last - rank - 1]),
+        confidence,
+        samples: values.len(),
+    })
+}
+
+/// Returns the rank, from 0, of the lower end of the interval of a median of `count` values; its confidence; and how
+/// far the end lies on the way to the next rank.
+fn median_ranks(count: usize) -> (usize, f64, f64) {
+    let n = count as f64;
+    // The interval from rank r to the same rank from above misses the median if at most r values lie on one side of it.
+    let mut log_chance = -n * std::f64::consts::LN_2;
+    let mut missed = log_chance.exp();
+    let mut rank = 0;
+    loop {
+        let held = 1.0 - 2.0 * missed;
+        log_chance += ((n - rank as f64) / (rank as f64 + 1.0)).ln();
+        let next = held - 2.0 * log_chance.exp();
+        if held < CONFIDENCE {
+            return (rank, held, 0.0);
+        }
+        if next < CONFIDENCE {
+            let share = (held - CONFIDENCE) / (held - next);
+            let (ranks, above) = (rank as f64 + 1.0, n - rank as f64 - 1.0);
+            return (rank, CONFIDENCE, above * share / (ranks + (above - ranks) * share));
+        }
+        missed += log_chance.exp();
+        rank += 1;
+    }
 }
 
 impl ConfidenceInterval {
@@ -63,7 +92,7 @@ impl ConfidenceInterval {
         resampled.sort_unstable_by(f64::total_cmp);
         let last = resampled.len().checked_sub(1)?;
         let at = |share: f64| resampled[(last as f64 * share).round() as usize];
-        Some(ConfidenceInterval { value, low: at(0.025), high: at(0.975), confidence: 0.95, samples })
+        Some(ConfidenceInterval { value, low: at(0.025), high: at(0.975), confidence: CONFIDENCE, samples })
     }
 }
 
@@ -182,20 +211,35 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    /// In 200 experiments with a known median, about 95 % of the intervals must contain the median.
+    /// In 2,000 experiments with a known median, about 95 % of the intervals must contain the median, also with few
+    /// values and a skewed distribution.
     #[test]
     fn intervals_hold_what_they_promise() {
         let mut random = SeededRandom::new(1);
-        let held = (0..200u64).filter(|seed| {
-            let uniform = |random: &mut SeededRandom| random.next_u64() as f64 / u64::MAX as f64;
-            let values: Vec<f64> = (0..60).map(|_| uniform(&mut random)).collect();
-            let interval = median_interval(&values, *seed).unwrap();
-            assert!(interval.low <= interval.value && interval.value <= interval.high);
-            (interval.low..=interval.high).contains(&0.5)
-        });
-        let held = held.count();
-        assert!((180..=199).contains(&held), "{held} of 200 intervals hold the median");
-        assert_eq!(median_interval(&[1.0; 4], 1), None);
+        let mut skewed = || (random.next_u64() as f64 / u64::MAX as f64).powi(4);
+        for count in [5, 6, 7, 8, 20, 60] {
+            let held = (0..2_000).filter(|_| {
+                let values: Vec<f64> = (0..count).map(|_| skewed()).collect();
+                let interval = median_interval(&values).unwrap();
+                assert!(interval.low <= interval.value && interval.value <= interval.high);
+                (interval.low..=interval.high).contains(&0.5f64.powi(4))
+            });
+            let held = held.count();
+            assert!((1_850..=1_950).contains(&held), "{held} of 2000 intervals of {count} hold the median");
+        }
+        assert_eq!(median_interval(&[1.0; 4]), None);
+    }
+
+    /// Computed with exact binomial coefficients, and with the normal approximation for 100,000 values.
+    #[test]
+    fn ends_lie_between_order_statistics() {
+        let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        let five = median_interval(&values(5)).unwrap();
+        assert_eq!((five.low, five.value, five.high, five.confidence), (1.0, 3.0, 5.0, 0.9375));
+        let ten = median_interval(&values(10)).unwrap();
+        assert!((ten.low - 2.65766).abs() < 1e-5 && (ten.high - 8.34234).abs() < 1e-5, "{ten:?}");
+        let many = median_interval(&values(100_000)).unwrap();
+        assert!((many.low - 49_690.0).abs() < 2.0 && (many.high - 50_311.0).abs() < 2.0, "{many:?}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn legend(run: &RunDocument) -> String {
         _ => String::new(),
     };
     format!(
-        "\nx {}: speed over blocks of the same work done in turn, above 1 is faster; median and 95 % bootstrap \
+        "\nx {}: speed over blocks of the same work done in turn, above 1 is faster; median and 95 % \
          interval.\nOn all lanes{except}: durability {}, ETag policy {} (posix has no ETags). -: not measured, or none.\n",
         run.lanes.first().map_or("", |lane| lane.name.as_str()),
         plain("durability"),

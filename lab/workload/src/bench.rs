@@ -226,7 +226,7 @@ fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> Speed
     let others = reference.phase(phase);
     let pairs =
         rounds.iter().zip(&others).filter_map(|(mine, theirs)| Some(mine.ops_per_s()? / theirs.ops_per_s()?));
-    let interval = median_interval(&pairs.collect::<Vec<_>>(), 1);
+    let interval = median_interval(&pairs.collect::<Vec<_>>());
     SpeedRatio { to: reference.lane.name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 

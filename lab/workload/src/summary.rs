@@ -1,10 +1,11 @@
 //! Summarizes the records of a run as rows of a table.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fordway_measure::{
-    BlockRecord, LatencyHistogram, LimitingResource, Machine, MeasuredLane, OperationRecord, PhaseSummary,
-    RunRecords, SpeedRatio, SpeedVerdict, median_interval,
+    BlockRecord, ConfidenceInterval, LatencyHistogram, LimitingResource, Machine, MeasuredLane,
+    OperationRecord, PhaseSummary, RunRecords, SpeedRatio, SpeedVerdict, median, median_interval,
 };
 
 use crate::compare::ComparePhase;
@@ -43,10 +44,9 @@ pub fn summarise(
     lanes: &[MeasuredLane],
     records: &RunRecords,
     capacity: RunParallelism,
-    seed: u64,
 ) -> Vec<PhaseSummary> {
     let of_phase =
-        |phase: ComparePhase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity, seed);
+        |phase: ComparePhase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity);
     ComparePhase::ALL.into_iter().flat_map(of_phase).collect()
 }
 
@@ -56,9 +56,8 @@ pub fn summarise_phase(
     phase: (u8, &str),
     records: &RunRecords,
     capacity: RunParallelism,
-    seed: u64,
 ) -> Vec<PhaseSummary> {
-    let row = |lane: usize| SummaryRow::new(lanes, records, phase, lane as u8).summary(capacity, seed);
+    let row = |lane: usize| SummaryRow::new(lanes, records, phase, lane as u8).summary(capacity);
     (0..lanes.len()).map(row).collect()
 }
 
@@ -89,7 +88,7 @@ impl<'r> SummaryRow<'r> {
         SummaryRow { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
     }
 
-    fn summary(&self, capacity: RunParallelism, seed: u64) -> PhaseSummary {
+    fn summary(&self, capacity: RunParallelism) -> PhaseSummary {
         let mut latencies = LatencyHistogram::default();
         let succeeded = self.operations.iter().filter(|op| op.ok);
         succeeded.for_each(|op| latencies.record(op.duration_ns));
@@ -112,7 +111,7 @@ impl<'r> SummaryRow<'r> {
             histogram: latencies.to_base64(),
             client_cpu_ns_per_op: per_op(sum(|block| block.client_cpu_ns)),
             server_cpu_ns_per_op: server_cpu.filter(|_| has_server).and_then(per_op),
-            ratio: (self.lane != 0).then(|| self.ratio(seed)),
+            ratio: (self.lane != 0).then(|| self.ratio()),
             limit: limit(
                 sum(|block| block.client_cpu_ns),
                 server_cpu.filter(|_| has_server),
@@ -125,15 +124,35 @@ impl<'r> SummaryRow<'r> {
         }
     }
 
-    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work.
-    fn ratio(&self, seed: u64) -> SpeedRatio {
+    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Blocks in which
+    /// operations failed on one lane are not the same work.
+    fn ratio(&self) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
-            Some(self.reference[other].elapsed_ns as f64 / block.elapsed_ns as f64)
+            let other = self.reference[other];
+            let is_same = block.operations > 0 && block.operations == other.operations;
+            is_same.then(|| (block.round, other.elapsed_ns as f64 / block.elapsed_ns as f64))
         });
-        let interval = median_interval(&pairs.collect::<Vec<_>>(), seed);
+        let interval = interval_of_rounds(&pairs.collect::<Vec<_>>());
         SpeedRatio { to: self.lanes[0].name.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
     }
+}
+
+/// Returns the median of `pairs`, each a round and a ratio, with its interval; `None` for fewer than five rounds. The
+/// blocks of a round share its disturbances, so only the rounds are independent: the ends come from their medians.
+fn interval_of_rounds(pairs: &[(u16, f64)]) -> Option<ConfidenceInterval> {
+    let mut rounds = BTreeMap::<u16, Vec<f64>>::new();
+    pairs.iter().for_each(|(round, ratio)| rounds.entry(*round).or_default().push(*ratio));
+    let medians: Vec<f64> = rounds.values().filter_map(|ratios| median(ratios)).collect();
+    let value = median(&pairs.iter().map(|(_, ratio)| *ratio).collect::<Vec<_>>())?;
+    let ends = median_interval(&medians)?;
+    Some(ConfidenceInterval {
+        value,
+        low: ends.low.min(value),
+        high: ends.high.max(value),
+        samples: pairs.len(),
+        ..ends
+    })
 }
 
 /// The maximum plausible ratio of counted CPU time to the time of all processors. Counters are read one after another,
@@ -200,7 +219,7 @@ mod tests {
         client_cpu_ns: u64,
         server_cpu_ns: Option<u64>,
     ) -> BlockRecord {
-        let (phase, round, operations, bytes) = (ComparePhase::Get as u8, 0, 1, 0);
+        let (phase, round, operations, bytes) = (ComparePhase::Get as u8, number as u16, 1, 0);
         BlockRecord {
             lane,
             phase,
@@ -241,7 +260,7 @@ mod tests {
             records.operations.extend([operation(0, number, 1_000), operation(1, number, 2_000)]);
         }
         let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
-        let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY, 1);
+        let mut rows = summarise(&[lane("a"), lane("b")], &records, CAPACITY);
         rows.retain(|row| row.phase == "get");
         rows
     }
@@ -254,6 +273,44 @@ mod tests {
         assert_eq!(limit(300, Some(1_600)), "server cpu");
         assert_eq!(limit(300, None), "waiting");
         assert_eq!(limit(1_400, None), "cannot tell");
+    }
+
+    /// Returns the ratio of the second lane to the first, for blocks with a round, and the operations and the time of
+    /// each lane.
+    fn ratio_of(blocks: &[(u16, [(u32, u64); 2])]) -> SpeedRatio {
+        let mut records = RunRecords::default();
+        for (number, (round, lanes)) in blocks.iter().enumerate() {
+            for (lane, (operations, elapsed_ns)) in lanes.iter().enumerate() {
+                let block = block(lane as u8, number as u32, *elapsed_ns, 0, None);
+                records.blocks.push(BlockRecord { round: *round, operations: *operations, ..block });
+            }
+        }
+        let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
+        let phase = (ComparePhase::Get as u8, "get");
+        summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY).swap_remove(1).ratio.unwrap()
+    }
+
+    /// A server that refuses every request responds sooner than one that serves them.
+    #[test]
+    fn failures_are_not_speed() {
+        let refused = (0..10).map(|round| (round, [(64, 1_000), (0, 100)])).collect::<Vec<_>>();
+        assert_eq!(ratio_of(&refused).verdict, SpeedVerdict::CannotTell);
+        let lane = |round: u16| if round < 5 { (64, 2_000) } else { (9, 100) };
+        let partly = (0..10).map(|round| (round, [(64, 1_000), lane(round)])).collect::<Vec<_>>();
+        let interval = ratio_of(&partly).interval.unwrap();
+        assert_eq!((interval.value, interval.samples), (0.5, 5));
+    }
+
+    /// The lane takes twice as long in all blocks of two of five rounds. An interval of independent blocks would
+    /// exclude a ratio of 1.
+    #[test]
+    fn rounds_and_not_blocks_are_independent() {
+        let lane = |at: u16| if at / 20 < 2 { (64, 2_000) } else { (64, 1_000 - u64::from(at)) };
+        let blocks = (0..100).map(|at| (at / 20, [(64, 1_000), lane(at)])).collect::<Vec<_>>();
+        let ratio = ratio_of(&blocks);
+        let interval = ratio.interval.unwrap();
+        assert_eq!((interval.low, interval.samples, ratio.verdict), (0.5, 100, SpeedVerdict::CannotTell));
+        assert_eq!(ratio_of(&blocks[..80]).interval, None);
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn all_phases_run_and_verify() {
         let (plan, tree) = (ComparePlan { threads, ..PLAN }, tree(150));
         let outcome = compare(&plan, &tree, &targets).unwrap();
         assert_eq!(outcome.failures, Vec::<String>::new());
-        let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+        let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY);
         assert_eq!(summaries.len(), 12);
         let objects = &outcome.records.objects;
         assert_eq!(objects.len(), 5 * 150);
@@ -109,7 +109,7 @@ fn an_injected_delay_is_recovered() {
     let recovered = mean_ns(&outcome.records.operations, 1) - mean_ns(&outcome.records.operations, 0);
     let logged = log.mean_ns().unwrap();
     assert!((recovered / logged - 1.0).abs() < 0.05, "{recovered} ns of {logged} ns");
-    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY);
     let slow = summaries.iter().find(|row| row.phase == "get" && row.lane == "memory+delay").unwrap();
     assert_eq!(slow.ratio.as_ref().unwrap().verdict, SpeedVerdict::Slower);
 }
@@ -161,7 +161,7 @@ fn wrong_content_is_counted_not_measured() {
     let liar = Liar { within: memory("liar"), lies, refuses_puts: false };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(liar)];
     let outcome = compare(&PLAN, &tree(80), &targets).unwrap();
-    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY, 1);
+    let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY);
     let get = summaries.iter().find(|row| row.phase == "get").unwrap();
     assert!(get.errors >= 190, "{} of 400 lies were found", get.errors);
     assert!(outcome.failures[0].contains("content that differs from the source"), "{:?}", outcome.failures);

@@ -82,7 +82,7 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
         threads: 1,
         cpus: 1,
     };
-    let summary = summarise(&LaneBlocks { settings, blocks: vec![block] }, None, 1);
+    let summary = summarise(&LaneBlocks { settings, blocks: vec![block] }, None);
     assert_eq!(summary.errors, 0);
     (summary.client_cpu_ns_per_op.unwrap(), summary.ops_per_s.unwrap())
 }

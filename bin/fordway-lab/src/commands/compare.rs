@@ -147,7 +147,7 @@ fn describe(
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
-    let mut summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    let mut summaries = summarise(&lanes, &outcome.records, capacity);
     let of_services = |row: &&mut PhaseSummary| args.1.iter().any(|target| target.name == row.lane);
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
@@ -209,9 +209,7 @@ fn forget_waiting(row: &mut PhaseSummary) {
 
 /// Returns advice if there are too few rounds.
 fn few_rounds(plan: &ComparePlan) -> Option<String> {
-    (plan.rounds < 5).then(|| {
-        "fewer than 5 rounds: most ratios have too few blocks for an interval; increase --rounds".into()
-    })
+    (plan.rounds < 5).then(|| "fewer than 5 rounds: ratios have no intervals; increase --rounds".into())
 }
 
 fn report(

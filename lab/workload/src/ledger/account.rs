@@ -144,7 +144,7 @@ impl<'b> BlockMedians<'b> {
     }
 
     fn interval(&self, values: &[f64]) -> Result<ConfidenceInterval> {
-        median_interval(values, self.seed).ok_or_else(|| {
+        median_interval(values).ok_or_else(|| {
             let why = format!("a ledger needs five rounds for its intervals, but there are {}", values.len());
             Error::new(ErrorKind::InvalidArgument, why)
         })

@@ -46,7 +46,7 @@ pub struct LaneBlocks {
 }
 
 /// Returns the row of `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
-pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> PhaseSummary {
+pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> PhaseSummary {
     let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
     let operations = recorder.latency.len();
@@ -74,7 +74,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>, seed: u64) -> 
         histogram: recorder.latency.to_base64(),
         client_cpu_ns_per_op: per_op(&total.client),
         server_cpu_ns_per_op: per_op(&total.server),
-        ratio: reference.map(|reference| ratio(of, reference, seed)),
+        ratio: reference.map(|reference| ratio(of, reference)),
         limit: limit(&of.settings, &reached),
         load: Some(load(&of.settings, &total)),
         transfer: None,
@@ -176,10 +176,10 @@ pub fn records(rows: Vec<LaneBlocks>) -> RunRecords {
 }
 
 /// Returns the median over rounds of (throughput of `of` / throughput of `reference`).
-fn ratio(of: &LaneBlocks, reference: &LaneBlocks, seed: u64) -> SpeedRatio {
+fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
     let rate = |block: &LoadBlockResult| block.recorder.in_time as f64 / block.elapsed_ns as f64;
     let pairs = of.blocks.iter().zip(&reference.blocks).map(|(a, b)| rate(a) / rate(b));
-    let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>(), seed);
+    let interval = median_interval(&pairs.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>());
     SpeedRatio { to: reference.settings.lane.clone(), interval, verdict: SpeedVerdict::of(interval.as_ref()) }
 }
 
@@ -385,7 +385,7 @@ mod tests {
                 threads: 1,
                 cpus: 2,
             };
-            let mut summary = summarise(&LaneBlocks { settings, blocks: Vec::new() }, None, 1);
+            let mut summary = summarise(&LaneBlocks { settings, blocks: Vec::new() }, None);
             summary.latency = Some(quantiles(328_000_000));
             summary.load.as_mut().unwrap().lateness = Some(quantiles(late_ns));
             summary

@@ -78,8 +78,7 @@ fn of_phase(
 ) -> Vec<PhaseSummary> {
     let ranks = plan.ranks[at];
     let capacity = RunParallelism { threads: ranks as usize, cpus: machine.cpus };
-    let mut summaries =
-        summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity, plan.seed);
+    let mut summaries = summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         summary.parallel = Some(parallel(plan, outcome, (lane, at)));
         // Waiting ranks use as much CPU time as working ranks, so their CPU time is meaningless. The recorded CPU time
@@ -97,10 +96,10 @@ fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize))
         outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == place).collect();
     let of = |value: &dyn Fn(&FinishedJob) -> Option<f64>| {
         let values: Vec<f64> = samples.iter().filter_map(|sample| value(&sample.job)).collect();
-        median_interval(&values, plan.seed)
+        median_interval(&values)
     };
     let ranks = plan.ranks[place.1];
-    let speedup = median_interval(&speedups(plan, outcome, &samples), plan.seed);
+    let speedup = median_interval(&speedups(plan, outcome, &samples));
     ParallelSummary {
         ranks,
         wall_ns: of(&|job| Some(job.elapsed_ns as f64)),

@@ -201,9 +201,7 @@ pub fn describe(
         .tasks
         .iter()
         .enumerate()
-        .flat_map(|(phase, task)| {
-            of_phase(plan, &lanes, (phase as u8, task), &outcome.records, &header.machine)
-        })
+        .flat_map(|(phase, task)| of_phase(&lanes, (phase as u8, task), &outcome.records, &header.machine))
         .collect();
     let mut warnings = header.warnings;
     warnings.extend(doubts(plan, &header.machine));
@@ -229,7 +227,6 @@ pub fn describe(
 
 /// Returns one summary for each lane that took part.
 fn of_phase(
-    plan: &TransportPlan,
     lanes: &[MeasuredLane],
     (phase, task): (u8, &MessageBlockTask),
     records: &RunRecords,
@@ -239,13 +236,13 @@ fn of_phase(
     let threads = if task.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
     let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
-    let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity, plan.seed);
+    let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity);
     for (lane, summary) in summaries.iter_mut().enumerate() {
         let is_here = |in_lane: u8, in_phase: u8| (usize::from(in_lane), in_phase) == (lane, phase);
         let blocks: Vec<&BlockRecord> =
             records.blocks.iter().filter(|block| is_here(block.lane, block.phase)).collect();
         let operations = records.operations.iter().filter(|op| is_here(op.lane, op.phase) && op.ok);
-        summary.transfer = transfer(task, &blocks, &operations.collect::<Vec<_>>(), plan.seed);
+        summary.transfer = transfer(task, &blocks, &operations.collect::<Vec<_>>());
         if let Some(limit) = summary.transfer.as_ref().and_then(polls) {
             summary.limit = limit;
         }
@@ -259,7 +256,6 @@ fn transfer(
     task: &MessageBlockTask,
     blocks: &[&BlockRecord],
     operations: &[&OperationRecord],
-    seed: u64,
 ) -> Option<MessageTransferSummary> {
     if blocks.is_empty() {
         return None;
@@ -279,7 +275,7 @@ fn transfer(
         blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
     let time_ns = match task.exchange {
         MessageExchange::Stream => None,
-        MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations), seed),
+        MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations)),
     };
     Some(MessageTransferSummary {
         exchange: task.exchange.name().to_owned(),
@@ -287,7 +283,7 @@ fn transfer(
         window: task.window,
         messages: blocks.len() as u64 * of_block,
         time_ns,
-        bytes_per_s: median_interval(&rates, seed),
+        bytes_per_s: median_interval(&rates),
         client_cpu_ns_per_message: client_ns,
         server_cpu_ns_per_message: has_server.then_some(server_ns),
         processors_busy: each(&busy),

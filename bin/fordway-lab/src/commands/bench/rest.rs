@@ -216,7 +216,7 @@ fn describe(
     let (mut summaries, mut warnings) = (Vec::new(), Vec::new());
     for of_point in rows.chunks(lanes) {
         for (lane, row) in of_point.iter().enumerate() {
-            let summary = rest::summarise(row, (lane > 0).then(|| &of_point[0]), seed);
+            let summary = rest::summarise(row, (lane > 0).then(|| &of_point[0]));
             warnings.extend(rest::warnings(row, &summary));
             summaries.push(summary);
         }

@@ -18,8 +18,6 @@ use crate::commands;
 
 /// The only phase.
 const PHASE: &str = "read";
-/// The seed for bootstrapping. It is fixed, because there is no need to vary it.
-const SEED: u64 = 1;
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     let started = (jiff::Timestamp::now(), Instant::now());
@@ -125,7 +123,7 @@ fn describe(
         command: std::env::args().collect(),
         machine,
         parameters: parameters.as_object().cloned().unwrap_or_default(),
-        summaries: summarise_phase(&lanes, (0, PHASE), records, capacity, SEED),
+        summaries: summarise_phase(&lanes, (0, PHASE), records, capacity),
         lanes,
         phases: vec![PHASE.into()],
         scores: Vec::new(),

@@ -142,7 +142,7 @@ fn describe(
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
     let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {
-        let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity, plan.seed);
+        let mut summaries = summarise_phase(lanes, (number as u8, name), records, capacity);
         for summary in &mut summaries {
             // Components do different work, so their speeds cannot be compared.
             summary.ratio = None;

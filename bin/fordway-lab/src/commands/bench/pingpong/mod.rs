@@ -265,7 +265,7 @@ impl PingpongRunMetadata<'_> {
                 lanes.iter().zip(of_point).map(|(lane, blocks)| self.row(point, lane, blocks)).collect();
             for (lane, row) in all.iter().enumerate().filter(|(_, row)| !row.blocks.is_empty()) {
                 let reference = (lane > 0).then(|| &all[0]);
-                let mut summary = rest::summarise(row, reference, self.seed);
+                let mut summary = rest::summarise(row, reference);
                 if let Some(load) = &mut summary.load {
                     // Only bodies are counted here, so header sizes are unknown.
                     (load.header_sent_bytes_per_op, load.header_received_bytes_per_op) = (None, None);
