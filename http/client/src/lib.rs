@@ -7,6 +7,7 @@ mod access;
 mod client;
 mod connection;
 mod connector;
+mod dial;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 #[cfg(any(feature = "http2", feature = "http3"))]

@@ -6,11 +6,13 @@ use std::net::{TcpStream, ToSocketAddrs};
 #[cfg(feature = "http3")]
 use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg};
 
+use super::connection::is_stop;
+use super::dial::connect_any;
 use super::{Origin, Timeouts};
 
 /// The receive window in bytes advertised from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
@@ -27,27 +29,22 @@ pub struct TcpSocket {
 }
 
 impl TcpSocket {
-    /// Tries each address of the host in turn until one accepts the connection or the time is up. Errors:
-    /// `Unavailable`, `Timeout`.
+    /// Connects to the address of the host that accepts first; see [`connect_any`]. Errors: `Unavailable`, `Timeout`;
+    /// `Interrupted` if the program wants to stop.
     pub(super) fn connect(origin: &Origin, timeouts: &Timeouts) -> Result<Self> {
         let unreachable = |why: &str| Error::new(ErrorKind::Unavailable, format!("{why} {origin}"));
-        let deadline = Instant::now() + timeouts.connect;
         let addresses = (origin.host.as_str(), origin.port)
             .to_socket_addrs()
             .map_err(|error| unreachable("cannot find the address of").caused_by(error))?;
-        let mut last = unreachable("there is no address for");
-        for address in addresses {
-            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(stream) => return Self::prepared(stream, timeouts),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    let detail = format!("{origin} did not accept a connection within {left:?}");
-                    last = Error::new(ErrorKind::Timeout, detail);
-                }
-                Err(error) => last = unreachable("cannot connect to").caused_by(error),
+        let stream = connect_any(addresses, timeouts.connect).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                let detail = format!("{origin} did not accept a connection within {:?}", timeouts.connect);
+                Error::new(ErrorKind::Timeout, detail)
             }
-        }
-        Err(last)
+            _ if is_stop(&error) => Error::new(ErrorKind::Interrupted, "a signal arrived while connecting"),
+            _ => unreachable("cannot connect to").caused_by(error),
+        })?;
+        Self::prepared(stream, timeouts)
     }
 
     /// Wraps one end of a pair of sockets, whose other end this process serves. Errors: `Io`.

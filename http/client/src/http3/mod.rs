@@ -19,6 +19,7 @@ use quinn::{ConnectionError, TransportConfig, VarInt};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::connector::TlsConnector;
+use super::dial::NEXT_ADDRESS_AFTER;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
 
@@ -26,10 +27,6 @@ use super::{Origin, Timeouts};
 /// of its own: responses are read in order, so bytes of later ones could use up that window and block the first. A
 /// server can therefore make a connection hold this many bytes for each of [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
-/// The delay before the next address of a host is tried (RFC 8305 section 8). Waiting for the handshake to fail would
-/// take too long: a UDP packet to a closed port is not always refused, and QUIC's handshake timeout is longer than
-/// ours.
-const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// How long the end of a connection may take, so that the server learns of it.
 const FAREWELL: Duration = Duration::from_millis(100);
 
@@ -133,6 +130,8 @@ async fn connect_quic(origin: &Origin, config: quinn::ClientConfig) -> Result<qu
     };
     let addresses = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
     let mut attempts = JoinSet::new();
+    // Waiting for a handshake to fail would take too long: a UDP packet to a closed port is not always refused, and
+    // QUIC's handshake timeout is longer than ours.
     for (rank, address) in (0..).zip(addresses.map_err(unreachable)?) {
         let (config, origin) = (config.clone(), origin.clone());
         attempts.spawn_local(async move {
