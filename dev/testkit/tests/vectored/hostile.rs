@@ -311,3 +311,18 @@ fn a_server_that_is_gone_is_unavailable() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(started.elapsed() < Duration::from_secs(20));
 }
+
+/// Apache's ETag is weak during the first second after a change, and the same but strong afterwards.
+#[test]
+fn a_weak_etag_that_becomes_strong_is_no_change() {
+    let with = |etag: &str| {
+        let etag = ResponseFault::Header("ETag", etag.to_owned());
+        ResponseFaultScript::honest().always(ResponseFault::NoETag).always(etag)
+    };
+    let server = HostileServer::start(file(), with("W/\"a\""));
+    let opened = open(&server.url());
+    for (etag, kind) in [("\"a\"", None), ("\"b\"", Some(ErrorKind::PreconditionFailed))] {
+        server.follow(with(etag));
+        assert_eq!(read(&opened, &[(7, 9)]).err().map(|error| error.kind()), kind, "{etag}");
+    }
+}

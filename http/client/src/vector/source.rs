@@ -306,6 +306,8 @@ impl FileVersion {
         };
         match theirs {
             Some(theirs) if theirs == ours => Ok(()),
+            // Apache's ETag is weak while a file is new, and the same but strong later.
+            Some(theirs) if name == "ETag" && ours.strip_prefix("W/") == Some(theirs) => Ok(()),
             theirs => {
                 Err(changed(&format!("{name} was {ours} and is now {}", theirs.unwrap_or("not stated"))))
             }
@@ -371,6 +373,12 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::PreconditionFailed);
         }
         assert!(version(&[]).check(Some("\"u\""), None, true).is_ok());
+        let (weak, strong) = (version(&[("etag", "W/\"t\"")]), version(&[("etag", "\"t\"")]));
+        assert!(
+            weak.check(Some("\"t\""), None, true).is_ok() && weak.check(Some("W/\"t\""), None, true).is_ok()
+        );
+        assert!(weak.check(Some("\"u\""), None, true).is_err());
+        assert!(strong.check(Some("W/\"t\""), None, true).is_err(), "weaker than what was opened");
         assert_eq!(both.check_size(Some(8)).unwrap_err().kind(), ErrorKind::PreconditionFailed);
         assert!(both.check_size(Some(9)).is_ok() && both.check_size(None).is_ok());
     }
