@@ -301,6 +301,21 @@ fn who_may_read_need_not_be_let_ask() {
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
+/// Programs that handle HEAD carelessly state the length of the body that they send, which is none.
+#[test]
+fn a_head_that_states_no_bytes_is_not_believed() {
+    let stated = ResponseFault::ContentLengthOff(-(SIZE as i64));
+    let server =
+        HostileServer::start(file(), ResponseFaultScript::honest().on_method("HEAD", stated.clone()));
+    let opened = open(&server.url());
+    assert_eq!((opened.size_bytes(), server.requests().len()), (SIZE as u64, 2));
+    assert!(read(&opened, &[(7, 9)]).unwrap()[0] == file()[7..16]);
+    // A server that refuses the range of an empty file need not state the size again.
+    let refused = ResponseFault::Status(416, None);
+    let empty = HostileServer::start([], ResponseFaultScript::honest().on_method("GET", refused));
+    assert_eq!(open(&empty.url()).size_bytes(), 0);
+}
+
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
     let server = HostileServer::start(file(), ResponseFaultScript::honest());

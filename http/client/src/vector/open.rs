@@ -123,7 +123,7 @@ pub(super) fn by_first_byte_alone(
     target: &dyn RangeTarget,
     traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome> {
-    alone(session, target, &mut |_| by_first_byte(session, target, traffic))
+    alone(session, target, &mut |_| by_first_byte(session, target, traffic, None))
 }
 
 /// Calls `ask` with a connection permit, which `ask` may keep; retries after failures that may be temporary.
@@ -156,32 +156,34 @@ pub(super) fn try_describe(
     traffic: &AtomicReadTraffic,
 ) -> Result<OpenOutcome, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
+    let size = described.header("content-length").and_then(digits);
     match described.status() {
-        200..=299 if described.header("content-length").is_some() => {
-            let size = described.header("content-length").and_then(digits);
+        200..=299 if size.is_some_and(|size| size > 0) => {
             Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
-        // Apache states no length for an empty file. Permission to read does not necessarily include HEAD: a URL signed
-        // for GET allows nothing else.
-        200..=299 | 403 | 405 | 501 => {
+        // Apache states no length for an empty file, and programs that handle HEAD carelessly state no bytes for any
+        // file. Permission to read does not necessarily include HEAD: a URL signed for GET allows nothing else.
+        status @ (200..=299 | 403 | 405 | 501) => {
             drop(described);
-            by_first_byte(session, target, traffic)
+            by_first_byte(session, target, traffic, size.filter(|_| status < 300))
         }
         _ => not_the_file(described, target),
     }
 }
 
-/// Requests the first byte, and takes size and version from the response.
+/// Requests the first byte, and takes size and version from the response. `stated` is the size that the response to
+/// HEAD stated, if any; it counts if the server says that there is no first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
     traffic: &AtomicReadTraffic,
+    stated: Option<u64>,
 ) -> Result<OpenOutcome, OpenFailure> {
     let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
     let content_range = answer.header("content-range").unwrap_or_default();
     let size = match answer.status() {
         206 => parse_content_range(content_range).and_then(|(_, size)| size),
-        416 => parse_unsatisfied_range(content_range),
+        416 => parse_unsatisfied_range(content_range).or(stated),
         200..=299 => answer.body_bytes(),
         _ => return not_the_file(answer, target),
     };
