@@ -11,7 +11,7 @@ const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 /// The number of bytes that must arrive before the failure count is reset. Without a minimum, a server that cuts every
 /// response after a few bytes would occupy the client for hours.
-const PROGRESS_BYTES: u64 = 4 * 1024;
+pub(crate) const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
 

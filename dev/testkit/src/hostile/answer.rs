@@ -149,6 +149,13 @@ fn partial(asked: &[RequestedRange], file: &[u8], lies: &[ResponseFault]) -> Hos
             ..HostileResponse::default()
         };
     }
+    let longest = lies.iter().filter_map(|lie| match lie {
+        ResponseFault::RangeBytesMax(most) => Some(*most),
+        _ => None,
+    });
+    for most in longest.filter(|_| !is_multiple) {
+        parts[0].1 = parts[0].1.min(parts[0].0 + most);
+    }
     let mut is_multipart = is_multiple;
     for lie in lies.iter().filter(|_| is_multiple) {
         match lie {

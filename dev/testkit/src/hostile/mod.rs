@@ -194,6 +194,8 @@ pub enum ResponseFault {
     OneSpan,
     /// If a request has several ranges, sends only the first.
     FirstRangeOnly,
+    /// Sends at most this many bytes of a single range, and says so in `Content-Range`.
+    RangeBytesMax(u64),
     /// Joins ranges that are adjacent, overlap or are at most this many bytes apart into one part.
     MergedParts(u64),
     /// Sends the parts in reverse order.

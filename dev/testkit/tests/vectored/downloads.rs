@@ -64,6 +64,18 @@ fn a_server_without_ranges_is_read_over() {
     assert!(copy(&opened, WHOLE).unwrap() == file());
 }
 
+/// A server may send less than was requested (RFC 9110 section 15.3.7).
+#[test]
+fn shorter_ranges_are_put_together() {
+    let short = ResponseFault::RangeBytesMax(250_000);
+    let server = HostileServer::start(file(), ResponseFaultScript::honest().always(short));
+    let opened = open(&server.url());
+    assert!(copy(&opened, 5..SIZE as u64).unwrap() == file()[5..]);
+    assert_eq!(server.requests().len(), 4, "HEAD, and three ranges");
+    server.follow(ResponseFaultScript::honest().always(ResponseFault::RangeBytesMax(3)));
+    assert_eq!(copy(&opened, 5..SIZE as u64).unwrap_err().kind(), ErrorKind::BadResponse);
+}
+
 #[test]
 fn two_versions_are_never_mixed() {
     let server = HostileServer::start(file(), ResponseFaultScript::honest());

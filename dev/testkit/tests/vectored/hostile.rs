@@ -22,6 +22,7 @@ pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
         (100_usize..500).prop_map(ResponseFault::HeadBytesMax),
         Just(ResponseFault::OneSpan),
         Just(ResponseFault::FirstRangeOnly),
+        (5_000_u64..60_000).prop_map(ResponseFault::RangeBytesMax),
         (0_u64..5_000).prop_map(ResponseFault::MergedParts),
         Just(ResponseFault::ReversedParts),
         (0_usize..4).prop_map(ResponseFault::MissingPart),

@@ -20,7 +20,7 @@ use super::source::{RemoteFileSource, SourceLocation, changed};
 use super::{RemoteFile, VersionPrecondition};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
-use crate::retry::{RetryBudget, pause, retry_after};
+use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};
 
 /// The maximum number of bytes received and passed on at once.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -159,18 +159,18 @@ fn try_copy(
         let _document = answer.read_rest(DOCUMENT_BYTES_MAX);
         return Ok(Some(moved));
     }
-    let mut unwanted = unwanted_bytes(place, &mut answer, left)?;
+    let (mut unwanted, end) = content_of(place, &mut answer, left)?;
     // A server that does not support ranges sends more than requested, up to the end of the file.
     let is_to_end = answer.status() == 206 || left.end == place.version.size_bytes;
     if let Some(check) = check {
         check.begin(&answer, left.start);
     }
-    while !left.is_empty() {
-        let wanted = if unwanted > 0 { unwanted } else { left.end - left.start };
+    while left.start < end {
+        let wanted = if unwanted > 0 { unwanted } else { end - left.start };
         let room = buffer.len().min(usize::try_from(wanted).unwrap_or(usize::MAX));
         let got = answer.read(&mut buffer[..room]).map_err(body_error)?;
         match got {
-            0 => return Err(short_body(left.end - left.start).into()),
+            0 => return Err(short_body(end - left.start).into()),
             _ if unwanted > 0 => unwanted -= got as u64,
             _ => {
                 if let Some(running) = check.as_mut().and_then(|check| check.running.as_mut()) {
@@ -207,36 +207,43 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Checks the head of a response against the request; returns how many bytes precede the wanted ones.
-fn unwanted_bytes(
+/// Checks the head of a response against the request; returns how many bytes precede the wanted ones, and the file
+/// offset at which the response ends.
+fn content_of(
     place: &SourceLocation,
     answer: &mut HttpResponse,
     left: &Range<u64>,
-) -> Result<u64, OpenFailure> {
+) -> Result<(u64, u64), OpenFailure> {
     let (etag, modified) = (answer.header("etag"), answer.header("last-modified"));
     match answer.status() {
         206 => {
             place.version.check(etag, modified, false)?;
             let stated = answer.header("content-range").and_then(parse_content_range);
             // The bytes will be written at the requested offsets, so bytes from any other range would corrupt the copy.
-            let Some((_, size)) = stated.filter(|(range, _)| range == left) else {
+            // A server may send less than was requested (RFC 9110 section 15.3.7), but not so little that the requests
+            // never end.
+            let is_start = |range: &Range<u64>| {
+                let is_enough = range.end == left.end || range.end - range.start >= PROGRESS_BYTES;
+                range.start == left.start && range.end <= left.end && is_enough
+            };
+            let Some((range, size)) = stated.filter(|(range, _)| is_start(range)) else {
                 let detail = "the server sent a different range from the one requested";
                 return Err(Error::new(ErrorKind::BadResponse, detail).into());
             };
             place.version.check_size(size)?;
             match answer.body_bytes() {
-                Some(bytes) if bytes != left.end - left.start => {
-                    let wanted = left.end - left.start;
+                Some(bytes) if bytes != range.end - range.start => {
+                    let wanted = range.end - range.start;
                     let detail = format!("the server announced {bytes} bytes for a range of {wanted}");
                     Err(Error::new(ErrorKind::BadResponse, detail).into())
                 }
-                _ => Ok(0),
+                _ => Ok((0, range.end)),
             }
         }
         200..=299 => {
             place.version.check(etag, modified, left.start > 0)?;
             place.version.check_size(answer.body_bytes())?;
-            Ok(left.start)
+            Ok((left.start, left.end))
         }
         412 => Err(changed("the server says so").into()),
         status => {
