@@ -127,7 +127,11 @@ impl HostileState {
     fn lies_for(&self, request: &RecordedRequest) -> Vec<ResponseFault> {
         let mut requests = lock(&self.requests);
         requests.push(request.clone());
-        lock(&self.script).lies(requests.len() - 1, request.connection, &request.method)
+        let mut lies = lock(&self.script).lies(requests.len() - 1, request.connection, &request.method);
+        if lies.contains(&ResponseFault::MuteForDigests) && request.header("want-digest").is_some() {
+            lies.push(ResponseFault::Mute);
+        }
+        lies
     }
 }
 
@@ -257,6 +261,8 @@ pub enum ResponseFault {
     StallAt(usize),
     /// Sends nothing at all, until the client leaves.
     Mute,
+    /// Like `Mute`, for requests that ask for a digest.
+    MuteForDigests,
     /// Sends the body at this rate, in bytes per second.
     Slow(u64),
     /// Sends the head one byte at a time, with this pause before each.

@@ -234,3 +234,15 @@ fn a_server_that_refuses_to_speak_of_digests_is_asked_without() {
         }
     }
 }
+
+/// XRootD computes a missing digest before it sends the first byte, which takes minutes for a large file.
+#[test]
+fn a_server_that_takes_too_long_for_digests_is_asked_without() {
+    let script = ResponseFaultScript::honest().always(ResponseFault::MuteForDigests);
+    let server = HostileServer::start(file(), script);
+    let opened = open(&server.url());
+    for asked in [3, 4] {
+        assert_eq!(copy_verified(&opened).unwrap(), (None, file()));
+        assert_eq!(server.requests().len(), asked, "it is asked once");
+    }
+}

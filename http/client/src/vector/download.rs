@@ -6,7 +6,7 @@
 use std::io::Read;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fordway_store::{
     Checksum, ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
@@ -146,15 +146,22 @@ fn try_copy(
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)
         && place.target.pin() == VersionPrecondition::IfRange
         && !place.learned().refuses_digests;
-    let mut answer = request(source, place, left, wants_digest)?;
-    if wants_digest && matches!(answer.status(), 400..) {
-        // XRootD servers without checksums refuse requests for a digest; any other error will recur without the header.
+    let asked = Instant::now();
+    let mut answer = request(source, place, left, wants_digest);
+    let is_too_late = |error: &Error| {
+        error.kind() == ErrorKind::Timeout && asked.elapsed() >= place.session.options.timeouts.first_byte
+    };
+    if wants_digest && answer.as_ref().map_or_else(is_too_late, |answer| answer.status() >= 400) {
+        // XRootD servers without checksums refuse requests for a digest, and others compute a missing digest before
+        // they respond, which may take minutes. Any other error will recur without the header.
         drop(answer);
-        answer = request(source, place, left, false)?;
-        if answer.status() < 400 {
+        retries.check_time()?;
+        answer = request(source, place, left, false);
+        if answer.as_ref().is_ok_and(|answer| answer.status() < 400) {
             place.learn(|server| server.refuses_digests = true);
         }
     }
+    let mut answer = answer?;
     if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
         let _document = answer.read_rest(DOCUMENT_BYTES_MAX);
         return Ok(Some(moved));

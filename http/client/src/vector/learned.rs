@@ -36,7 +36,7 @@ pub struct ServerProfile {
     strikes: u8,
     /// The number of requests sent ahead that timed out.
     forgotten: u8,
-    /// Whether the server refuses requests for a digest.
+    /// Whether the server refuses requests for a digest, or takes too long to compute one.
     pub(super) refuses_digests: bool,
     /// Whether the server has responded to a request that was sent before the previous response had ended.
     pub(super) has_overlapped: bool,
