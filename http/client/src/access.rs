@@ -239,12 +239,12 @@ fn find_login(text: &str, host: &str) -> Option<UserLogin> {
     None
 }
 
-fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> UserLogin {
+fn login_entry(words: &mut impl Iterator<Item = String>) -> UserLogin {
     let mut login = UserLogin::default();
     while let Some(word) = words.next() {
-        match word {
-            "login" => login.user = words.next().unwrap_or_default().to_owned(),
-            "password" => login.password = words.next().unwrap_or_default().to_owned(),
+        match word.as_str() {
+            "login" => login.user = words.next().unwrap_or_default(),
+            "password" => login.password = words.next().unwrap_or_default(),
             "account" => drop(words.next()),
             _ => break,
         }
@@ -253,13 +253,47 @@ fn login_entry<'t>(words: &mut impl Iterator<Item = &'t str>) -> UserLogin {
 }
 
 /// Returns the words outside comments and macros; a macro ends with an empty line.
-fn netrc_words(text: &str) -> impl Iterator<Item = &str> {
+fn netrc_words(text: &str) -> impl Iterator<Item = String> {
     let mut is_macro = false;
     let lines = text.lines().filter(move |line| {
         is_macro = line.trim_start().starts_with("macdef") || (is_macro && !line.trim().is_empty());
         !is_macro && !line.trim_start().starts_with('#')
     });
-    lines.flat_map(str::split_whitespace)
+    lines.flat_map(|line| {
+        let mut rest = line;
+        std::iter::from_fn(move || {
+            let (word, after) = next_word(rest.trim_start())?;
+            rest = after;
+            Some(word)
+        })
+    })
+}
+
+/// Returns the first word, and the text after it. As in curl, a word in quotes may contain spaces, and escapes begin
+/// with a backslash.
+fn next_word(text: &str) -> Option<(String, &str)> {
+    let plain = || {
+        let (word, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
+        (!word.is_empty()).then(|| (word.to_owned(), rest))
+    };
+    text.strip_prefix('"').and_then(quoted_word).or_else(plain)
+}
+
+/// Returns the text up to the closing quote, without its escapes, and the text after that quote, if there is one.
+fn quoted_word(text: &str) -> Option<(String, &str)> {
+    let (mut word, mut letters) = (String::new(), text.char_indices());
+    loop {
+        word.push(match letters.next()? {
+            (at, '"') => return Some((word, &text[at + 1..])),
+            (_, '\\') => match letters.next()?.1 {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                other => other,
+            },
+            (_, letter) => letter,
+        });
+    }
 }
 
 /// The certificate and key presented to servers that request one.
@@ -510,5 +544,9 @@ mod tests {
         assert_eq!(found("a"), Some(("ann".into(), "pa".into())));
         assert_eq!(found("c"), None);
         assert_eq!(found("ann"), None);
+        let text = r#"machine c login "Anna Bell" password "a \"b\" \\c" account x"#;
+        let found = |host| find_login(text, host).map(|login| (login.user, login.password));
+        assert_eq!(found("c"), Some(("Anna Bell".into(), r#"a "b" \c"#.into())));
+        assert_eq!(find_login("machine d password \"half login l", "d").unwrap().password, "\"half");
     }
 }
