@@ -291,7 +291,9 @@ impl NoProxyRule {
             let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
             return bits.map(|bits| NoProxyRule::Network(address, bits));
         }
-        let name = word.strip_prefix('.').unwrap_or(word);
+        // curl has no form with an asterisk, but many other programs do, and the intention is clear.
+        let name = word.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(word);
+        let name = name.strip_prefix('.').unwrap_or(name);
         let name = name.strip_suffix('.').unwrap_or(name);
         (!name.is_empty()).then(|| NoProxyRule::Domain(name.to_ascii_lowercase()))
     }
@@ -461,6 +463,9 @@ mod tests {
             ("example.org", "example.org", true),
             ("Example.ORG.", "www.example.org.", true),
             (".example.org", "example.org", true),
+            ("a,*.example.org", "www.example.org", true),
+            ("*.example.org", "anexample.org", false),
+            ("*example.org", "example.org", false),
             ("example.org", "anexample.org", false),
             ("www.example.org", "example.org", false),
             ("a b,,c", "b", true),
