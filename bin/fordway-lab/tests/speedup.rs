@@ -162,6 +162,31 @@ fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
     assert!(!mounts.contains("/run/fordway"), "{mounts}");
 }
 
+/// The ranks of one job run under two kernels, and a job that hangs leaves no kernel behind.
+#[test]
+fn half_of_the_ranks_are_under_each_of_two_kernels() {
+    if !has_launcher() || !is_root() || !fordway_needs::programs(&["linux.uml", "cc"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let job = format!("uname -r > at.$OMPI_COMM_WORLD_RANK.$(hostname); {REPORTS}");
+    let output = speedup(dir.path(), &["--setup", "shm,two-kernels", "--time", "work"], &job);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    let two = of(&run, "two-kernels", 2);
+    assert_eq!((two.work_ns.unwrap().value, two.late_ns.unwrap().value), (12e6, 2e6));
+    assert!(of(&run, "two-kernels", 1).speedup.is_some(), "a single rank also runs under a kernel");
+    let kernel = |place: &str| std::fs::read_to_string(dir.path().join(place)).unwrap();
+    assert_eq!(kernel("at.0.near"), kernel("at.1.far"));
+    let here = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_ne!(kernel("at.1.far"), here);
+    let fails = "echo rank $OMPI_COMM_WORLD_RANK gives up; exit $((OMPI_COMM_WORLD_RANK * 3))";
+    let output = speedup(dir.path(), &["--setup", "two-kernels", "--deadline", "30s"], fails);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("Exit code:    3"), "its output arrives here: {}", said(&output));
+    assert_eq!(processes(dir.path().to_str().unwrap()), Vec::<String>::new());
+}
+
 #[test]
 fn what_cannot_be_run_is_told_before_anything_is() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ const CEPHFS: &str = include_str!("cephfs.sh");
 /// The script that starts a user-mode kernel, which runs the line `INIT`.
 const KERNEL: &str = include_str!("kernel.sh");
 const NFS: &str = include_str!("nfs.sh");
-const XSTATE: &str = include_str!("xstate.c");
+use fordway_netlab::setup::USER_MODE_KERNEL_REGISTERS as XSTATE;
 
 /// A running shared file system, mounted twice. The server and the mounts are removed when this value is dropped, or
 /// when the thread that started it ends.

@@ -4,10 +4,12 @@
 //! wire between the two networks, and TCP's behaviour in all networks of a set-up.
 
 mod container;
+mod kernel;
 mod running;
 mod step;
 
 pub use container::{ContainerCommand, MachineContainer};
+pub use kernel::{KernelCommand, USER_MODE_KERNEL_REGISTERS, UserModeKernels, quoted_for_shell};
 pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
 
 use std::collections::BTreeMap;

@@ -1,15 +1,18 @@
 //! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::fs::File;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::external::program;
 use fordway_command::{CommandContext, file_error};
-use fordway_netlab::setup::{ContainerCommand, MachineContainer, NetworkPair};
+use fordway_netlab::setup::{
+    ContainerCommand, KernelCommand, MachineContainer, NetworkEndpoint, UserModeKernels, quoted_for_shell,
+};
 use fordway_netlab::{NamespaceProcess, NetworkNamespace};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{FinishedJob, JobLauncher, RankReport};
@@ -35,6 +38,8 @@ pub(super) struct JobRunner<'a> {
     setups: Vec<RunningJobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
+    /// The kernels that run, by set-up. They are started again only after a job has failed.
+    kernels: BTreeMap<usize, Vec<NamespaceProcess>>,
     /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
     scratch: TempDir,
 }
@@ -53,7 +58,7 @@ impl<'a> JobRunner<'a> {
             scratch.map_err(|error| file_error("creating a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        Ok(JobRunner { args, launcher, setups, context, fordway, scratch })
+        Ok(JobRunner { args, launcher, setups, context, fordway, kernels: BTreeMap::new(), scratch })
     }
 
     fn command(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<Command> {
@@ -66,7 +71,11 @@ impl<'a> JobRunner<'a> {
             "-n",
             &ranks.to_string(),
         ]);
-        let scratch = self.scratch.path().display().to_string();
+        let scratch = match &setup.carrier {
+            // A kernel's own memory: the two share no file but the reports.
+            JobMessageMedium::Kernels(_) => SHARED_MEMORY.to_owned(),
+            _ => self.scratch.path().display().to_string(),
+        };
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
@@ -90,9 +99,10 @@ impl<'a> JobRunner<'a> {
         let btl = match &setup.carrier {
             JobMessageMedium::Default => None,
             JobMessageMedium::SharedMemory | JobMessageMedium::Container(_) => Some("self,vader"),
-            JobMessageMedium::Loopback | JobMessageMedium::Networks(_) | JobMessageMedium::Containers(..) => {
-                Some("self,tcp")
-            }
+            JobMessageMedium::Loopback
+            | JobMessageMedium::Networks(_)
+            | JobMessageMedium::Containers(..)
+            | JobMessageMedium::Kernels(_) => Some("self,tcp"),
         };
         if let Some(btl) = btl {
             command.args(["--mca", "pml", "ob1", "--mca", "btl", btl]);
@@ -105,20 +115,26 @@ impl<'a> JobRunner<'a> {
                 command.args(["--mca", "btl_tcp_if_include", "lo"]);
             }
             JobMessageMedium::Networks(ends) => {
-                let agent = self.agent(&ends.far.network.path().display());
-                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &agent]);
+                let place = ends.far.network.path().display().to_string();
+                self.spread(command, [ends.near.address, ends.far.address], &place, ranks);
             }
             JobMessageMedium::Containers(_, ends) => {
-                let agent = self.agent(&ends.far.address);
-                command.args(["--host", &hosts(ends, ranks), "--mca", "plm_rsh_agent", &agent]);
+                let addresses = [ends.near.address, ends.far.address];
+                self.spread(command, addresses, &ends.far.address.to_string(), ranks);
+            }
+            JobMessageMedium::Kernels(kernels) => {
+                let addresses = [kernels.ends[0].address, kernels.ends[1].address];
+                self.spread(command, addresses, &addresses[1].to_string(), ranks);
             }
             JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Container(_) => {}
         }
     }
 
-    /// Returns the command that the launcher starts instead of ssh, to run a command at `place`.
-    fn agent(&self, place: &dyn Display) -> String {
-        format!("{} speedup --enter {place} --", self.fordway.display())
+    /// Places the ranks at both ends, with the command that the launcher starts instead of ssh to run another at `place`,
+    /// the far end.
+    fn spread(&self, command: &mut Command, addresses: [IpAddr; 2], place: &str, ranks: u32) {
+        let agent = format!("{} speedup --enter {place} --", self.fordway.display());
+        command.args(["--host", &hosts(addresses, ranks), "--mca", "plm_rsh_agent", &agent]);
     }
 
     fn start(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<NamespaceProcess> {
@@ -132,6 +148,14 @@ impl<'a> JobRunner<'a> {
             JobMessageMedium::Containers(container, ends) => {
                 let command = self.command(setup, ranks, paper)?;
                 return self.start_in_container(container, Some(&ends.near.network), &command, paper);
+            }
+            JobMessageMedium::Kernels(kernels) => {
+                let command = remote_command(&self.command(setup, ranks, paper)?)?;
+                let end = &kernels.ends[0];
+                let mut send = Command::new(&self.fordway);
+                send.args(["speedup", "--enter", &end.address.to_string(), "--", "near"]).arg(command);
+                send.stdin(Stdio::null()).stdout(paper.stream()?).stderr(paper.stream()?);
+                return end.network.start_contained(send);
             }
             JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Loopback => {}
         }
@@ -158,26 +182,55 @@ impl<'a> JobRunner<'a> {
         container.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
-    /// Starts what the launcher needs at the far end before the job: a container that waits for commands. `None` if the
-    /// set-up needs nothing, or places no rank there.
+    /// Starts the container that waits for commands at the far end; `None` if the set-up has none, or no rank is there.
     fn start_far(
         &self,
         setup: &RunningJobSetup,
         ranks: u32,
         paper: &JobReportFiles,
     ) -> Result<Option<NamespaceProcess>> {
-        let JobMessageMedium::Containers(container, ends) = &setup.carrier else { return Ok(None) };
-        if far_ranks(ranks) == 0 {
-            return Ok(None);
+        match &setup.carrier {
+            JobMessageMedium::Containers(container, ends) if far_ranks(ranks) > 0 => {
+                let words = self.accept_words(&ends.far);
+                let (shared, network) = (self.scratch.path(), Some(&ends.far.network));
+                let asked = ContainerCommand { name: "far", words: &words, shared, network };
+                let process = container.start(&asked, paper.stream()?.into(), paper.stream()?.into())?;
+                ready(process, &ends.near.network, &ends.far).map(Some)
+            }
+            _ => Ok(None),
         }
-        let at = ends.far.address;
-        let words =
-            [self.fordway.as_os_str().to_owned(), "speedup".into(), "--accept".into(), at.to_string().into()];
-        let network = Some(&ends.far.network);
-        let asked = ContainerCommand { name: "far", words: &words, shared: self.scratch.path(), network };
-        let mut process = container.start(&asked, paper.stream()?.into(), paper.stream()?.into())?;
-        ends.near.network.run(|| remote::wait_for(at, &mut process))??;
-        Ok(Some(process))
+    }
+
+    /// Boots both kernels of a set-up that has kernels, unless they run.
+    fn start_kernels(&mut self, lane: usize, paper: &JobReportFiles) -> Result<()> {
+        let JobMessageMedium::Kernels(kernels) = &self.setups[lane].carrier else { return Ok(()) };
+        if self.kernels.contains_key(&lane) {
+            return Ok(());
+        }
+        let started = [self.start_kernel(kernels, 0, paper)?, self.start_kernel(kernels, 1, paper)?];
+        let all = started.into_iter().zip(&kernels.ends);
+        let running = all.map(|(process, end)| ready(process, &kernels.ends[0].network, end));
+        let running = running.collect::<Result<Vec<_>>>()?;
+        self.kernels.insert(lane, running);
+        Ok(())
+    }
+
+    fn start_kernel(
+        &self,
+        kernels: &UserModeKernels,
+        end: usize,
+        paper: &JobReportFiles,
+    ) -> Result<NamespaceProcess> {
+        let words = self.accept_words(&kernels.ends[end]);
+        let asked =
+            KernelCommand { end, name: ["near", "far"][end], words: &words, shared: self.scratch.path() };
+        kernels.start(&asked, paper.stream()?.into(), paper.stream()?.into())
+    }
+
+    /// Returns the command that waits for commands at an end.
+    fn accept_words(&self, end: &NetworkEndpoint) -> [OsString; 4] {
+        let address = end.address.to_string();
+        [self.fordway.as_os_str().to_owned(), "speedup".into(), "--accept".into(), address.into()]
     }
 
     /// Waits for a job to end. If the job exceeds the deadline, ends the job and all its processes before returning.
@@ -199,12 +252,14 @@ impl<'a> JobRunner<'a> {
     }
 }
 
-impl JobLauncher for JobRunner<'_> {
-    fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
+impl JobRunner<'_> {
+    fn run(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
         let paper = JobReportFiles::new(self.scratch.path())?;
-        let _far = self.start_far(&self.setups[lane], ranks, &paper)?;
+        self.start_kernels(lane, &paper).map_err(|error| explained(error, &paper))?;
+        let setup = &self.setups[lane];
+        let _far = self.start_far(setup, ranks, &paper).map_err(|error| explained(error, &paper))?;
         let since = Instant::now();
-        let process = self.start(&self.setups[lane], ranks, &paper)?;
+        let process = self.start(setup, ranks, &paper)?;
         let status = self.wait(process, since)?;
         let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // Ctrl-C also reaches the launcher.
@@ -213,8 +268,31 @@ impl JobLauncher for JobRunner<'_> {
             let detail = format!("the job exited with {status}: {}", paper.told());
             return Err(Error::new(ErrorKind::Io, detail));
         }
-        Ok(FinishedJob { elapsed_ns, ranks: paper.reports(ranks)? })
+        let mut reports = paper.reports(ranks)?;
+        if matches!(setup.carrier, JobMessageMedium::Kernels(_)) {
+            let near = reports.len().min((ranks - far_ranks(ranks)) as usize);
+            let (near, far) = reports.split_at_mut(near);
+            [near, far].into_iter().for_each(count_from_start);
+        }
+        Ok(FinishedJob { elapsed_ns, ranks: reports })
     }
+}
+
+impl JobLauncher for JobRunner<'_> {
+    fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
+        let ran = self.run(lane, ranks);
+        if ran.is_err() {
+            // Its ranks may still run there.
+            self.kernels.remove(&lane);
+        }
+        ran
+    }
+}
+
+/// Adds the last output of a set-up's programs to an error.
+fn explained(error: Error, paper: &JobReportFiles) -> Error {
+    let detail = format!("{}: {}", error.detail(), paper.told());
+    Error::new(error.kind(), detail).caused_by(error)
 }
 
 /// Returns how many ranks are at the far end: half of them, rounded down.
@@ -223,11 +301,36 @@ fn far_ranks(ranks: u32) -> u32 {
 }
 
 /// Places half of the ranks at each end, the first ones at the near end.
-fn hosts(ends: &NetworkPair, ranks: u32) -> String {
-    let far = far_ranks(ranks);
-    match far {
-        0 => ends.near.address.to_string(),
-        _ => format!("{}:{},{}:{far}", ends.near.address, ranks - far, ends.far.address),
+fn hosts([near, far]: [IpAddr; 2], ranks: u32) -> String {
+    match far_ranks(ranks) {
+        0 => near.to_string(),
+        further => format!("{near}:{},{far}:{further}", ranks - further),
+    }
+}
+
+/// Waits until a process accepts commands at an end.
+fn ready(
+    mut process: NamespaceProcess,
+    from: &NetworkNamespace,
+    end: &NetworkEndpoint,
+) -> Result<NamespaceProcess> {
+    from.run(|| remote::wait_for(end.address, &mut process))??;
+    Ok(process)
+}
+
+/// Returns a command as one for a shell.
+fn remote_command(command: &Command) -> Result<String> {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    Ok(words.map(quoted_for_shell).collect::<Result<Vec<_>>>()?.join(" "))
+}
+
+/// Makes the times of one kernel's ranks count from the start of its first rank. Each kernel has a clock of its own;
+/// ranks of both leave `MPI_Init` together.
+fn count_from_start(reports: &mut [RankReport]) {
+    let start = reports.iter().map(|report| report.start_ns).min().unwrap_or_default();
+    for report in reports {
+        report.start_ns -= start;
+        report.end_ns = report.end_ns.saturating_sub(start);
     }
 }
 

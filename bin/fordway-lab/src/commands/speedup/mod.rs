@@ -4,12 +4,13 @@
 mod launch;
 mod remote;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_table, unknown_name};
-use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, WireSettings};
+use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, UserModeKernels, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
     JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
@@ -182,12 +183,14 @@ enum JobMessageMedium {
     Container(MachineContainer),
     /// Two networks, with a container in each that has half of the ranks.
     Containers(MachineContainer, NetworkPair),
+    /// Two kernels, each with half of the ranks.
+    Kernels(UserModeKernels),
 }
 
 impl JobMessageMedium {
     /// Returns whether the set-up also matters for a single rank, which sends no messages.
     fn changes_one_rank(&self) -> bool {
-        matches!(self, JobMessageMedium::Container(_))
+        matches!(self, JobMessageMedium::Container(_) | JobMessageMedium::Kernels(_))
     }
 }
 
@@ -221,10 +224,11 @@ enum PlannedMessageMedium {
     Networks(NetworkSetup),
     Container,
     Containers(NetworkSetup),
+    Kernels,
 }
 
 /// The set-ups that only `speedup` has, in addition to those of networks.
-const OWN: [&str; 3] = ["default", "shm", "two-containers"];
+const OWN: [&str; 4] = ["default", "shm", "two-containers", "two-kernels"];
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
 ///
@@ -253,6 +257,7 @@ fn asked_setup(name: &str) -> Result<PlannedJobSetup<'_>> {
         "loopback" => PlannedMessageMedium::Loopback,
         "container" => PlannedMessageMedium::Container,
         "two-containers" => PlannedMessageMedium::Containers(NetworkSetup::load("bare")?),
+        "two-kernels" => PlannedMessageMedium::Kernels,
         other => PlannedMessageMedium::Networks(load(other)?),
     };
     Ok(PlannedJobSetup { name, carrier, is_yielding })
@@ -312,16 +317,27 @@ fn start(asked: &PlannedJobSetup) -> Result<RunningJobSetup> {
             JobMessageMedium::Containers(MachineContainer::new()?, networks(setup)?),
             "Half of the ranks in each of two containers, whose networks are joined by a wire".to_owned(),
         ),
+        PlannedMessageMedium::Kernels => (
+            JobMessageMedium::Kernels(UserModeKernels::lay(&wire(), &this_program()?)?),
+            "Half of the ranks in each of two user-mode Linux kernels, whose networks are joined by a wire"
+                .to_owned(),
+        ),
     };
     Ok(RunningJobSetup { name: asked.name.to_owned(), description, carrier, is_yielding: asked.is_yielding })
 }
 
 fn networks(setup: &NetworkSetup) -> Result<NetworkPair> {
-    let fordway = std::env::current_exe()
-        .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
-    let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
-    NetworkPair::lay(setup, &wire, &fordway)
+    NetworkPair::lay(setup, &wire(), &this_program()?)
+}
+
+/// The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
+fn wire() -> WireSettings {
+    WireSettings { is_offloading: true, ..WireSettings::default() }
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe()
+        .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))
 }
 
 /// The name of the built-in table.

@@ -1,25 +1,28 @@
 //! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up. `enter`
-//! takes the place of ssh. It enters another network of this machine, or sends the command to a container, in which
-//! `accept` takes the place of the server. Only the two networks of the set-up reach the container.
+//! takes the place of ssh. It enters another network of this machine, or sends the command to a container or a kernel, in
+//! which `accept` takes the place of the server. Only the two networks of the set-up reach it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::{CommandExit, file_error};
 use fordway_netlab::NamespaceProcess;
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The port at which a container accepts commands. Addresses do not contain it, because the launcher takes a colon for
+/// The port at which a container or a kernel accepts commands. Addresses do not contain it, because the launcher takes a colon for
 /// the beginning of another agent.
 const PORT: u16 = 18_082;
-/// The maximum time to wait until a container accepts commands.
-const READY_WITHIN: Duration = Duration::from_secs(15);
+/// The maximum time to wait until a container or a kernel accepts commands.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// The time for an attempt: packets to a kernel that is booting are lost.
+const CONNECT_WITHIN: Duration = Duration::from_millis(200);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Runs the command that the launcher requests at `place`, which is a network of this machine or the address of a
@@ -55,17 +58,34 @@ fn shell(command: &OsStr) -> Command {
     shell
 }
 
-/// Sends the command to a container, and waits for its end.
+/// Sends the command to a container or a kernel, and prints its output until it ends.
 fn send(address: SocketAddr, command: &OsStr) -> Result<CommandExit> {
     let failed = |error| Error::new(ErrorKind::Unavailable, format!("asking {address}")).caused_by(error);
     let mut stream = TcpStream::connect(address).map_err(failed)?;
     stream.write_all(command.as_bytes()).and_then(|()| stream.shutdown(Shutdown::Write)).map_err(failed)?;
-    let mut success = [0];
-    // If the container ends, so does the connection.
-    stream.read_exact(&mut success).map_err(failed)?;
-    match success {
-        [1] => Ok(CommandExit::Ok),
-        _ => Err(Error::new(ErrorKind::Io, format!("the command at {address} failed"))),
+    match print_all_but_last(&mut stream, &mut std::io::stdout().lock()).map_err(failed)? {
+        Some(SUCCEEDED) => Ok(CommandExit::Ok),
+        Some(FAILED) => Err(Error::new(ErrorKind::Io, format!("the command at {address} failed"))),
+        // If the container or the kernel ends, so does the connection.
+        _ => Err(Error::new(ErrorKind::Unavailable, format!("the command at {address} was cut off"))),
+    }
+}
+
+/// The byte after the output of a command.
+const SUCCEEDED: u8 = 1;
+const FAILED: u8 = 0;
+
+/// Copies everything except the last byte, and returns that byte; `None` if there is none.
+fn print_all_but_last(from: &mut impl Read, to: &mut impl Write) -> std::io::Result<Option<u8>> {
+    let (mut last, mut piece) = (None, [0; 4096]);
+    loop {
+        let got = from.read(&mut piece)?;
+        let Some((newest, others)) = piece[..got].split_last() else { return Ok(last) };
+        if let Some(earlier) = last.replace(*newest) {
+            to.write_all(&[earlier])?;
+        }
+        to.write_all(others)?;
+        to.flush()?;
     }
 }
 
@@ -90,21 +110,29 @@ fn run(mut stream: TcpStream) {
     if stream.read_to_end(&mut command).is_err() || command.is_empty() {
         return;
     }
-    let ended = shell(&OsString::from_vec(command)).stdin(Stdio::null()).status();
+    let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
     // If the other side is gone, nobody needs the result.
-    let _ = stream.write_all(&[u8::from(ended.is_ok_and(|status| status.success()))]);
+    let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
+    // What the command left running may still have the connection.
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+/// Runs a command whose output goes to the connection.
+fn run_shell(command: &OsStr, stream: &TcpStream) -> std::io::Result<ExitStatus> {
+    let output = || stream.try_clone().map(OwnedFd::from).map(Stdio::from);
+    shell(command).stdin(Stdio::null()).stdout(output()?).stderr(output()?).status()
 }
 
 /// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if it ended, `Timeout`.
 pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Result<()> {
     let address = SocketAddr::new(address, PORT);
     let since = Instant::now();
-    while TcpStream::connect_timeout(&address, READY_WITHIN).is_err() {
+    while TcpStream::connect_timeout(&address, CONNECT_WITHIN).is_err() {
         if let Some(status) = process.ended()? {
-            return Err(Error::new(ErrorKind::Unavailable, format!("the far container ended: {status}")));
+            return Err(Error::new(ErrorKind::Unavailable, format!("the far end stopped: {status}")));
         }
         if since.elapsed() > READY_WITHIN {
-            let detail = format!("the far container does not respond after {READY_WITHIN:?}");
+            let detail = format!("the far end does not respond after {READY_WITHIN:?}");
             return Err(Error::new(ErrorKind::Timeout, detail));
         }
         std::thread::sleep(POLL);
