@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fordway_machine::doctor::DoctorVerdict::{CannotSee, Costs, Ok as Fine};
-use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, SystemTree, examine};
+use fordway_machine::doctor::{DoctorFinding, DoctorVerdict, SystemTree, examine, processors};
 use tempfile::TempDir;
 
 /// A machine with two sockets: processors 0 and 2 are on NUMA node 0, and 1 and 3 on NUMA node 1. The process may use
@@ -200,4 +200,49 @@ fn a_node_of_absurd_size_is_examined_soon() {
     let begun = Instant::now();
     examine(&SystemTree::at(node.0.path()));
     assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
+}
+
+/// Guests of many processors list 128 processors as allowed, of which four are online.
+#[test]
+fn processors_that_are_not_online_cannot_be_used() {
+    let status = (STATUS, "Cpus_allowed_list:\t0-127\nMems_allowed_list:\t0-1\n");
+    let quota = format!("{JOB}/cpu.max");
+    holds(&[status, (&quota, "400000 100000\n")], "cpu-quota", Fine, "which is all 4 processors");
+    holds(&[status, (&quota, "300000 100000\n")], "cpu-quota", Costs, "on 4 processors");
+    let node = AlteredNode::new(&[status]);
+    for cpu in 0..4 {
+        node.write(
+            &format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"),
+            &format!("{cpu}\n"),
+        );
+    }
+    assert_eq!(node.finding("smt").verdict, Fine);
+    assert_eq!(processors(&SystemTree::at(node.0.path())).unwrap(), [0, 1, 2, 3]);
+    let offline = AlteredNode::new(&[(STATUS, "Cpus_allowed_list:\t6-7\n")]);
+    assert_eq!(offline.finding("governor").verdict, CannotSee);
+}
+
+/// A processor has a file that the others lack, or a file that is not a number.
+#[test]
+fn files_of_some_processors_or_without_a_number_are_unknown() {
+    let count = |cpu: usize| format!("sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count");
+    holds(
+        &[(&count(1), "5\n")],
+        "heat",
+        CannotSee,
+        "cpu0/thermal_throttle/core_throttle_count: there is no such file",
+    );
+    holds(&[(&count(0), "a lot\n")], "heat", CannotSee, "is not understood");
+}
+
+#[test]
+fn empty_and_odd_files_are_not_ok() {
+    holds(&[("sys/devices/system/node/online", "\n")], "numa", CannotSee, "/sys/devices/system/node/online");
+    holds(&[("sys/devices/system/node/online", "\n")], "zone-reclaim", CannotSee, "cannot be read");
+    let lists = [0, 1].map(|node| format!("sys/devices/system/node/node{node}/cpulist"));
+    holds(&[(&lists[0], ""), (&lists[1], "")], "numa", CannotSee, "none of the 2 NUMA nodes");
+    holds(&[("sys/devices/system/cpu/online", "\n")], "pinning", CannotSee, "/sys/devices/system/cpu/online");
+    holds(&[("sys/devices/system/cpu/online", "\n")], "queues", CannotSee, "/sys/devices/system/cpu/online");
+    holds(&[("proc/stat", "cpu 100 5\n")], "steal", CannotSee, "is not understood");
+    holds(&[("proc/pressure/cpu", "some avg10=nan avg60=nan\n")], "pressure", CannotSee, "is not understood");
 }

@@ -35,7 +35,7 @@ impl JobSize {
         let kib =
             value_of(&info, "MemTotal").and_then(|text| text.trim_end_matches(" kB").parse::<u64>().ok());
         let kib = kib.ok_or_else(|| UnreadableFile::unknown("proc/meminfo", "no MemTotal, which"))?;
-        Ok(JobSize { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib * 9 / 10 / 1024 })
+        Ok(JobSize { nodes, processors: checks::allowed(tree)?.len(), memory_mib: kib / 1024 * 9 / 10 })
     }
 }
 

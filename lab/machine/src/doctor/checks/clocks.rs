@@ -50,14 +50,18 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Creates the finding for a node on which no processor has `file`. In a guest, the host controls the clock.
+/// Creates the finding for a node on which no usable processor has `file`, or not with a number. In a guest, the host
+/// controls the clock.
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(
             "the host chooses the clock frequency, not the guest",
             "ask the provider",
         )),
-        _ => Err(tree.read(&format!("{PROCESSORS}0{file}")).expect_err("it did not exist a moment ago")),
+        _ => {
+            let path = format!("{PROCESSORS}{}{file}", allowed(tree)?[0]);
+            Err(tree.read(&path).map_or_else(|unseen| unseen, |text| UnreadableFile::unknown(&path, &text)))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroup`]
 //! finds the groups of cgroups version 1, of version 2, and of hybrid set-ups.
 
+use std::collections::HashSet;
+
 use super::Answer;
 use super::processors::allowed;
 use crate::doctor::FindingDraft;
@@ -118,6 +120,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
 /// Checks whether this process has its processors to itself.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
+    let isolated: HashSet<usize> = isolated.into_iter().collect();
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
         return Ok(FindingDraft::ok("its processors are isolated from the scheduler"));
     }

@@ -21,7 +21,11 @@ pub(super) struct UsableNumaNodes {
 impl UsableNumaNodes {
     /// Determines the nodes. Cost: reads one file for each node.
     pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
-        let mut all = listed(&tree.read(NODES)?);
+        let text = tree.read(NODES)?;
+        let mut all = listed(&text);
+        if all.is_empty() {
+            return Err(UnreadableFile::unknown(NODES, &text));
+        }
         all.truncate(MAX_NODES);
         let mine: std::collections::HashSet<usize> = allowed(tree)?.into_iter().collect();
         let is_used = |node: &usize| {
@@ -53,7 +57,11 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
             ),
             "allow memory of the processors' own node: srun --mem-bind=local, cpuset.mems of the group",
         ),
-        (all, ..=1) => FindingDraft::ok(format!("kept to one of {all} NUMA nodes")),
+        (all, 0) => FindingDraft::cannot_see(
+            format!("none of the {all} NUMA nodes lists a processor that this process may use"),
+            "see lscpu and numactl --show",
+        ),
+        (all, 1) => FindingDraft::ok(format!("kept to one of {all} NUMA nodes")),
         (all, used) => FindingDraft::costs(
             format!(
                 "spread over {used} of {all} NUMA nodes: access to another node's memory is slower, and the memory \
@@ -67,7 +75,7 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
 /// Checks whether the kernel reclaims pages on the local node before it allocates memory on another node.
 pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
     let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
-    let nodes = listed(&tree.read(NODES)?).len();
+    let nodes = UsableNumaNodes::of(tree)?.all.len();
     Ok(match (mode.as_str(), nodes) {
         ("0", _) => FindingDraft::ok("off: a full NUMA node allocates memory on the other nodes"),
         (_, 0..=1) => FindingDraft::ok("there is one NUMA node, so it has no effect"),

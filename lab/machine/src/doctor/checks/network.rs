@@ -3,8 +3,9 @@
 
 use super::Answer;
 use super::memory::UsableNumaNodes;
+use super::processors::online;
 use crate::doctor::FindingDraft;
-use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown};
+use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
 /// Richter's minimum link speed, in Mbit/s.
 const SPEED_LEAST: i64 = 10_000;
@@ -179,7 +180,7 @@ pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
     let directory = format!("sys/class/net/{name}/queues");
     let names = tree.names(&directory)?;
     let receiving: Vec<_> = names.iter().filter(|queue| queue.starts_with("rx-")).collect();
-    let cpus = listed(&tree.read("sys/devices/system/cpu/online")?).len();
+    let cpus = online(tree)?.len();
     let is_steered = receiving.iter().any(|queue| {
         let mask = tree.read(&format!("{directory}/{queue}/rps_cpus"));
         mask.is_ok_and(|mask| mask.chars().any(|c| c.is_ascii_hexdigit() && c != '0'))
@@ -238,7 +239,7 @@ const INTERRUPTS_ENOUGH: u64 = 1000;
 
 pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
     let device = tree.link(&format!("sys/class/net/{name}/device"))?;
-    let cpus = listed(&tree.read("sys/devices/system/cpu/online")?).len();
+    let cpus = online(tree)?.len();
     let counts = counted(&tree.read(INTERRUPTS)?, name, &device);
     let total: u64 = counts.iter().sum();
     if total < INTERRUPTS_ENOUGH || cpus < 2 {

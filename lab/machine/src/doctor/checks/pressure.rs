@@ -40,7 +40,8 @@ fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &s
     let path = format!("proc/pressure/{resource}");
     let text = tree.read(&path)?;
     let average = text.split_whitespace().find_map(|field| field.strip_prefix("avg60="));
-    let share: Option<f64> = average.and_then(|value| value.parse().ok());
+    let share: Option<f64> =
+        average.and_then(|value| value.parse().ok()).filter(|share: &f64| share.is_finite());
     let share = share.ok_or_else(|| UnreadableFile::unknown(&path, &text))?;
     let so = format!("during {share:.1} % of the last minute some task {what}");
     let said = if share >= limit { FindingDraft::costs(so, advice) } else { FindingDraft::ok(so) };

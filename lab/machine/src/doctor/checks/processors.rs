@@ -23,14 +23,32 @@ pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     Some(flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
-/// Returns the processors that this process may use.
+/// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every processor
+/// that the kernel provides for, such as 128 in a guest with 4; processors that are not online cannot be used.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
-    let list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
+    let mut list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
+    if list.is_empty() {
+        return Err(UnreadableFile::unknown(STATUS, "no Cpus_allowed_list, which"));
+    }
+    if let Ok(online) = online(tree) {
+        let online: HashSet<usize> = online.into_iter().collect();
+        list.retain(|cpu| online.contains(cpu));
+    }
     match list.is_empty() {
-        true => Err(UnreadableFile::unknown(STATUS, "no Cpus_allowed_list, which")),
+        true => Err(UnreadableFile::unknown(
+            STATUS,
+            "a Cpus_allowed_list without processors that are online, which",
+        )),
         false => Ok(list),
     }
+}
+
+/// Returns the processors that are online.
+pub(super) fn online(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
+    let text = tree.read(ONLINE)?;
+    let list = listed(&text);
+    if list.is_empty() { Err(UnreadableFile::unknown(ONLINE, &text)) } else { Ok(list) }
 }
 
 /// Checks the share of time taken by other guests or by the host since boot.
@@ -40,6 +58,9 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
     // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
     let ticks: Vec<f64> = line.split_whitespace().take(8).filter_map(|tick| tick.parse().ok()).collect();
     let [.., stolen] = ticks[..] else { return Err(UnreadableFile::unknown(STAT, line)) };
+    if ticks.len() < 8 || !ticks.iter().all(|tick| tick.is_finite()) {
+        return Err(UnreadableFile::unknown(STAT, line));
+    }
     let share = 100.0 * stolen / ticks.iter().sum::<f64>().max(1.0);
     let said = match is_guest(tree) {
         Some(false) => FindingDraft::ok("no hypervisor, so no time is stolen"),
@@ -83,7 +104,7 @@ pub(super) fn nesting(tree: &SystemTree) -> Answer {
 }
 
 pub(super) fn pinning(tree: &SystemTree) -> Answer {
-    let (mine, all) = (allowed(tree)?.len(), listed(&tree.read(ONLINE)?).len());
+    let (mine, all) = (allowed(tree)?.len(), online(tree)?.len());
     Ok(match mine < all {
         true => FindingDraft::ok(format!("kept to {mine} of {all} processors")),
         false => FindingDraft::costs(
