@@ -7,6 +7,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use rustls::{ClientConnection, StreamOwned};
 
 use super::Timeouts;
+use super::connector::certificate_refusal;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
 use super::proxy::ProxyRequestRewriter;
@@ -587,6 +588,10 @@ pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
     }
     match error.kind() {
         _ if is_stop(&error) => Error::new(ErrorKind::Interrupted, format!("a signal arrived while {doing}")),
+        // Under TLS 1.3, the server checks the certificate after the client's handshake has ended.
+        io::ErrorKind::InvalidData if certificate_refusal(&error).is_some() => {
+            certificate_refusal(&error).unwrap_or_else(|| ErrorKind::Internal.into()).caused_by(error)
+        }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
         _ if is_reset(&error) => {
             Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))

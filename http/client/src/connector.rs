@@ -297,6 +297,9 @@ impl TlsConnector {
         let config = self.config()?;
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
+            if let Some(refused) = certificate_refusal(&error) {
+                return refused.caused_by(error);
+            }
             let detail = format!("no TLS session with {origin}{}", in_words(&error));
             let is_for_good = matches!(
                 of_rustls(&error),
@@ -442,6 +445,30 @@ impl ServerCertVerifier for UncheckedServer {
 
 fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
+}
+
+/// Returns the error if the server has refused the client's certificate, or the lack of one. Another attempt would not
+/// help.
+pub(super) fn certificate_refusal(error: &std::io::Error) -> Option<Error> {
+    use rustls::AlertDescription as Alert;
+    let Some(rustls::Error::AlertReceived(alert)) = of_rustls(error) else { return None };
+    let why = match alert {
+        Alert::CertificateRequired => {
+            "the server requires a client certificate; name one in X509_USER_PROXY, or in X509_USER_CERT and X509_USER_KEY"
+        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::UnknownCA
+        | Alert::AccessDenied => {
+            "the server does not accept the client certificate; check that it has not expired, and that the server trusts \
+             its authority"
+        }
+        _ => return None,
+    };
+    Some(Error::new(ErrorKind::AccessDenied, why))
 }
 
 /// Returns an explanation, for the administrators on both sides, if this is one of the most common failures; otherwise,

@@ -15,7 +15,8 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, ServerConfig, ServerConnection, SignatureScheme, StreamOwned,
+    CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, ServerConnection,
+    SignatureScheme, StreamOwned, SupportedProtocolVersion,
 };
 use tempfile::TempDir;
 
@@ -24,6 +25,47 @@ use crate::scripted::read_head;
 /// Requests a client certificate; accepts any certificate, and clients without one.
 #[derive(Debug)]
 struct Curious;
+
+/// Requires a client certificate, and accepts none.
+#[derive(Debug)]
+struct Strict;
+
+impl ClientCertVerifier for Strict {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Err(CertificateError::Expired.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Curious.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Curious.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        Curious.supported_verify_schemes()
+    }
+}
 
 impl ClientCertVerifier for Curious {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -80,14 +122,7 @@ struct TlsServer {
 
 /// Starts a server that responds to one request.
 fn serve(answer: String) -> TlsServer {
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(Arc::new(Curious))
-        .with_single_cert(vec![made.cert.der().clone()], secret)
-        .unwrap();
+    let (config, certificate) = identified(rustls::DEFAULT_VERSIONS, Arc::new(Curious));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/file", listener.local_addr().unwrap());
     let thread = std::thread::spawn(move || {
@@ -101,7 +136,37 @@ fn serve(answer: String) -> TlsServer {
             chain: chain.iter().cloned().map(CertificateDer::into_owned).collect(),
         }
     });
-    TlsServer { url, certificate: made.cert.pem(), thread }
+    TlsServer { url, certificate, thread }
+}
+
+/// Returns the settings of a server, and its certificate.
+fn identified(
+    versions: &[&'static SupportedProtocolVersion],
+    clients: Arc<dyn ClientCertVerifier>,
+) -> (ServerConfig, String) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let secret = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(vec![made.cert.der().clone()], secret)
+        .unwrap();
+    (config, made.cert.pem())
+}
+
+/// Starts a server that refuses one client in the handshake; it then waits until the client has left.
+fn refuse(version: &'static SupportedProtocolVersion) -> (String, String, JoinHandle<()>) {
+    let (config, certificate) = identified(&[version], Arc::new(Strict));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/file", listener.local_addr().unwrap());
+    let thread = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut handshake = ServerConnection::new(Arc::new(config)).unwrap();
+        while handshake.complete_io(&mut socket).is_ok() {}
+        let _end_of_connection = std::io::copy(&mut socket, &mut std::io::sink());
+    });
+    (url, certificate, thread)
 }
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
@@ -183,6 +248,32 @@ fn keys_that_others_can_read_are_not_used() {
     assert!(error.to_string().contains("chmod 600"), "{error}");
     RemoteFile::open(&session(roots, SessionCredentials::none()), &server.url).unwrap();
     assert_eq!(server.thread.join().unwrap().chain, []);
+}
+
+/// Under TLS 1.3, the client learns of this only when it receives the response.
+#[test]
+fn a_server_that_does_not_accept_the_certificate_is_no_passing_failure() {
+    for (version, has_certificate, words) in [
+        (&rustls::version::TLS12, true, "does not accept the client certificate"),
+        (&rustls::version::TLS13, true, "does not accept the client certificate"),
+        (&rustls::version::TLS13, false, "requires a client certificate"),
+    ] {
+        let (url, certificate, thread) = refuse(version);
+        let dir = TempDir::new().unwrap();
+        std::fs::write(dir.path().join("ca.pem"), certificate).unwrap();
+        let (path, _) = proxy(&dir, 0o600);
+        let none = SessionCredentials::none();
+        let who = if has_certificate { none.with_certificate(&path, &path) } else { none };
+        let session = HttpSession::new(SessionOptions {
+            tls_roots: TlsRoots::File(dir.path().join("ca.pem")),
+            credentials: who,
+            ..SessionOptions::default()
+        });
+        let error = RemoteFile::open(&Arc::new(session), &url).err().expect("an error");
+        assert_eq!((error.kind(), error.tries()), (ErrorKind::AccessDenied, 1), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        thread.join().unwrap();
+    }
 }
 
 #[test]
