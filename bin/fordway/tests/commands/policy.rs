@@ -49,7 +49,7 @@ fn a_role_is_not_the_user_of_its_name() {
     let readers = r#""Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::role/readers"}"#;
     let policy = POLICY.replace(everybody, readers);
     let policy = policy.replace("IpAddress", "StringEquals").replace("aws:SourceIp", "aws:userid");
-    rig.write("policy.json", &policy.replace("10.0.0.0/8", "readers:night"));
+    rig.write("policy.json", policy.replace("10.0.0.0/8", "readers:night"));
     let words = ["policy", "explain", "s3://bkt/k", "--action", "GetObject", "--file", "DIR/policy.json"];
     let explain = |more: &[&str]| rig.run(&[&words[..], more].concat());
     let session = ["--with", "aws:userid=readers:night"];
