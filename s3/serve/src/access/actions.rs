@@ -108,8 +108,8 @@ const BY_HEADER: &[(&str, &str)] = &[
 /// The operations that create the objects that these headers describe.
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
-/// The operations that can require an ETag. The response reveals whether the object has this ETag, so the caller must
-/// be allowed to read the object (Conditional writes, Conditional deletes, S3 user guide).
+/// The operations that can require or exclude an ETag. The response reveals whether the object has this ETag, so the
+/// caller must be allowed to read the object (Conditional writes, Conditional deletes, S3 user guide).
 const CONDITIONAL: [&str; 5] =
     ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
 
@@ -285,6 +285,13 @@ mod tests {
             [on("DeleteObject", "to"), on("BypassGovernanceRetention", "to")]
         );
         assert_eq!(actions("DeleteObject", (BYPASS, "false")), [on("DeleteObject", "to")]);
+        for header in ["if-match", "if-none-match"] {
+            assert_eq!(
+                actions("PutObject", (header, "\"tag\"")),
+                [on("PutObject", "to"), on("GetObject", "to")]
+            );
+            assert_eq!(actions("PutObject", (header, "*")), [on("PutObject", "to")]);
+        }
     }
 
     #[test]

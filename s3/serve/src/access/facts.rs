@@ -93,11 +93,11 @@ impl<'r> PolicyRequestContext<'r> {
         self.stated.is_none() && ["PutObjectRetention", "PutObjectLegalHold"].contains(&operation)
     }
 
-    /// Returns whether the request states an ETag that the object must have.
+    /// Returns whether the request states an ETag that the object must have, or must not have.
     pub(super) fn names_etag(&self) -> bool {
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == IF_MATCH);
         let tag = stated.map(|(_, tag)| tag.as_str()).or_else(|| self.header("if-match"));
-        tag.is_some_and(|tag| tag.trim() != "*")
+        tag.into_iter().chain(self.header("if-none-match")).any(|tag| tag.trim() != "*")
     }
 
     /// Returns whether a copy takes its tags from the request rather than from its source.
