@@ -36,7 +36,7 @@ pub(crate) struct ProviderEntry {
     /// The algorithms that tokens may be signed with; all supported ones if empty.
     #[serde(default)]
     algorithms: Vec<String>,
-    /// Hosts apart from the issuer's that may hold the keys.
+    /// Hosts apart from the issuer's that may hold the keys, with the port unless it is 443.
     #[serde(default)]
     hosts: Vec<String>,
     /// The authorities that sign the provider's certificate, in PEM; the system's without it.
@@ -116,7 +116,9 @@ impl ProviderEntry {
         let parse = |url| Origin::parse(url).map(|(origin, _)| origin);
         let parse = |url| parse(url).map_err(|error| error.detail().to_owned());
         let (keys, issuer) = (parse(url)?, parse(&self.issuer)?);
-        let is_named = keys.tls && keys.port == 443 && self.hosts.contains(&keys.host);
+        // The authority has a port only if that is not 443.
+        let is_named = |host: &String| host.eq_ignore_ascii_case(&keys.authority());
+        let is_named = keys.tls && self.hosts.iter().any(is_named);
         match keys == issuer || is_named {
             true => Ok(()),
             false => Err(format!("the keys are at {keys}, which hosts does not name")),
@@ -324,9 +326,12 @@ mod tests {
 
     #[test]
     fn keys_are_at_the_issuer_or_at_a_named_host() {
-        let entry: ProviderEntry =
-            toml::from_str("issuer='https://i.example/x'\naudience=['a']\nhosts=['keys.example']").unwrap();
-        for good in ["https://i.example/jwks", "https://keys.example/jwks"] {
+        let entry: ProviderEntry = toml::from_str(
+            "issuer='https://i.example/x'\naudience=['a']\nhosts=['Keys.example', '10.0.0.1:6443']",
+        )
+        .unwrap();
+        for good in ["https://i.example/jwks", "https://keys.example:443/jwks", "https://10.0.0.1:6443/jwks"]
+        {
             entry.check_place(good).unwrap();
         }
         for bad in [
@@ -334,6 +339,10 @@ mod tests {
             "https://i.example:8443/jwks",
             "https://other.example/",
             "http://keys.example/",
+            "http://keys.example:443/",
+            "https://keys.example:6443/",
+            "https://10.0.0.1/",
+            "http://10.0.0.1:6443/",
             "file:///x",
         ] {
             assert!(entry.check_place(bad).is_err(), "{bad}");
