@@ -260,6 +260,10 @@ def test_damaged_and_foreign_runs_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "cannot be read" in refused(capsys, "advise", "--machine", str(one), "--sizes", "1B")
     (two / "operations.arrow").unlink()
     assert "cannot be read" in refused(capsys, "advise", "--machine", str(two), "--sizes", "1B")
+    three = write_machine(tmp_path / "three.run", LANES, rounds=1, change=lambda info: info.update(phases=[]))
+    assert "of its own lanes and phases" in refused(
+        capsys, "advise", "--machine", str(three), "--sizes", "1B"
+    )
     (two / "run.json").write_text('{"schema": "fordway.run"}')
     assert "lacks" in refused(capsys, "advise", "--machine", str(two), "--sizes", "1B")
     assert "is missing" in refused(capsys, "advise", "--machine", str(tmp_path), "--sizes", "1B")

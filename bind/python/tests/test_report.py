@@ -2,12 +2,16 @@
 
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from sample_run import LANES, PHASES, write_sample_run
 
+from fordway.diff import cli as diff_cli
 from fordway.report import cli, figures, physics, runfile, units
 
 
@@ -203,7 +207,7 @@ class EditedRun:
     [
         ({"bytes_per_s": 25_843_308 * 2.0**20}, "25,843,308 MiB/s is faster than any memory"),
         ({"client_cpu_ns_per_op": 3e9, "ops_per_s": 1.0}, "3.00 processors were busy on a machine of 2"),
-        ({"latency": dict.fromkeys(physics.QUANTILES, 5) | {"p50_ns": 9}}, "are not in order"),
+        ({"latency": dict.fromkeys([*physics.QUANTILES, "mean_ns"], 5) | {"p50_ns": 9}}, "are not in order"),
     ],
 )
 def test_figures_that_cannot_be_stop_the_page(
@@ -217,3 +221,83 @@ def test_figures_that_cannot_be_stop_the_page(
     assert cli.main([str(run)]) == 1
     assert problem in capsys.readouterr().err
     assert not run.with_suffix(".html").exists()
+
+
+def changed_json(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes the `run.json` of `run`."""
+    info = json.loads((run / "run.json").read_text())
+    change(info)
+    (run / "run.json").write_text(json.dumps(info))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda info: info.update(warnings=None), "warnings is not a list"),
+        (lambda info: info.update(parameters=[]), "parameters is not an object"),
+        (lambda info: info.update(elapsed_ns=10**400), "elapsed_ns is not a number"),
+        (lambda info: info.update(started=5), "started is not text"),
+        (lambda info: info.update(schema_version="1"), "schema_version is not a whole number"),
+        (lambda info: info["machine"].pop("cpus"), "machine.cpus is missing"),
+        (lambda info: info.update(lanes=[]), "lanes is empty"),
+        (lambda info: info["lanes"].append("x"), "lanes[3] is not an object"),
+        (lambda info: info["summaries"][2].update(ops_per_s="9"), "summaries[2].ops_per_s is not a number"),
+        (lambda info: info["summaries"][2].update(errors=-1), "summaries[2].errors is not a whole number"),
+        (lambda info: info["summaries"][2]["limit"].pop("name"), "summaries[2].limit.name is missing"),
+        (lambda info: info.update(conditions=[]), "it is not an object"),
+        (lambda info: info.update(elapsed_ns=float("nan")), "NaN is not JSON"),
+    ],
+)
+def test_a_run_of_another_form_is_refused_by_the_name_of_the_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    changed_json(run, change)
+    for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
+        assert command([str(run)]) in (1, 2)
+        assert said in capsys.readouterr().err
+
+
+def test_json_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    (run / "run.json").write_text("[" * 100_000)
+    assert cli.main([str(run)]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("duration_ns", pa.array(["x"]), "values that no run has"),
+        ("duration_ns", pa.array([-5]), "values that no run has"),
+        ("duration_ns", pa.array([float("nan")]), "values that no run has"),
+        ("duration_ns", pa.array([None], pa.uint64()), "has gaps"),
+        ("ok", pa.array([1]), "values that no run has"),
+        ("ok", pa.array([None], pa.bool_()), "has gaps"),
+        ("lane", pa.array([1]), "values that no run has"),
+    ],
+)
+def test_columns_that_no_run_has_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, values: pa.Array, said: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    path = run / "operations.arrow"
+    with pa.OSFile(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    at = table.schema.get_field_index(column)
+    table = table.set_column(at, column, pa.concat_arrays([values] * table.num_rows))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
+        assert command([str(run)]) in (1, 2)
+        assert f"the column {column} " in (err := capsys.readouterr().err)
+        assert said in err
+
+
+def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path: Path) -> None:
+    name = "a$b_{c$"
+    run = write_sample_run(tmp_path / "x.run", {"posix": "files", name: "a service"})
+    assert cli.main([str(run)]) == 0
+    page = (tmp_path / "x.html").read_text()
+    assert name in page
+    assert "mathdefault" not in page

@@ -61,6 +61,8 @@ STYLE = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
+    # Names of lanes are not formulas, even if they contain a dollar sign.
+    "text.parse_math": False,
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": GRID,

@@ -21,7 +21,7 @@ def entries(run: Run) -> list[dict[str, Any]]:
     """Returns the paths to draw, at the requested sizes or else at the sizes that the run printed."""
     if run.ledger is None:
         return []
-    sizes = run.sizes_bytes or run.info["parameters"]["printed_bytes"]
+    sizes = run.sizes_bytes or run.info["parameters"].get("printed_bytes") or ()
     return [entry for entry in run.ledger["entries"] if entry["size_bytes"] in sizes and entry["parts"]]
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from fordway.report import shape
 from fordway.report.likwid import Counted
 
 SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
 """Newest version that this reader supports."""
-
-FIELDS = ("kind", "command", "machine", "parameters", "lanes", "phases", "summaries")
-"""Fields of every run. A file without them is incomplete, or not a run."""
 
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """Columns of `operations.arrow` that the figures need. Other columns are not read into memory."""
@@ -113,28 +112,53 @@ def read_run(directory: Path) -> Run:
 
 def _read_ledger(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        ledger = read_json(path)
+    except FileNotFoundError as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
+    problem = shape.problem(ledger, shape.LEDGER)
+    if problem:
+        raise RunFileError(
+            f"{path} is not a valid ledger: {problem}; it was changed or damaged, measure again"
+        )
+    return ledger
 
 
 def read_info(directory: Path) -> dict[str, Any]:
     """Returns the `run.json` of the run in `directory`. Raises `RunFileError`."""
     path = directory / "run.json"
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
+        info = read_json(path)
     except FileNotFoundError as error:
         raise RunFileError(f"{path} is missing: give the directory of a run") from error
-    except (OSError, ValueError) as error:
-        raise RunFileError(f"{path} cannot be read: {error}") from error
     if not isinstance(info, dict) or info.get("schema") != SCHEMA:
         raise RunFileError(f"{path} is not a run: its `schema` is not {SCHEMA!r}")
-    if info.get("schema_version", 0) > SCHEMA_VERSION:
-        raise RunFileError(f"{path} has version {info['schema_version']}: install a newer fordway to read it")
-    missing = [name for name in FIELDS if name not in info]
+    version = info.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise RunFileError(f"{path} has version {version}: install a newer fordway to read it")
+    missing = [name for name in shape.RUN if name not in info]
     if missing:
         raise RunFileError(f"{path} lacks {', '.join(missing)}: it is not a complete run; measure again")
+    form = shape.RUN | {"schema_version": int}
+    problem = shape.problem(info, form) or shape.problem(info.get("conditions"), shape.Or(shape.CONDITIONS))
+    if not problem and not info["lanes"]:
+        problem = "lanes is empty"
+    if problem:
+        raise RunFileError(f"{path} is not a valid run: {problem}; it was changed or damaged, measure again")
     return info
+
+
+def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
+    """Returns the JSON in `path`. Raises `FileNotFoundError` and `RunFileError`."""
+
+    def refuse(name: str) -> float:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFileError(f"{path} cannot be read: {error}") from error
 
 
 def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
@@ -144,12 +168,31 @@ def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
     try:
         with pa.OSFile(str(path)) as source:
             table = pa.ipc.open_file(source).read_all().select(columns)
+            _check_columns(path, table)
             for name in {"lane", "phase"} & set(columns):
                 at = table.schema.get_field_index(name)
                 table = table.set_column(at, name, table[name].dictionary_encode())
             return table.to_pandas()
-    except (OSError, pa.ArrowInvalid, KeyError) as error:
+    except (OSError, pa.ArrowException, KeyError) as error:
         raise RunFileError(f"{path} cannot be read: {error}") from error
+
+
+def _check_columns(path: Path, table: pa.Table) -> None:
+    """Raises `RunFileError` if a column has another type than in the format, a gap or a number below 0."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if name in ("lane", "phase"):
+            is_right = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        elif name == "ok":
+            is_right = pa.types.is_boolean(kind)
+        else:
+            is_right = pa.types.is_integer(kind) or pa.types.is_floating(kind) or name == "intended_ns"
+        lowest = pc.min(column).as_py() if is_right and name not in ("lane", "phase", "ok") else None
+        is_finite = not pa.types.is_floating(kind) or pc.all(pc.is_finite(column)).as_py() is not False
+        if not is_right or not is_finite or (lowest is not None and lowest < 0):
+            raise RunFileError(f"{path}: the column {name} has values that no run has; measure again")
+        if column.null_count and name != "intended_ns":
+            raise RunFileError(f"{path}: the column {name} has gaps; measure again")
 
 
 def _read_operations(path: Path) -> pd.DataFrame:
@@ -160,4 +203,5 @@ def _read_operations(path: Path) -> pd.DataFrame:
 def _from_intended(rows: pd.DataFrame) -> pd.DataFrame:
     late_ns = rows["start_ns"] - rows["intended_ns"].astype("float64")
     rows = rows.drop(columns=["start_ns", "intended_ns"])
-    return rows.assign(duration_ns=rows["duration_ns"] + late_ns.fillna(0))
+    # As in histograms, a time of 0, shorter than a tick of the clock, counts as 1 ns.
+    return rows.assign(duration_ns=(rows["duration_ns"] + late_ns.fillna(0)).clip(lower=1))

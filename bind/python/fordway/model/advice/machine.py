@@ -63,6 +63,8 @@ def read(paths: list[Path]) -> Machine:
     operations = pd.concat(parts, ignore_index=True)
     lanes = _in_order(infos, operations, "lane", lambda info: [lane["name"] for lane in info["lanes"]])
     phases = _in_order(infos, operations, "phase", lambda info: info["phases"])
+    if not lanes or not phases:
+        raise DataError(f"{paths[0]} has no operations of its own lanes and phases: measure again")
     return Machine(infos, lanes, phases, operations, notes)
 
 
@@ -75,14 +77,16 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
     if info["kind"] != "compare":
         raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
+    if not rows["ok"].any():
+        raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
+    # As in histograms, a time of 0, shorter than a tick of the clock, counts as 1 ns.
+    rows["duration_ns"] = rows["duration_ns"].astype("float64").clip(lower=1)
     rows = _with_objects(path, _with_shares(path, rows), notes)
     failed = int((~rows["ok"]).sum())
     if failed:
         notes.append(f"{path.name}: {failed} operation(s) failed and are left out")
     rows = rows[rows["ok"]]
-    if rows.empty:
-        raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     return rows.drop(columns=["ok", "duration_ns"])
 
 
@@ -91,11 +95,12 @@ def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     blocks = runfile.read_table(path / "blocks.arrow", BLOCK_COLUMNS)
     keys = BLOCK_COLUMNS[:3]
     blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
+    blocks["elapsed_ns"] = blocks["elapsed_ns"].clip(lower=1)
     rows = rows.merge(blocks, on=keys, how="left")
     if rows["elapsed_ns"].isna().any():
         raise DataError(f"{path}: blocks.arrow and operations.arrow belong to different runs: measure again")
     whole_ns = rows.groupby(keys, sort=False)["duration_ns"].transform("sum")
-    share = rows["duration_ns"] / whole_ns.where(whole_ns > 0, 1)
+    share = rows["duration_ns"] / whole_ns
     return rows.assign(time_us=share * rows["elapsed_ns"] / 1e3).drop(columns="elapsed_ns")
 
 

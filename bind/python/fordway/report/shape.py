@@ -1,0 +1,141 @@
+"""Checks that the JSON of a run has the form that the readers rely on (`docs/reference/run-file.md`).
+
+A file that another program wrote, or that was edited or damaged, then fails with the name of the field.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+NUMBER_MAX = 1e30
+"""Limit of all numbers; no time in ns and no size in bytes is near it."""
+
+
+@dataclass(frozen=True)
+class Or:
+    """A form, or null."""
+
+    form: Any
+
+
+NUMBER = float
+"""An integer or a finite number."""
+
+LATENCY = dict.fromkeys(("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"), NUMBER)
+INTERVAL = dict.fromkeys(("value", "low", "high", "confidence"), NUMBER)
+LOAD = {
+    "rate_asked_per_s": Or(NUMBER),
+    "connections": int,
+    "streams": int,
+    "skipped": int,
+    "first_byte": Or(LATENCY),
+    "lateness": Or(LATENCY),
+    "header_sent_bytes_per_op": Or(NUMBER),
+    "header_received_bytes_per_op": Or(NUMBER),
+    "reconnects": int,
+    "tcp": Or({"rtt_us": NUMBER}),
+    "client": Or(dict),
+    "server": Or({"rss_bytes": NUMBER}),
+}
+SUMMARY = {
+    "lane": str,
+    "phase": str,
+    "operations": int,
+    "errors": int,
+    "bytes": NUMBER,
+    "ops_per_s": Or(NUMBER),
+    "bytes_per_s": Or(NUMBER),
+    "latency": Or(LATENCY),
+    "client_cpu_ns_per_op": Or(NUMBER),
+    "server_cpu_ns_per_op": Or(NUMBER),
+    "ratio": Or({"to": str, "verdict": str, "interval": Or(INTERVAL)}),
+    "limit": {"name": str, "evidence": str},
+    "load": Or(LOAD),
+}
+MACHINE = {
+    "kernel": Or(str),
+    "system": Or(str),
+    "cpu_model": Or(str),
+    "cpus": int,
+    "memory_bytes": Or(NUMBER),
+    "cpu_governor": Or(str),
+    "clock_source": Or(str),
+    "is_virtual": Or(bool),
+    "load_1min": Or(NUMBER),
+    "huge_pages": Or(str),
+    "file_systems": [dict.fromkeys(("role", "path", "mount_point", "kind", "options"), str)],
+}
+RUN = {
+    "fordway_version": str,
+    "kind": str,
+    "started": str,
+    "elapsed_ns": NUMBER,
+    "command": [str],
+    "machine": MACHINE,
+    "parameters": dict,
+    "lanes": [{"name": str, "description": str}],
+    "phases": [str],
+    "summaries": [SUMMARY],
+    "warnings": [str],
+}
+"""Form of `run.json`."""
+
+LEDGER = {
+    "entries": [
+        {
+            "path": str,
+            "size_bytes": int,
+            "parts": [{"times": NUMBER, "ns": INTERVAL}],
+            **dict.fromkeys(("sum_ns", "measured_ns", "residual_ns", "residual_share"), INTERVAL),
+        }
+    ]
+}
+"""Form of `ledger.json`."""
+
+CONDITIONS = {
+    "verdict": str,
+    "doubts": [{"observed": str, "remedy": str, "cells": [{"lane": str, "phase": str}]}],
+    "figures": dict,
+}
+
+NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+
+
+def problem(value: Any, form: Any, name: str = "") -> str | None:  # noqa: ANN401 (any value JSON can hold)
+    """Returns the first difference from `form`, as a clause; `None` if there is none. Other fields are
+    ignored.
+    """
+    return next(_problems(value, form, name), None)
+
+
+def _problems(value: Any, form: Any, name: str) -> Iterator[str]:  # noqa: ANN401
+    if isinstance(form, Or):
+        if value is not None:
+            yield from _problems(value, form.form, name)
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            yield f"{name} is not a list"
+            return
+        for at, each in enumerate(value):
+            yield from _problems(each, form[0], f"{name}[{at}]")
+    elif isinstance(form, dict):
+        if not isinstance(value, dict):
+            yield f"{name or 'it'} is not an object"
+            return
+        for field, own in form.items():
+            path = f"{name}.{field}" if name else field
+            if field in value:
+                yield from _problems(value[field], own, path)
+            else:
+                yield f"{path} is missing"
+    elif not _is(value, form):
+        yield f"{name} is not {NAMES[form]}"
+
+
+def _is(value: Any, form: type) -> bool:  # noqa: ANN401
+    if form is float:
+        # NaN and infinity are not within the limit either.
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= NUMBER_MAX
+    if form is int:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= NUMBER_MAX
+    return isinstance(value, form)
