@@ -88,3 +88,26 @@ def test_rounds_that_resemble_their_neighbours_count_for_less() -> None:
     drifting = np.exp(np.cumsum(steps))
     assert log_mean(np.exp(steps))[2] > 100
     assert log_mean(drifting)[2] < 20
+
+
+def test_failures_are_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
+    info = json.loads((after / "run.json").read_text())
+    row = next(row for row in info["summaries"] if (row["phase"], row["lane"]) == ("get", "http"))
+    row |= {"operations": 30, "errors": 70}
+    (after / "run.json").write_text(json.dumps(info))
+    status, found = diff(capsys, before, after)
+    assert status == 1
+    assert len(found["failures"]) == 1
+    assert found["failures"][0].startswith("get on http: 0 of ")
+    assert found["failures"][0].endswith("failed before, 70 of 100 after")
+    assert diff(capsys, after, before)[0] == 0, "fewer failures are no failure"
+
+
+@pytest.mark.parametrize("least", ["-5", "nan", "inf"])
+def test_a_least_change_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], least: str
+) -> None:
+    run = str(write_run(tmp_path / "a.run"))
+    assert cli.main([run, run, f"--at-least={least}"]) == 2
+    assert "give a percentage" in capsys.readouterr().err

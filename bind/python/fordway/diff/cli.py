@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 
 NOT_INSTALLED = "the packages that compare runs are not installed: pip install 'fordway[report]'"
 
-SLOWER, FAILED = 1, 2
+WORSE, FAILED = 1, 2
+AT_LEAST_MAX = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the differences between two runs.
 
-    Returns 0 if nothing became slower, 1 if something did, and 2 if the runs cannot be compared.
+    Returns 0 if nothing became slower or fails more often, 1 if something did, and 2 if the runs cannot be
+    compared.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -26,19 +28,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fordway.report.runfile import RunFileError
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
+    if not 0 <= options.at_least <= AT_LEAST_MAX:
+        return _fail(f"--at-least is {options.at_least:g}: give a percentage from 0 to {AT_LEAST_MAX}")
     try:
         found = compare(options.before, options.after, options.at_least / 100)
     except (DiffError, RunFileError) as error:
         return _fail(str(error))
     text = json.dumps(found.as_json(), indent=1) if options.json else table(found)
     sys.stdout.write(text + "\n")
-    return SLOWER if found.is_slower else 0
+    return WORSE if found.is_worse else 0
 
 
 def table(found: "RunDifference") -> str:
     """The difference as text."""
     lines = [f"settings differ: {each}" for each in found.settings]
     lines += [f"warning: {each}" for each in found.notes]
+    lines += [f"failures: {each}" for each in found.failures]
     width = max(len(cell.lane) for cell in found.cells)
     phases = max(len(cell.phase) for cell in found.cells)
     for cell in found.cells:
@@ -67,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fordway-diff",
         description="Show what became slower from one run to another. "
-        "Exit status: 0 nothing, 1 something became slower, 2 the runs cannot be compared.",
+        "Exit status: 0 nothing, 1 something became slower or fails more often, 2 the runs cannot be "
+        "compared.",
     )
     parser.add_argument("before", type=Path, metavar="BEFORE.run", help="run directory")
     parser.add_argument("after", type=Path, metavar="AFTER.run", help="run directory of the same kind")

@@ -56,12 +56,14 @@ class RunDifference:
     """Differences in versions, the machine and parameters."""
     notes: list[str]
     """Cells that only one run has, and doubts of the runs."""
+    failures: list[str]
+    """Cells in which a larger share of the operations failed in the second run."""
     cells: list[CellDifference]
 
     @property
-    def is_slower(self) -> bool:
-        """Whether any cell became slower."""
-        return any(cell.verdict == "slower" for cell in self.cells)
+    def is_worse(self) -> bool:
+        """Whether any cell became slower, or fails more often."""
+        return bool(self.failures) or any(cell.verdict == "slower" for cell in self.cells)
 
     def as_json(self) -> dict[str, Any]:
         """The difference as JSON."""
@@ -86,7 +88,26 @@ def compare(before: Path, after: Path, least: float) -> RunDifference:
     alone = [f"{phase} on {lane} is in only one run" for phase, lane in times[0].keys() ^ times[1].keys()]
     confidence = 1 - (1 - CONFIDENCE) / len(common)
     cells = [_cell(cell, times[0][cell], times[1][cell], confidence, least) for cell in common]
-    return RunDifference(list(_settings(*infos)), sorted(alone) + list(_doubts(infos)), cells)
+    notes = sorted(alone) + list(_doubts(infos))
+    return RunDifference(list(_settings(*infos)), notes, list(_failures(*infos)), cells)
+
+
+def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Yields the cells that fail more often than before.
+
+    Only operations that succeed have times, so a server that fails every second request may appear to be as
+    fast as before.
+    """
+    known = {(row["phase"], row["lane"]): row for row in before["summaries"]}
+    for row in after["summaries"]:
+        earlier = known.get((row["phase"], row["lane"]))
+        if earlier and _failed_share(row) > _failed_share(earlier):
+            counts = [f"{each['errors']} of {each['errors'] + each['operations']}" for each in (earlier, row)]
+            yield f"{row['phase']} on {row['lane']}: {counts[0]} operations failed before, {counts[1]} after"
+
+
+def _failed_share(row: dict[str, Any]) -> float:
+    return row["errors"] / max(row["errors"] + row["operations"], 1)
 
 
 def round_times(directory: Path) -> dict[tuple[str, str], np.ndarray]:
