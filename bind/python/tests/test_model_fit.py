@@ -236,9 +236,16 @@ def test_condition_and_inflation_of_known_columns() -> None:
     [
         ({"schema_version": 2}, "of a newer version"),
         ({"schema_version": "1"}, "of a newer version"),
-        ({"constants": ...}, "lacks constants"),
-        ({"coefficients": []}, "lacks numbers for its coefficients"),
-        ({"coefficients": [{"name": "t0", "value": None}]}, "lacks numbers for its coefficients"),
+        ({"constants": ...}, "constants is missing"),
+        ({"constants": {}}, "constants.small_bytes is missing"),
+        ({"coefficients": []}, "linear has 2 coefficients"),
+        ({"coefficients": None}, "coefficients is not a list"),
+        ({"coefficients": [{"name": "t0", "value": None}]}, "coefficients[0].value is not a number"),
+        ({"coefficients": [{"name": "t0", "value": float("nan")}]}, "NaN is not JSON"),
+        ({"points": []}, "points is empty"),
+        ({"leave_one_out": "x"}, "leave_one_out is not an object"),
+        ({"model": []}, "of a newer version"),
+        ({"model": "break", "coefficients": [{"value": 1}] * 4}, "break_bytes is not a number"),
     ],
 )
 def test_fits_that_were_changed_are_refused(
@@ -290,3 +297,13 @@ def test_a_reduced_system_has_the_same_solution(monkeypatch: pytest.MonkeyPatch,
     reduced = fitting.solve(design, times, highs, method)
     monkeypatch.setattr(fitting, "REDUCED_ROWS_MIN", 1_000)
     assert reduced == pytest.approx(fitting.solve(design, times, highs, method), rel=1e-6, abs=1e-6)
+
+
+def test_no_time_below_zero_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "fit.json"
+    found = model(capsys, "fit", data.write(tmp_path / "x.csv", data.by_size()), "--model", "linear")
+    found["coefficients"][1]["value"] = -1.0
+    path.write_text(json.dumps(found))
+    predicted = model(capsys, "predict", str(path), "--size", "1B,4KiB")
+    assert [each["predicted_us"] is None for each in predicted["predictions"]] == [False, True]
+    assert any("no time is predicted for 4,096 B" in each for each in predicted["warnings"])

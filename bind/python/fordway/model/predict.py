@@ -2,7 +2,6 @@
 measurements.
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,20 @@ from fordway.model.models import MODELS, Model, Structure
 from fordway.model.points import DataError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION
 from fordway.model.terms import Constants, Terms
+from fordway.report import runfile, shape
 
-FIELDS = ("break_bytes", "constants", "points", "leave_one_out", "reliable")
-"""Fields of a stored fit that predictions need."""
+FIT = {
+    "model": str,
+    "coefficients": [{"value": shape.NUMBER}],
+    "break_bytes": shape.Or(shape.NUMBER),
+    "constants": {"small_bytes": shape.NUMBER},
+    "points": [{"size_bytes": shape.NUMBER, "frequency_mhz": shape.Or(shape.NUMBER)}],
+    "leave_one_out": shape.Or(
+        {"median_pct": shape.NUMBER, "max_pct": shape.NUMBER, "within_10_pct": int, "rows": int}
+    ),
+    "reliable": shape.Or(bool),
+}
+"""Form of a stored fit."""
 AT_HAND = {"size", "mhz", "connections"}
 """Properties of a request that are known before it is sent. Counters are not."""
 
@@ -24,24 +34,23 @@ AT_HAND = {"size", "mhz", "connections"}
 def read_fit(path: Path) -> dict[str, Any]:
     """Returns the fit in `path`. Raises `DataError` if it is not a fit."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = runfile.read_json(path)
+    except (FileNotFoundError, runfile.RunFileError) as error:
         raise DataError(f"{path} cannot be read as a fit: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "coefficients" not in found:
         raise DataError(f"{path} is not a fit: give the output of `fordway model fit --json`")
-    if found.get("schema_version") != SCHEMA_VERSION or found.get("model") not in MODELS:
+    if found.get("schema_version") != SCHEMA_VERSION or str(found.get("model")) not in MODELS:
         raise DataError(f"{path} is of a newer version: install a newer fordway to read it")
-    missing = [name for name in FIELDS if name not in found]
-    if missing or not _are_coefficients(found["coefficients"]):
-        what = ", ".join(missing) or "numbers for its coefficients"
-        raise DataError(f"{path} lacks {what}: it was changed or truncated; fit again")
+    problem = shape.problem(found, FIT)
+    if not problem and not found["points"]:
+        problem = "points is empty"
+    if not problem and found["model"] == "break" and found["break_bytes"] is None:
+        problem = "break_bytes is not a number"
+    if not problem and len(found["coefficients"]) != len(MODELS[found["model"]].coefficients):
+        problem = f"{found['model']} has {len(MODELS[found['model']].coefficients)} coefficients"
+    if problem:
+        raise DataError(f"{path} is not a valid fit: {problem}; it was changed or truncated, fit again")
     return found
-
-
-def _are_coefficients(found: Any) -> bool:  # noqa: ANN401 (any value JSON can hold)
-    """Returns whether every coefficient has a number."""
-    values = [each.get("value") if isinstance(each, dict) else None for each in found]
-    return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def coefficients(found: dict[str, Any]) -> tuple[Model, np.ndarray, Structure]:
@@ -75,7 +84,7 @@ def predict(
             "size_bytes": size,
             "frequency_mhz": float(columns["mhz"][at]) if "mhz" in model.needs else None,
             "connections": connections,
-            "predicted_us": float(predicted[at]),
+            "predicted_us": float(predicted[at]) if predicted[at] > 0 else None,
         }
         for at, size in enumerate(sizes)
     ]
@@ -87,7 +96,7 @@ def predict(
         "equation": model.equation,
         "predictions": listed,
         "leave_one_out": found["leave_one_out"],
-        "warnings": [*warnings, *_range(found, sizes), *_doubts(found)],
+        "warnings": [*warnings, *_impossible(sizes, predicted), *_range(found, sizes), *_doubts(found)],
     }
 
 
@@ -140,6 +149,12 @@ def _range(found: dict[str, Any], sizes: list[float]) -> list[str]:
         f"{listed} B are outside the measured {min(measured):,.0f} to {max(measured):,.0f} B: the error of "
         "the model there is unknown"
     ]
+
+
+def _impossible(sizes: list[float], predicted: np.ndarray) -> list[str]:
+    """Returns a sentence if the model, with a negative coefficient, predicts times that are not above 0."""
+    listed = ", ".join(f"{size:,.0f}" for size, time_us in zip(sizes, predicted, strict=True) if time_us <= 0)
+    return [f"no time is predicted for {listed} B, because the model gives one below 0"] if listed else []
 
 
 def _doubts(found: dict[str, Any]) -> list[str]:
