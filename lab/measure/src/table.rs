@@ -67,7 +67,12 @@ pub(crate) fn cpu(ns: Option<f64>) -> String {
 
 pub(crate) fn ratio(ratio: &SpeedRatio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
-    let text = format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high);
+    // Two digits of a small ratio, so that a lane of 0.3 % of the reference's speed is not `0.00`.
+    let decimals =
+        if interval.value > 0.0 { (1.0 - interval.value.log10().floor()).clamp(2.0, 9.0) } else { 2.0 };
+    let [value, low, high] =
+        [interval.value, interval.low, interval.high].map(|of| format!("{of:.*}", decimals as usize));
+    let text = format!("{value} [{low}, {high}]");
     match ratio.verdict {
         SpeedVerdict::CannotTell => format!("{text} cannot tell"),
         SpeedVerdict::Faster | SpeedVerdict::Slower => text,
@@ -294,7 +299,9 @@ fn three_digits(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
         v if v >= 9.995 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+        v if v >= 0.0995 || v <= 0.0 => format!("{v:.2}"),
+        // Two digits of what is small, because `0.00` looks like none at all.
+        v => format!("{v:.*}", (1.0 - v.log10().floor()).min(9.0) as usize),
     }
 }
 
@@ -313,5 +320,22 @@ mod tests {
             ["0.50", "123", "9999", "12.3 k", "1.50 M"],
             [0.5, 123.4, 9999.0, 12_345.0, 1.5e6].map(rate_text)[..]
         );
+        assert_eq!(["0.00", "0.10", "0.019", "0.0034"], [0.0, 0.0996, 0.0191, 0.003_44].map(rate_text)[..]);
+    }
+
+    #[test]
+    fn small_ratios_have_digits() {
+        let of = |value: f64| {
+            let interval = ConfidenceInterval {
+                value,
+                low: value / 2.0,
+                high: 2.0 * value,
+                confidence: 0.95,
+                samples: 5,
+            };
+            ratio(&SpeedRatio { to: "a".into(), interval: Some(interval), verdict: SpeedVerdict::Slower })
+        };
+        assert_eq!(["0.50 [0.25, 1.00]", "0.0048 [0.0024, 0.0096]"], [0.5, 0.0048].map(of)[..]);
+        assert_eq!("12.00 [6.00, 24.00]", of(12.0));
     }
 }
