@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -192,28 +193,39 @@ impl std::error::Error for RunError {
 }
 
 impl RunDocument {
-    /// Writes the run to the directory `dir`, which is created if missing. Each file is written atomically.
+    /// Writes the run to the directory `dir`, which is created if missing. A run that is there is replaced: all files are
+    /// written under other names first, and `dir` has no `run.json` until all of them have their names.
     pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
-        let failed = |name: &'static str| move |source| RunError { path: dir.join(name), source };
-        fs::create_dir_all(dir).map_err(|error| failed("")(error.into()))?;
-        let operations =
-            self.operations_batch(records).map_err(|error| failed("operations.arrow")(error.into()))?;
-        replace(dir, "operations.arrow", |file| write_arrow(file, &operations))
-            .map_err(failed("operations.arrow"))?;
-        let blocks = self.blocks_batch(records).map_err(|error| failed("blocks.arrow")(error.into()))?;
-        replace(dir, "blocks.arrow", |file| write_arrow(file, &blocks)).map_err(failed("blocks.arrow"))?;
+        self.write_with(dir, records, None)
+    }
+
+    /// Does the same as [`RunDocument::write`], for a run with a further file, given as its name and its content.
+    pub fn write_with(
+        &self,
+        dir: &Path,
+        records: &RunRecords,
+        further: Option<(&'static str, &[u8])>,
+    ) -> Result<(), RunError> {
+        let mut files = StagedFiles { dir, names: Vec::new() };
+        let failed = |name: &str, source| RunError { path: dir.join(name), source };
+        fs::create_dir_all(dir).map_err(|error| failed("", error.into()))?;
+        if let Some((name, content)) = further {
+            files.stage(name, |mut file| Ok(file.write_all(content)?))?;
+        }
+        let mut arrow = |name, batch: Result<RecordBatch, ArrowError>| {
+            let batch = batch.map_err(|error| failed(name, error.into()))?;
+            files.stage(name, |file| write_arrow(file, &batch))
+        };
+        arrow("operations.arrow", self.operations_batch(records))?;
+        arrow("blocks.arrow", self.blocks_batch(records))?;
         if !records.ranks.is_empty() {
-            let ranks = self.ranks_batch(records).map_err(|error| failed("ranks.arrow")(error.into()))?;
-            replace(dir, "ranks.arrow", |file| write_arrow(file, &ranks)).map_err(failed("ranks.arrow"))?;
+            arrow("ranks.arrow", self.ranks_batch(records))?;
         }
         if !records.objects.is_empty() {
-            let objects = objects_batch(records).map_err(|error| failed("objects.arrow")(error.into()))?;
-            replace(dir, "objects.arrow", |file| write_arrow(file, &objects))
-                .map_err(failed("objects.arrow"))?;
+            arrow("objects.arrow", objects_batch(records))?;
         }
-        // `run.json` is written last, so that any directory with a `run.json` contains a complete run.
-        replace(dir, "run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))
-            .map_err(failed("run.json"))
+        files.stage("run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))?;
+        files.publish()
     }
 
     /// Reads the `run.json` in `dir`. Errors: the file is not a run file, or its format has a later version.
@@ -329,12 +341,58 @@ fn write_arrow(file: &File, batch: &RecordBatch) -> Written {
     Ok(writer.finish()?)
 }
 
-fn replace(dir: &Path, name: &str, write: impl FnOnce(&File) -> Written) -> Written {
-    let staged = dir.join(format!(".{name}.tmp"));
-    let done = File::create(&staged).map_err(Into::into).and_then(|file| write(&file));
-    done.and_then(|()| Ok(fs::rename(&staged, dir.join(name))?)).inspect_err(|_| {
-        let _ = fs::remove_file(&staged);
-    })
+/// Every file that a run may have.
+const FILES: [&str; 7] = [
+    "run.json",
+    "operations.arrow",
+    "blocks.arrow",
+    "objects.arrow",
+    "ranks.arrow",
+    "ledger.json",
+    "speedup.json",
+];
+
+/// Files of a run that do not have their names yet. They are removed when this value is dropped.
+struct StagedFiles<'d> {
+    dir: &'d Path,
+    names: Vec<&'static str>,
+}
+
+impl StagedFiles<'_> {
+    fn staged(&self, name: &str) -> PathBuf {
+        self.dir.join(format!(".{name}.tmp"))
+    }
+
+    fn stage(&mut self, name: &'static str, write: impl FnOnce(&File) -> Written) -> Result<(), RunError> {
+        self.names.push(name);
+        let done = File::create(self.staged(name)).map_err(Into::into).and_then(|file| write(&file));
+        done.map_err(|source| RunError { path: self.dir.join(name), source })
+    }
+
+    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their names, in order.
+    fn publish(mut self) -> Result<(), RunError> {
+        let failed =
+            |name: &str, error: io::Error| RunError { path: self.dir.join(name), source: error.into() };
+        for name in FILES {
+            match fs::remove_file(self.dir.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(name, error)),
+                _ => {}
+            }
+        }
+        for name in &self.names {
+            fs::rename(self.staged(name), self.dir.join(name)).map_err(|error| failed(name, error))?;
+        }
+        self.names.clear();
+        Ok(())
+    }
+}
+
+impl Drop for StagedFiles<'_> {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = fs::remove_file(self.staged(name));
+        }
+    }
 }
 
 /// The settings of a load generator, and its results besides latency and throughput.
@@ -464,6 +522,8 @@ pub struct Io500Scores {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use arrow_ipc::reader::FileReader;
 
     use super::*;
@@ -540,6 +600,38 @@ mod tests {
         let objects = open("objects.arrow").next().unwrap().unwrap();
         assert_eq!((objects.num_rows(), objects.num_columns()), (1, 5));
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
+    }
+
+    /// A run that takes the place of another run has none of its files, and a run that cannot be written leaves the
+    /// other run as it was.
+    #[test]
+    fn runs_do_not_mix() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let object = crate::ObjectDirectoryCounts {
+            round: 0,
+            bytes: 3,
+            directories: 2,
+            made_directories: 1,
+            emptied_directories: 0,
+        };
+        let records = RunRecords { objects: vec![object], ..RunRecords::default() };
+        run().write_with(dir, &records, Some(("ledger.json", b"{}"))).unwrap();
+        let names = || {
+            let entries = fs::read_dir(dir).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<BTreeSet<_>>()
+        };
+        let before = ["blocks.arrow", "ledger.json", "objects.arrow", "operations.arrow", "run.json"];
+        assert_eq!(names(), before.map(str::to_owned).into());
+        fs::create_dir(dir.join(".run.json.tmp")).unwrap();
+        let other = RunDocument { kind: "other".into(), ..run() };
+        assert!(other.write(dir, &RunRecords::default()).unwrap_err().to_string().contains("run.json"));
+        assert_eq!(RunDocument::read(dir).unwrap(), run());
+        fs::remove_dir(dir.join(".run.json.tmp")).unwrap();
+        assert_eq!(names(), before.map(str::to_owned).into());
+        other.write(dir, &RunRecords::default()).unwrap();
+        assert_eq!(names(), ["blocks.arrow", "operations.arrow", "run.json"].map(str::to_owned).into());
+        assert_eq!(RunDocument::read(dir).unwrap(), other);
     }
 
     #[test]

@@ -199,12 +199,10 @@ fn doubts(account: &LedgerCostReport, printed: &[u64]) -> Vec<String> {
 
 /// Writes the run file, with the account in `ledger.json`. `run.json` is written last.
 fn write(dir: &Path, run: &RunDocument, work: &LedgerRunResult) -> Result<()> {
-    let failed = |error| file_error("writing", dir.join("ledger.json").display(), error);
-    std::fs::create_dir_all(dir).map_err(failed)?;
     let text = serde_json::to_vec_pretty(&work.account)
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the ledger as JSON").caused_by(error))?;
-    std::fs::write(dir.join("ledger.json"), text).map_err(failed)?;
-    run.write(dir, &work.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    let further = Some(("ledger.json", text.as_slice()));
+    run.write_with(dir, &work.records, further).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(

@@ -119,13 +119,12 @@ fn write(
     fitted: &[SetupSpeedupFit],
 ) -> Result<()> {
     let out = args.output.path("speedup");
-    let path = out.join("speedup.json");
-    let failed = |error| file_error("writing", path.display(), error);
     let text = serde_json::to_string_pretty(&json!({ "fits": fitted }))
-        .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?;
-    std::fs::create_dir_all(&out).map_err(failed)?;
-    std::fs::write(&path, text + "\n").map_err(failed)?;
-    run.write(&out, &outcome.records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+        .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?
+        + "\n";
+    let further = Some(("speedup.json", text.as_bytes()));
+    run.write_with(&out, &outcome.records, further)
+        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
 }
 
 fn report(
