@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use client::{Answer, BUCKET, Call, Client, Fixture};
 use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users};
-use fordway_store::{MemoryStore, Objects};
+use fordway_store::{Checksum, ChecksumAlgorithm, MemoryStore, Objects};
 use fordway_wire::date::format_iso8601;
 
 /// Starts a gateway that carries out requests without a signature where a policy permits them.
@@ -78,6 +78,27 @@ fn a_policy_is_kept_as_it_was_sent() {
     assert_eq!(policy(&fixture, "DELETE", "").status, 204);
     assert_eq!(policy(&fixture, "GET", "").error(), (404, "NoSuchBucketPolicy".to_owned()));
     assert_eq!(status().error(), (404, "NoSuchBucketPolicy".to_owned()));
+}
+
+#[test]
+fn a_policy_matches_its_digests() {
+    let fixture = client::serve();
+    let text = document(READ_ALL);
+    let put = |name: &'static str, value: &str| {
+        let call = Call::new("PUT", format!("/{BUCKET}")).query("policy").body(&*text);
+        fixture.client.send(&call.header(name, value))
+    };
+    for (name, value, code) in [
+        ("content-md5", "AAAAAAAAAAAAAAAAAAAAAA==", "BadDigest"),
+        ("content-md5", "AAAA", "InvalidDigest"),
+        ("x-amz-checksum-crc32", "AAAAAA==", "BadDigest"),
+        ("x-amz-checksum-crc32", "AAAA", "InvalidRequest"),
+    ] {
+        assert_eq!(put(name, value).error(), (400, code.to_owned()), "{name}: {value}");
+    }
+    assert_eq!(policy(&fixture, "GET", "").error().1, "NoSuchBucketPolicy");
+    let crc = Checksum::of(ChecksumAlgorithm::Crc32, text.as_bytes());
+    put("x-amz-checksum-crc32", &crc.to_base64()).ok();
 }
 
 /// The existing document remains if a new one is refused.

@@ -13,7 +13,7 @@ use s3s::{Body, S3Request, S3Response};
 use crate::access::{BucketAccess, POLICY, PolicyRequestContext, denied, forget_rules, read_rules};
 use crate::gate::decoded_md5;
 use crate::s3::apart::change_apart;
-use crate::s3::convert::document;
+use crate::s3::convert::{document, invalid_request, stated_checksum};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::{User, Users};
@@ -78,7 +78,7 @@ async fn put(
         }),
         false => unreadable_body(&*error),
     })?;
-    check_md5(&request.headers, &sent)?;
+    check_digests(&request.headers, &sent)?;
     let wanted = bucket.clone();
     let access = look_up(user.clone(), move |store| Ok(read_rules(store, &wanted)?)).await?;
     let policy = Policy::parse(&sent, bucket.as_str()).map_err(malformed)?;
@@ -93,17 +93,24 @@ async fn put(
     Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
 }
 
-/// Checks the MD5 that a request states for its body. Errors: `InvalidDigest`, `BadDigest`.
-fn check_md5(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
-    let Some(stated) = headers.get("content-md5") else { return Ok(()) };
-    let refused = |code, why| S3Failure::new(code, StatusCode::BAD_REQUEST, why);
-    let stated = stated.to_str().ok().and_then(decoded_md5);
-    let stated = stated.ok_or_else(|| {
-        refused("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it again")
-    })?;
-    match Checksum::of(ChecksumAlgorithm::Md5, sent).value == stated {
-        true => Ok(()),
-        false => Err(refused("BadDigest", "the body does not match its Content-MD5; send it again")),
+/// Checks the MD5 and the checksum that a request states for its body. The gate checks them only for XML. Errors:
+/// `InvalidDigest`, `InvalidRequest`, `BadDigest`.
+fn check_digests(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
+    let refused = |code, why: &str| Err(S3Failure::new(code, StatusCode::BAD_REQUEST, why));
+    if let Some(stated) = headers.get("content-md5") {
+        let Some(stated) = stated.to_str().ok().and_then(decoded_md5) else {
+            return refused("InvalidDigest", "Content-MD5 is not the base64 of an MD5; compute it again");
+        };
+        if Checksum::of(ChecksumAlgorithm::Md5, sent).value != stated {
+            return refused("BadDigest", "the body does not match its Content-MD5; send it again");
+        }
+    }
+    match stated_checksum(headers).map_err(invalid_request)? {
+        Some(stated) if Checksum::of(stated.algorithm, sent).value != stated.value => {
+            let why = format!("the body does not match its {}; send it again", stated.algorithm.name());
+            refused("BadDigest", &why)
+        }
+        _ => Ok(()),
     }
 }
 
