@@ -182,6 +182,10 @@ async fn answered(
     if request.method() == Method::OPTIONS
         && let Some(page) = page
     {
+        // A preflight does not pass the gate.
+        if let Err(refusal) = gate::check_size(request.headers()) {
+            return refused(&refusal);
+        }
         return page.preflight().await;
     }
     let is_of_all_buckets = request.uri().path() == "/";

@@ -53,6 +53,10 @@ fn preflights_are_answered_without_a_signature() {
     assert_eq!(allowed.header("access-control-allow-methods"), Some("GET, PUT"));
     assert_eq!(allowed.header("access-control-allow-headers"), Some("x-amz-date, authorization"));
     assert_eq!(allowed.header("access-control-max-age"), Some("600"));
+    // The names would be compared with each pattern of a rule.
+    let many = "x-amz-meta-a,".repeat(1000);
+    let long = preflight(&fixture, &object, &[asks[0], asks[1], ("Access-Control-Request-Headers", &many)]);
+    assert_eq!(long.error(), (400, "RequestHeaderSectionTooLarge".to_owned()));
     let other = [("Origin", "https://example.com"), ("Access-Control-Request-Method", "PUT")];
     let refused = preflight(&fixture, &object, &other);
     assert_eq!(refused.error(), (403, "AccessForbidden".to_owned()));

@@ -141,7 +141,7 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
 /// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long
 /// when a program reads many ranges at once, and neither do tags, which have a limit of their own. Errors:
 /// `RequestHeaderSectionTooLarge`.
-fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
+pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
     match counted.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() {
         ..=HEADER_BYTES_MAX => Ok(()),

@@ -99,13 +99,17 @@ impl<'r> PreflightRequest<'r> {
 
     /// Returns the origin pattern by which the rule allows the request; `None` if the rule does not allow it.
     fn allowed_by<'c>(&self, rule: &'c CORSRule) -> Option<&'c str> {
-        let allows_header = |name: &String| {
-            let mut patterns = rule.allowed_headers.iter().flatten();
-            patterns.any(|pattern| fits(&pattern.to_ascii_lowercase(), name))
-        };
         let allows_method = rule.allowed_methods.iter().any(|method| method == self.method);
-        let pattern = rule.allowed_origins.iter().find(|pattern| fits(pattern, self.origin))?;
-        (allows_method && self.headers.iter().all(allows_header)).then_some(pattern)
+        let pattern = rule.allowed_origins.iter().find(|pattern| fits(pattern, self.origin));
+        let pattern = pattern.filter(|_| allows_method)?;
+        if self.headers.is_empty() {
+            return Some(pattern);
+        }
+        // Converted once, because a rule may have thousands of patterns, and a request many headers.
+        let allowed = rule.allowed_headers.iter().flatten();
+        let allowed: Vec<String> = allowed.map(|pattern| pattern.to_ascii_lowercase()).collect();
+        let is_allowed = |name: &String| allowed.iter().any(|pattern| fits(pattern, name));
+        self.headers.iter().all(is_allowed).then_some(pattern)
     }
 
     /// Returns the response headers from the first rule that allows the request.
