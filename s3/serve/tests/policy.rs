@@ -257,6 +257,23 @@ fn requests_without_a_signature_need_a_user_and_a_policy() {
 }
 
 /// A policy cannot permit these operations, even if it allows everyone all actions.
+/// The condition on the missing object needs the right to read it.
+#[test]
+fn a_missing_object_does_not_fail_the_deletion_of_others() {
+    let fixture = open_to_all();
+    fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "ARN/*"},
+           {"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": "ARN"}"#,
+    );
+    let list = "<Delete><Object><Key>k</Key></Object>\
+        <Object><Key>missing</Key><ETag>&quot;x&quot;</ETag></Object></Delete>";
+    let deleted = anonymous(&fixture, "POST", &format!("/{BUCKET}?delete"), "", list).ok();
+    assert_eq!(deleted.elements("Key"), ["k", "missing"], "{}", deleted.text());
+    assert_eq!(fixture.client.send(&Call::on("GET", "k")).error().0, 404);
+}
+
 #[test]
 fn operations_that_need_a_signature_say_so() {
     let fixture = open_to_all();
