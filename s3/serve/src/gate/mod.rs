@@ -456,13 +456,21 @@ fn is_hoisted(name: &str) -> bool {
 }
 
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
-/// accepts these parameters. Errors: a header has a different value, or the URL is not presigned.
+/// accepts these parameters. Errors: a header has a different value, or the URL is not presigned; `InvalidRequest` for the
+/// token of a session in a URL with a version 2 signature.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],
     headers: &mut HeaderMap,
 ) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
+        if name == "x-amz-security-token" && parameters.iter().any(|(name, _)| name == "AWSAccessKeyId") {
+            // boto3 signs URLs in this way unless it is configured otherwise.
+            let words = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
+            let detail =
+                "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";
+            return Err(GateRefusal::bad("InvalidRequest", composed(words, detail, &[])));
+        }
         let is_presigned = uri.query().is_some_and(|query| query.contains("X-Amz-Signature="));
         let header = HeaderName::from_bytes(name.as_bytes()).ok().zip(HeaderValue::from_str(value).ok());
         let refused = || {

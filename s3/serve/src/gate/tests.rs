@@ -29,6 +29,15 @@ fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
     }
 }
 
+/// boto3 makes such URLs unless it is configured otherwise.
+#[test]
+fn a_version_2_url_with_a_session_token_learns_what_to_change() {
+    let url = "/b/k?AWSAccessKeyId=a&Signature=s&x-amz-security-token=t&Expires=1";
+    let refusal = asked(Request::builder().uri(url)).err().unwrap();
+    assert_eq!((refusal.status.as_u16(), refusal.code), (400, "InvalidRequest"));
+    assert!(refusal.message.contains("s3v4"), "{}", refusal.message);
+}
+
 /// Comparing thousands of names with each other would take long, and the sender is not known yet.
 #[test]
 fn a_query_has_a_hundred_parameters_at_most() {
