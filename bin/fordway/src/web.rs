@@ -16,6 +16,7 @@ use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error};
 use fordway_http::vector::RemoteFile;
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
+use fordway_wire::uri;
 use serde::Serialize;
 
 use crate::replicas;
@@ -222,13 +223,16 @@ fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
 }
 
-/// Returns the local name for a file at `url`; for a Metalink, the name of the file it describes.
+/// Returns the local name for a file at `url`, decoded if the result can be a name; for a Metalink, the name of the file
+/// it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
     let name = rest.split_once('/').and_then(|(_, path)| path.rsplit('/').next()).unwrap_or_default();
+    let decoded = uri::decode_segment(name).filter(|decoded| !decoded.contains(['/', '\0']));
+    let name = decoded.unwrap_or_else(|| name.to_owned());
     let endings = [".meta4", ".metalink"];
-    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+    endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name).to_owned()
 }
 
 /// Returns the path that the file is copied to. Errors: `InvalidArgument`.

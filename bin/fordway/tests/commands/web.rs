@@ -48,6 +48,26 @@ fn files_are_copied_under_their_name_or_another() {
 }
 
 #[test]
+fn the_name_of_a_copy_is_decoded() {
+    let (rig, server) = (Rig::new(), server());
+    let root = server.url().replace("/file", "");
+    let names = [
+        ("d/100%25%20r%C3%A9el", "100% r\u{e9}el"),
+        ("d/a%2Fb", "a%2Fb"),
+        ("d/%FF", "%FF"),
+        ("d/a b", "a b"),
+    ];
+    for (path, name) in names {
+        rig.run(&["cp", &format!("{root}/{path}?token=1"), "DIR/named/"]).ok();
+        assert!(std::fs::read(rig.dir.path().join("named").join(name)).unwrap() == content(), "{name}");
+    }
+    for path in ["d/%2E%2E", "d/"] {
+        let refused = rig.run(&["cp", &format!("{root}/{path}"), "DIR/named/"]);
+        assert!(refused.stderr.contains("does not end in a name"), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn an_interrupted_copy_goes_on_where_it_ended() {
     let (rig, server) = (Rig::new(), server());
     let cut = ResponseFaultScript::honest()
