@@ -143,7 +143,14 @@ impl<'a> ReplicaOpener<'a> {
                 .replicated(&self.read(url, context)?.file(None)?, named(&[url]), context)
                 .map(OpenedRemoteFile::Many);
         }
-        match open(&self.session(context), url) {
+        let opened = open(&self.session(context), url);
+        if let Some(coding) = opened.as_ref().ok().and_then(|file| file.version().unexpected_coding(url)) {
+            let shown = url.split(['?', '#']).next().unwrap_or_default();
+            context.output.note(&format!(
+                "the server sends {shown} compressed (Content-Encoding: {coding}), and the bytes stay compressed"
+            ));
+        }
+        match opened {
             Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
                 Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
                 None => Ok(OpenedRemoteFile::One(file)),

@@ -67,6 +67,24 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
+/// A server that compresses files although it was asked not to states the size of the compressed bytes.
+#[test]
+fn compressed_content_is_pointed_out() {
+    let rig = Rig::new();
+    for (coding, path, is_told) in [
+        ("gzip", "file", true),
+        ("x-gzip", "file.gz", false),
+        ("gzip", "file.GZ?t=1", false),
+        ("identity", "file", false),
+    ] {
+        let coded = ResponseFault::Header("Content-Encoding", coding.to_owned());
+        let server = HostileServer::start(content(), ResponseFaultScript::honest().always(coded));
+        let copied = rig.run(&["cp", &server.url().replace("file", path), "DIR/coded"]);
+        assert_eq!(copied.exit, CommandExit::Ok, "{}", copied.stderr);
+        assert_eq!(copied.stderr.contains("compressed"), is_told, "{coding} {path}: {}", copied.stderr);
+    }
+}
+
 #[test]
 fn an_interrupted_copy_goes_on_where_it_ended() {
     let (rig, server) = (Rig::new(), server());

@@ -255,6 +255,8 @@ pub struct FileVersion {
     pub last_modified: Option<String>,
     /// The values of `Link` headers, which may name replicas (RFC 6249).
     pub(crate) links: Vec<String>,
+    /// The value of `Content-Encoding`.
+    coding: Option<String>,
     /// Whether the last change is old enough that a second change cannot have the same time.
     is_settled: bool,
 }
@@ -268,13 +270,24 @@ impl FileVersion {
             (Some(changed), Some(now)) => now.duration_since(changed).is_ok_and(|age| age.as_secs() >= 1),
             _ => false,
         };
-        FileVersion { size_bytes, etag, last_modified, links: Vec::new(), is_settled }
+        let coding = header("content-encoding");
+        FileVersion { size_bytes, etag, last_modified, links: Vec::new(), coding, is_settled }
     }
 
     /// Creates a version with this size and this strong ETag, given without its quotes.
     pub fn tagged(size_bytes: u64, etag: &str) -> Self {
         let etag = (!etag.is_empty()).then(|| format!("\"{etag}\""));
-        FileVersion { size_bytes, etag, last_modified: None, links: Vec::new(), is_settled: false }
+        FileVersion { size_bytes, etag, ..FileVersion::default() }
+    }
+
+    /// Returns the coding of the file at `url` if its name does not announce that it is compressed. Requests ask for the
+    /// file itself (`Accept-Encoding: identity`), but not every server respects that. Of a file that is stored
+    /// compressed, such as `a.gz`, some servers state the coding too, and then the bytes are those of the file.
+    pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
+        const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
+        let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
+        let coding = self.coding.as_deref().filter(|coding| !coding.trim().eq_ignore_ascii_case("identity"));
+        coding.filter(|_| !ENDINGS.iter().any(|ending| path.ends_with(ending)))
     }
 
     /// Returns the header that limits a request to this version, if a validator is strong enough.
