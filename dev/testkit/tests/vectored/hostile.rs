@@ -317,6 +317,20 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
+/// Content delivery networks have statuses of their own for an origin that does not respond.
+#[test]
+fn any_failure_of_the_server_may_pass() {
+    for version in VERSIONS {
+        for (status, passes) in [(500, true), (520, true), (599, true), (501, false), (507, false)] {
+            let server = start(version, file(), ResponseFaultScript::honest());
+            let opened = open_in(version, &server.url());
+            server
+                .follow(ResponseFaultScript::honest().on_requests(1..2, ResponseFault::Status(status, None)));
+            assert_eq!(read(&opened, &[(7, 9)]).is_ok(), passes, "{status}");
+        }
+    }
+}
+
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
     let server = HostileServer::start(file(), ResponseFaultScript::honest());

@@ -17,7 +17,7 @@ use super::batch::FragmentBatch;
 use super::content::UnsuccessfulResponse;
 use super::learned::ServerProfile;
 use super::line::{ActiveConnection, AnsweredRequest, GATHERING_TIME, RangeRequestOutcome};
-use super::open::PendingRequest;
+use super::open::{PendingRequest, is_passing};
 use super::redirect::RedirectResponse;
 use super::request::{BatchId, RangeRequest, SpanQueue};
 use super::sink::FragmentSink;
@@ -254,7 +254,10 @@ impl<S: FragmentSink> BatchEngine<S> {
                 self.server = self.place.learn(ServerProfile::lists_refused);
             }
             408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
-            _ => return self.denied(index, request.batch, told()),
+            _ => match told() {
+                error if is_passing(error.kind()) => self.failed_with(request, error, retry_after),
+                error => return self.denied(index, request.batch, error),
+            },
         }
         self.close_if_spent(index);
     }
