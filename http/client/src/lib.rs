@@ -43,7 +43,7 @@ pub mod parts {
     pub use crate::connector::Connector;
     pub use crate::connector::TlsConnector;
     #[cfg(feature = "http3")]
-    pub use crate::http3::open_quic;
+    pub use crate::http3::{open_quic, quic_transport};
     pub use crate::response::ResponseHead;
     pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};
     pub use crate::socket::TcpSocket;

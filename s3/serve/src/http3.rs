@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
+use fordway_http::parts::quic_transport;
 use fordway_store::{Error, ErrorKind, Result};
 use h3::error::{Code, StreamError};
 use h3::server::{RequestResolver, RequestStream};
@@ -21,7 +22,7 @@ use h3_quinn::{BidiStream, RecvStream, SendStream};
 use http::{Method, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, VarInt};
 use rustls::ServerConfig;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -288,7 +289,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let crypto = QuicServerConfig::try_from(Arc::new(tls))
         .map_err(|error| failed("the certificate cannot be used for HTTP/3")(io::Error::other(error)))?;
-    let mut transport = TransportConfig::default();
+    let mut transport = quic_transport();
     let idle = idle_timeout
         .try_into()
         .map_err(|error| failed("the header timeout is too long for HTTP/3")(io::Error::other(error)))?;
