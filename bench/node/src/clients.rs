@@ -54,7 +54,7 @@ fn ways(
     for (at, (name, _)) in ways.iter().enumerate() {
         let each = median(&times[at]).context("no rounds")?;
         let ratios: Vec<f64> = times[at].iter().zip(&times[0]).map(|(this, first)| this / first).collect();
-        let ratio = median_interval(&ratios, 1).context("too few rounds")?;
+        let ratio = median_interval(&ratios).context("too few rounds")?;
         println!(
             "  {name:<34} {:>9}  {:.2} x [{:.2}, {:.2}]",
             ns_text(each as u64),
@@ -253,7 +253,7 @@ pub(crate) fn compare_many(gateway: &Path, bare: &Path, rounds: usize) -> Result
         ("bare echo, 64 clients, compared with 8", 3, 0),
     ] {
         let ratios: Vec<f64> = found[at].iter().zip(&found[beside]).map(|(this, that)| this / that).collect();
-        let ratio = median_interval(&ratios, 1).context("too few rounds")?;
+        let ratio = median_interval(&ratios).context("too few rounds")?;
         let each = median(&found[at]).context("no rounds")?;
         println!("  {name:<34} {each:>9.0}  {:.2} x [{:.2}, {:.2}]", ratio.value, ratio.low, ratio.high);
     }

@@ -81,7 +81,7 @@ fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path
     let lanes: Vec<MeasuredLane> = targets.iter().map(|target| target.lane().clone()).collect();
     let machine = Machine::observe(&[("root", place)]);
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
-    let summaries = summarise(&lanes, &outcome.records, capacity, plan.seed);
+    let summaries = summarise(&lanes, &outcome.records, capacity);
     targets.iter().try_for_each(|target| target.clean_up())?;
     anyhow::ensure!(outcome.failures.is_empty(), "{}", outcome.failures.join("; "));
     let parameters = [("durability", "none"), ("etag_policy", "fast")];

@@ -52,7 +52,7 @@ pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> 
         }
     }
     // The first round creates the objects.
-    let interval = median_interval(&ratios[OBJECTS..], 1).context("too few rounds")?;
+    let interval = median_interval(&ratios[OBJECTS..]).context("too few rounds")?;
     println!("overwrite of {size} B: {} x posix (tmp, write, rename over)", text(&interval));
     Ok(())
 }
@@ -74,7 +74,7 @@ pub(crate) fn batches(s3: &Path, size: usize, rounds: usize) -> Result<()> {
             let one = timed(|| Ok::<Vec<_>, anyhow::Error>(one_by_one()))?;
             ratios.push(many / one);
         }
-        let interval = median_interval(&ratios, 1).context("too few rounds")?;
+        let interval = median_interval(&ratios).context("too few rounds")?;
         println!("batch of {count} puts: {} x the time of a loop", text(&interval));
     }
     Ok(())
@@ -103,7 +103,7 @@ pub(crate) fn complete(s3: &Path, rounds: usize) -> Result<()> {
         })?);
         store.delete(&bucket, &key, &Default::default())?;
     }
-    let interval = median_interval(&times, 1).context("too few rounds")?;
+    let interval = median_interval(&times).context("too few rounds")?;
     println!(
         "completing 256 MiB in 32 parts: {} [{}, {}]",
         ns_text(interval.value as u64),
@@ -143,9 +143,9 @@ pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     }
     let ratio = |a: &[f64], b: &[f64]| {
         let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
-        median_interval(&ratios, 1).map_or("-".into(), |interval| text(&interval))
+        median_interval(&ratios).map_or("-".into(), |interval| text(&interval))
     };
-    let median = |values: &[f64]| median_interval(values, 1).map_or(0, |interval| interval.value as u64);
+    let median = |values: &[f64]| median_interval(values).map_or(0, |interval| interval.value as u64);
     println!(
         "listing {keys} keys: one stream {}, pages of 1,000 {} x that",
         ns_text(median(&stream)),

@@ -167,7 +167,7 @@ fn measure(what: &str, rounds: usize, calls: ComparedCalls) -> Result<()> {
         ours.push(by_plain / block(numbers, calls.ours)?);
     }
     // The first round is a warm-up.
-    let interval = |ratios: &[f64]| median_interval(&ratios[1..], 1).context("too few rounds");
+    let interval = |ratios: &[f64]| median_interval(&ratios[1..]).context("too few rounds");
     println!(
         "{what}: {} x posix; bare calls beneath a root: {}",
         text(&interval(&ours)?),

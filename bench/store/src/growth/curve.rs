@@ -26,7 +26,7 @@ impl GrowthCurve {
         let slopes: Vec<f64> = rounds.iter().map(|times| slope(&sizes, times)).collect();
         let at = |index: usize| median(&rounds.iter().map(|times| times[index]).collect::<Vec<_>>());
         let times_ns = (0..sizes.len()).map(|index| at(index).context("no rounds")).collect::<Result<_>>()?;
-        let exponent = median_interval(&slopes, 1).context("too few rounds")?;
+        let exponent = median_interval(&slopes).context("too few rounds")?;
         Ok(GrowthCurve { name, sizes, times_ns, exponent, bar })
     }
 

@@ -60,7 +60,7 @@ fn relation(
     }
     std::fs::remove_dir_all(place)?;
     // The first round is a warm-up.
-    let ratio = median_interval(&ratios[1..], 1).context("too few rounds")?;
+    let ratio = median_interval(&ratios[1..]).context("too few rounds")?;
     let holds = ratio.value <= *most;
     Ok(OperationTimeRatio { name, ratio, most: *most, holds })
 }
