@@ -105,3 +105,13 @@ pub struct RunRecords {
     /// The work of each rank in each phase; empty if the run has no ranks.
     pub ranks: Vec<RankRecord>,
 }
+
+impl RunRecords {
+    /// Removes the records of all rounds from `rounds` on, such as those of a round that was interrupted.
+    pub fn keep_rounds(&mut self, rounds: u16) {
+        self.operations.retain(|operation| operation.round < rounds);
+        self.blocks.retain(|block| block.round < rounds);
+        self.objects.retain(|object| object.round < rounds);
+        self.ranks.retain(|rank| rank.round < rounds);
+    }
+}

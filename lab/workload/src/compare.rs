@@ -88,6 +88,8 @@ pub struct CompareOutcome {
     pub records: RunRecords,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
+    /// The number of recorded rounds that were complete, if the comparison was interrupted after them.
+    pub interrupted_after: Option<u16>,
 }
 
 /// The progress of a comparison.
@@ -103,8 +105,8 @@ pub struct CompareProgress {
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. Ends early with `Interrupted` when `stop` is set. Errors of individual operations are
-/// counted. Errors that would affect every later operation (no space, no permission, server unreachable) end the run.
+/// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
+/// Errors: `Interrupted` if there is none. Errors of individual operations are counted. Errors that would affect every later operation (no space, no permission, server unreachable) end the run.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -126,7 +128,15 @@ pub fn run(
         total: 0,
     };
     for round in 0..plan.warm_up + plan.rounds {
-        comparison.round(tree, round)?;
+        match comparison.round(tree, round) {
+            Err(error) if error.kind() == ErrorKind::Interrupted && round > plan.warm_up => {
+                let complete = round - plan.warm_up;
+                comparison.outcome.records.keep_rounds(complete);
+                comparison.outcome.interrupted_after = Some(complete);
+                break;
+            }
+            done => done?,
+        }
     }
     Ok(comparison.outcome)
 }

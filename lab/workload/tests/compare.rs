@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fordway_measure::{MeasuredLane, OperationRecord, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
-use fordway_workload::compare::{CompareOutcome, ComparePlan, run};
+use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
@@ -185,4 +185,23 @@ fn a_request_to_stop_is_heeded_within_a_block() {
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
     let error = run(&PLAN, &tree(200), &targets, &stop, &mut progress).expect_err("it was stopped");
     assert_eq!((error.kind(), blocks), (ErrorKind::Interrupted, 1));
+}
+
+#[test]
+fn an_interrupted_comparison_keeps_its_complete_rounds() {
+    let stop = AtomicBool::new(false);
+    let plan = ComparePlan { rounds: 1_000, ..PLAN };
+    let mut progress = |at: CompareProgress| {
+        let is_late = at.round == plan.warm_up + 3 && at.phase == ComparePhase::Get;
+        stop.store(is_late, Ordering::Relaxed);
+    };
+    let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
+    let outcome = run(&plan, &tree(50), &targets, &stop, &mut progress).unwrap();
+    assert_eq!(outcome.interrupted_after, Some(3));
+    let rounds: std::collections::BTreeSet<u16> =
+        outcome.records.blocks.iter().map(|block| block.round).collect();
+    assert_eq!(rounds, (0..3).collect());
+    assert!(outcome.records.operations.iter().all(|operation| operation.round < 3));
+    assert!(outcome.records.objects.iter().all(|object| object.round < 3));
+    assert_eq!(summarise(&lanes(&targets), &outcome.records, CAPACITY)[0].operations, 150);
 }

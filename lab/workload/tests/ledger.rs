@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
-    LedgerComponent, LedgerCostReport, LedgerPlan, NamedComponent, PathDecomposition, component_table,
-    entry_table, measure,
+    LedgerComponent, LedgerCostReport, LedgerPlan, LedgerProgress, NamedComponent, PathDecomposition,
+    component_table, entry_table, measure,
 };
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -204,6 +204,11 @@ fn what_goes_wrong_ends_it_and_is_named() {
     let error =
         measure(&plan(), &mut components, &|| clock.get(), &stopped, &mut |_| {}).expect_err("stopped");
     assert_eq!(error.kind(), ErrorKind::Interrupted);
+    stopped.store(false, Ordering::Relaxed);
+    let mut progress = |at: LedgerProgress| stopped.store(at.round == 7, Ordering::Relaxed);
+    let long = LedgerPlan { duration: Duration::from_secs(1_000), ..plan() };
+    let records = measure(&long, &mut components, &|| clock.get(), &stopped, &mut progress).unwrap();
+    assert_eq!(records.blocks.iter().map(|block| block.round).max(), Some(5), "round 0 is a warm-up");
 
     let records = run(&mut components, &clock).unwrap();
     let path = PathDecomposition::new("a").with("none");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport,
-    MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan, answer,
-    describe, follow, message_of, run,
+    MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan,
+    TransportProgress, answer, describe, follow, message_of, run,
 };
 
 const SIZES: [u64; 3] = [1, 4096, 3_000_000];
@@ -160,6 +160,16 @@ fn a_side_of_another_version_is_named() {
 fn a_run_can_be_stopped() {
     let stopped = run(&plan(), &mut [Box::new(objects(None))], &AtomicBool::new(true), &mut |_| ());
     assert_eq!(stopped.expect_err("it was asked to stop").kind(), ErrorKind::Interrupted);
+}
+
+#[test]
+fn a_run_that_is_stopped_keeps_its_complete_rounds() {
+    let stop = AtomicBool::new(false);
+    let plan = TransportPlan { rounds: 50, ..plan() };
+    let mut progress = |at: TransportProgress| stop.store(at.done * 50 > at.total * 2, Ordering::Relaxed);
+    let outcome = run(&plan, &mut [Box::new(objects(None))], &stop, &mut progress).unwrap();
+    assert_eq!(outcome.interrupted_after, Some(2));
+    assert_eq!(outcome.records.blocks.iter().map(|block| block.round).max(), Some(1));
 }
 
 #[test]

@@ -56,13 +56,17 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let injected = lanes.mean_slept_ns();
     let names = lanes.descriptions();
     let closed = lanes.close();
-    let outcome = outcome.inspect_err(|_| {
+    let is_early = outcome.as_ref().map_or(true, |outcome| outcome.interrupted_after.is_some());
+    if is_early {
         context.output.note(&format!("removed the temporary directory {}", place.path().display()));
         if let Err(left) = &closed {
             context.output.note(&format!("could not remove everything: {left}"));
         }
-    })?;
-    closed?;
+    }
+    let outcome = outcome?;
+    if !is_early {
+        closed?;
+    }
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     commands::judge(&mut run, watch);
     place.remove()?;
@@ -152,7 +156,10 @@ fn describe(
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
-    warnings.extend(few_rounds(plan));
+    warnings.extend(outcome.interrupted_after.map(|rounds| {
+        format!("interrupted after {rounds} of {} rounds: the results cover these rounds only", plan.rounds)
+    }));
+    warnings.extend(few_rounds(outcome.interrupted_after.unwrap_or(plan.rounds)));
     RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
@@ -208,8 +215,8 @@ fn forget_waiting(row: &mut PhaseSummary) {
 }
 
 /// Returns advice if there are too few rounds.
-fn few_rounds(plan: &ComparePlan) -> Option<String> {
-    (plan.rounds < 5).then(|| "fewer than 5 rounds: ratios have no intervals; increase --rounds".into())
+fn few_rounds(rounds: u16) -> Option<String> {
+    (rounds < 5).then(|| "fewer than 5 rounds: ratios have no intervals; increase --rounds".into())
 }
 
 fn report(
@@ -228,6 +235,9 @@ fn report(
     context.output.text(&format!("run: {}", out.display()))?;
     if !args.page.no_report {
         super::write_page(out, context)?;
+    }
+    if outcome.interrupted_after.is_some() {
+        return Ok(CommandExit::Interrupted);
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })

@@ -172,8 +172,9 @@ pub struct LedgerProgress {
 /// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order, and at each
 /// size all components in random order, with one block of operations per component. Drift therefore affects all
 /// components alike, and each round yields one figure for each component and size, all from the same period. The first
-/// round is not recorded. In the records, components are lanes and sizes are phases. Errors: the errors of the
-/// components; `Interrupted` when `stop` is set.
+/// round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is set, ends early
+/// with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer than [`ROUNDS_MIN`]
+/// recorded rounds were complete.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [NamedComponent],
@@ -189,8 +190,14 @@ pub fn measure(
         progress(LedgerProgress { round, elapsed_ns: now_ns() - began_ns });
         let mut sizes: Vec<usize> = (0..plan.sizes.len()).collect();
         random.shuffle(&mut sizes);
-        for size in sizes {
-            work.all_at(plan, size, components, round, &mut random)?;
+        let done =
+            sizes.into_iter().try_for_each(|size| work.all_at(plan, size, components, round, &mut random));
+        match done {
+            Err(error) if error.kind() == ErrorKind::Interrupted && round > ROUNDS_MIN => {
+                work.records.keep_rounds(round - 1);
+                break;
+            }
+            done => done?,
         }
         if round == 0 {
             work.records = RunRecords::default();

@@ -45,6 +45,8 @@ pub struct TransportOutcome {
     pub records: RunRecords,
     /// The task of each phase, in the order of phases.
     pub tasks: Vec<MessageBlockTask>,
+    /// The number of rounds that were complete, if the benchmark was interrupted after them.
+    pub interrupted_after: Option<u16>,
 }
 
 /// The progress of a transport benchmark.
@@ -98,7 +100,8 @@ impl MessageBlockTask {
     }
 }
 
-/// Runs `plan`. Ends early with `Interrupted` when `stop` is set, or with the error of a transport that fails.
+/// Runs `plan`. When `stop` is set, ends early: the outcome contains the rounds that were complete. Errors:
+/// `Interrupted` if there is none, and the error of a transport that fails.
 pub fn run(
     plan: &TransportPlan,
     transports: &mut [Box<dyn MessageTransport>],
@@ -108,10 +111,11 @@ pub fn run(
     let clock = RunClock::start();
     let mut random = SeededRandom::new(plan.seed);
     let mut outcome = TransportOutcome { tasks: plan.tasks(transports)?, ..TransportOutcome::default() };
-    let total = u64::from(plan.rounds) * outcome.tasks.len() as u64 * transports.len() as u64;
+    let TransportOutcome { tasks, records, .. } = &mut outcome;
+    let total = u64::from(plan.rounds) * tasks.len() as u64 * transports.len() as u64;
     let (mut done, mut block) = (0, 0);
-    for round in 0..plan.rounds {
-        for (phase, task) in outcome.tasks.iter().enumerate() {
+    let mut measure_round = |round: u16| -> Result<()> {
+        for (phase, task) in tasks.iter().enumerate() {
             let mut lanes: Vec<usize> = (0..transports.len()).collect();
             random.shuffle(&mut lanes);
             for lane in lanes {
@@ -121,13 +125,24 @@ pub fn run(
                 if transports[lane].can(task.exchange) {
                     let result = transports[lane].carry_out(task)?;
                     let place = TransportBlockLabel { lane: lane as u8, phase: phase as u8, round, block };
-                    place.keep(task, &result, clock.now_ns(), &mut outcome.records);
+                    place.keep(task, &result, clock.now_ns(), records);
                 }
                 done += 1;
                 progress(TransportProgress { done, total, phase: task.phase() });
             }
             block += 1;
         }
+        Ok(())
+    };
+    for round in 0..plan.rounds {
+        let Err(error) = measure_round(round) else { continue };
+        // A signal also ends the programs on the other side, so that a transport may fail because of it.
+        if round == 0 || !stop.load(Ordering::Relaxed) {
+            return Err(error);
+        }
+        outcome.records.keep_rounds(round);
+        outcome.interrupted_after = Some(round);
+        break;
     }
     Ok(outcome)
 }
@@ -204,6 +219,9 @@ pub fn describe(
         .flat_map(|(phase, task)| of_phase(&lanes, (phase as u8, task), &outcome.records, &header.machine))
         .collect();
     let mut warnings = header.warnings;
+    warnings.extend(outcome.interrupted_after.map(|rounds| {
+        format!("interrupted after {rounds} of {} rounds: the results cover these rounds only", plan.rounds)
+    }));
     warnings.extend(doubts(plan, &header.machine));
     warnings.extend(polling(&lanes, &summaries));
     RunDocument {

@@ -76,7 +76,8 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     commands::judge(&mut run, watch);
     let out = args.output.path("ledger");
     write(&out, &run, &work)?;
-    report(&out, &printed, &run, &work.account, context)
+    let exit = report(&out, &printed, &run, &work.account, context)?;
+    Ok(if work.is_early { CommandExit::Interrupted } else { exit })
 }
 
 /// Returns the sizes to print and the sizes to measure.
@@ -102,6 +103,8 @@ struct LedgerRunResult {
     account: LedgerCostReport,
     placement: CpuPlacementArg,
     left_out: Vec<String>,
+    /// Whether a signal ended the measurement; the records are of the rounds that were complete.
+    is_early: bool,
 }
 
 fn work(
@@ -126,9 +129,17 @@ fn work(
     context.output.end_progress();
     let records = measured?;
     let account = LedgerCostReport::of(&names, &plan.sizes, &setup.paths, &records, plan.seed)?;
-    let left_out = std::mem::take(&mut setup.left_out);
-    setup.close()?;
-    Ok(LedgerRunResult { lanes, records, account, placement, left_out })
+    let mut left_out = std::mem::take(&mut setup.left_out);
+    let is_early = context.interrupt.check().is_err();
+    let closed = setup.close();
+    if is_early {
+        left_out.push(
+            "interrupted: the results cover only the rounds that were complete; run it again".to_owned(),
+        );
+    } else {
+        closed?;
+    }
+    Ok(LedgerRunResult { lanes, records, account, placement, left_out, is_early })
 }
 
 fn describe(
@@ -138,7 +149,7 @@ fn describe(
     machine: Machine,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
-    let LedgerRunResult { lanes, records, account, placement, left_out } = work;
+    let LedgerRunResult { lanes, records, account, placement, left_out, .. } = work;
     let phases: Vec<String> = plan.sizes.iter().map(|size| bytes_text(*size)).collect();
     let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let of_phase = |(number, name): (usize, &String)| {

@@ -41,10 +41,13 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    // Ctrl-C also ends the launchers, which then report failures of their own, so the interrupt is checked first.
-    context.interrupt.check()?;
+    let is_early = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted_after.is_some());
+    if !is_early {
+        // Ctrl-C also ends the launchers, which then report failures of their own, so the interrupt is checked first.
+        context.interrupt.check()?;
+        closed?;
+    }
     let outcome = outcome?;
-    closed?;
     let header = RunHeader {
         machine,
         started: started.0.to_string(),
@@ -56,7 +59,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     commands::judge(&mut run, watch);
     run.write(&args.setting.path(), &outcome.records)
         .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    report(args, &run, context)
+    let exit = report(args, &run, context)?;
+    Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
 /// Runs the other side of a bare TCP connection. This side has a process of its own, so that its CPU time is counted
