@@ -273,7 +273,8 @@ impl PresignedParameters {
     fn check(&self, region: &str) -> Result<(), GateRefusal> {
         let wrong = |words: &str| Err(bad("AuthorizationQueryParametersError", composed(words, "", &[])));
         let values = Self::REQUIRED.map(|name| self.get(name).filter(|value| !value.is_empty()));
-        let [Some(algorithm), Some(credential), Some(_), Some(date), Some(_), Some(expires)] = values else {
+        let [Some(algorithm), Some(credential), Some(signature), Some(date), Some(_), Some(expires)] = values
+        else {
             return wrong(
                 "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, \
                  X-Amz-Signature, X-Amz-Date, X-Amz-SignedHeaders, and X-Amz-Expires parameters.",
@@ -304,9 +305,25 @@ impl PresignedParameters {
                 "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must \
                  be less than 604800 seconds",
             ),
-            Ok(_) => Ok(()),
+            Ok(_) if is_signature(signature) => Ok(()),
+            // The S3 layer would report that parameters are missing.
+            Ok(_) => Err(GateRefusal {
+                status: StatusCode::FORBIDDEN,
+                code: "SignatureDoesNotMatch",
+                message: composed(MISMATCH, "X-Amz-Signature is cut or changed; copy the whole URL", &[]),
+            }),
         }
     }
+}
+
+/// AWS's message for a signature that is not of the request and the key.
+const MISMATCH: &str = "The request signature we calculated does not match the signature you provided. Check your key \
+     and signing method.";
+
+/// Returns whether a text has the form of a version 4 signature.
+fn is_signature(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == SIGNATURE_DIGITS && text.bytes().all(is_digit)
 }
 
 /// The error for a body whose last chunk is incomplete or missing.
@@ -493,6 +510,24 @@ mod tests {
 
     fn is_whole(body: &[u8], piece: usize) -> Option<bool> {
         watched(body, piece).expect("no fault of its own").map(|watch| watch.is_whole())
+    }
+
+    #[test]
+    fn a_url_whose_signature_is_cut_has_a_wrong_signature() {
+        let whole = "a1".repeat(32);
+        let code = |signature: &str| {
+            let uri = format!(
+                "/b/k?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=A%2F20130524%2Fus-east-1%2Fs3%2Faws4_request\
+                 &X-Amz-Date=20130524T000000Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature={signature}"
+            );
+            check_form(&mut HeaderMap::new(), &uri.parse().unwrap(), "us-east-1", false)
+                .map_err(|refusal| refusal.code)
+        };
+        assert_eq!(code(&whole), Ok(()));
+        for cut in [&whole[1..], &format!("{whole}x"), &whole.to_uppercase(), &whole.replacen('a', "g", 1)] {
+            assert_eq!(code(cut), Err("SignatureDoesNotMatch"), "{cut}");
+        }
+        assert_eq!(code(""), Err("AuthorizationQueryParametersError"));
     }
 
     #[test]
