@@ -9,7 +9,9 @@ use fordway_http::replicas::{
     ReplicaCredentials, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink,
     is_metalink_name,
 };
-use fordway_http::vector::{HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions};
+use fordway_http::vector::{
+    HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions, is_without_size,
+};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{
     ChecksumAlgorithm, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, Result,
@@ -161,6 +163,7 @@ impl<'a> ReplicaOpener<'a> {
                 self.replicated(&file, named(&[url]), context).map(OpenedRemoteFile::Many)
             }
             Ok(file) => Ok(OpenedRemoteFile::One(file)),
+            Err(error) if is_without_size(&error) => Err(error),
             Err(error) => self.instead(url, error, context).map(OpenedRemoteFile::Many),
         }
     }

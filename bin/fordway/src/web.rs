@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error};
-use fordway_http::vector::RemoteFile;
+use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
 use serde::Serialize;
@@ -33,7 +33,16 @@ pub(crate) fn write_out(
     places: &ReplicaOpener<'_>,
     context: &CommandContext,
 ) -> Result<()> {
-    let file = places.open(url, context)?;
+    let file = match places.open(url, context) {
+        Err(error) if is_without_size(&error) && range.is_none() => {
+            copy_unsized(context.web(), &http_url(url), &mut |bytes| {
+                context.interrupt.check()?;
+                context.output.data(bytes)
+            })?;
+            return context.output.flush();
+        }
+        opened => opened?,
+    };
     let size = file.size_bytes();
     let range = range.map_or(Ok(0..size), |range| range.resolve(size))?;
     file.copy_range(range, (url, places, context), &mut |bytes| {
@@ -122,9 +131,11 @@ pub(crate) fn download_to(
     if !is_wanted(path, existing)? {
         return Ok(());
     }
-    let file = match places.open(url, context)? {
-        OpenedRemoteFile::One(file) => file,
-        OpenedRemoteFile::Many(file) => return replicas::copy(&file, url, path, existing, context),
+    let file = match places.open(url, context) {
+        Ok(OpenedRemoteFile::One(file)) => file,
+        Err(error) if is_without_size(&error) => return download_unsized(url, path, existing, context),
+        Err(error) => return Err(error),
+        Ok(OpenedRemoteFile::Many(file)) => return replicas::copy(&file, url, path, existing, context),
     };
     let mut hasher = DefaultHasher::new();
     (url, &file.version().etag, file.size_bytes()).hash(&mut hasher);
@@ -159,6 +170,36 @@ pub(crate) fn download_to(
             Err(error)
         }
     }
+}
+
+/// Copies a file whose size the server does not state.
+fn download_unsized(
+    url: &str,
+    path: &Path,
+    existing: OverwritePolicy,
+    context: &CommandContext,
+) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    url.hash(&mut hasher);
+    let part = PartialDownloadFile::open(path, (&hasher, IncompleteFileKind::Useless), context)?;
+    let failed = |error| file_error("writing", part.path().display(), error);
+    part.file().set_len(0).map_err(failed)?;
+    let mut bytes = 0;
+    let verified = copy_unsized(context.web(), &http_url(url), &mut |chunk| {
+        context.interrupt.check()?;
+        bytes += chunk.len() as u64;
+        part.file().write_all(chunk).map_err(failed)
+    })?;
+    part.publish(path, existing)?;
+    let to = path.display().to_string();
+    context.output.event(&WebCopyOutput {
+        action: "download",
+        from: url,
+        to,
+        bytes,
+        resumed_bytes: 0,
+        verified,
+    })
 }
 
 /// Completes the part file; returns its initial size in bytes, and the digest that verified it.

@@ -148,6 +148,11 @@ impl HttpResponse {
         self.framing.known_left()
     }
 
+    /// Returns whether the body ends only when the connection does, so that a lost connection looks like its end.
+    pub(super) fn ends_with_connection(&self) -> bool {
+        self.framing == BodyFraming::UntilClose
+    }
+
     /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and then again whenever
     /// more have arrived, until `look` returns a result. Returns `None` at the end of the body, or if the head states
     /// no length. Errors: as [`HttpResponse::read_into`].

@@ -67,6 +67,43 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
+/// A program that makes a file while it sends it does not know its size.
+#[test]
+fn a_file_without_a_stated_size_is_copied_as_it_comes() {
+    let (rig, server) = (Rig::new(), server());
+    let unsized_file = || {
+        ResponseFaultScript::honest()
+            .always(ResponseFault::WholeForRange)
+            .always(ResponseFault::Chunked(70_000))
+    };
+    server.follow(unsized_file());
+    assert!(rig.run(&["cat", &server.url()]).ok().stdout.into_bytes() == content());
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    assert!(std::fs::read(rig.dir.path().join("copy")).unwrap() == content());
+    let sum = Checksum::of(ChecksumAlgorithm::Sha256, &content()).to_base64();
+    let stated = ResponseFault::Header("Repr-Digest", format!("sha-256=:{sum}:"));
+    server.follow(unsized_file().always(stated.clone()));
+    assert!(
+        rig.run(&["cp", "--json", &server.url(), "DIR/copy"]).ok().stdout.contains("\"verified\":\"SHA256\"")
+    );
+    let cut = unsized_file().always(ResponseFault::CloseAt(500_000));
+    let wrong = unsized_file().always(stated).always(ResponseFault::Flipped);
+    // A body that ends with the connection may have been cut.
+    let endless =
+        ResponseFaultScript::honest().always(ResponseFault::WholeForRange).always(ResponseFault::UntilClose);
+    for (script, words) in
+        [(cut, "the connection ended"), (wrong, "SHA256"), (endless, "does not state the size")]
+    {
+        server.follow(script);
+        let failed = rig.run(&["cp", &server.url(), "DIR/other"]);
+        assert_ne!(failed.exit, CommandExit::Ok);
+        assert!(failed.stderr.contains(words), "{}", failed.stderr);
+        assert_eq!(rig.dir.path().read_dir().unwrap().count(), 1, "nothing is left");
+    }
+    let ranged = rig.run(&["cat", &server.url(), "--range", "0-5"]);
+    assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
+}
+
 /// A server that compresses files although it was asked not to states the size of the compressed bytes.
 #[test]
 fn compressed_content_is_pointed_out() {

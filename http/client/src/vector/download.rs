@@ -5,6 +5,7 @@
 
 use std::io::Read;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
@@ -14,10 +15,12 @@ use fordway_store::{
 use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
-use super::open::{DOCUMENT_BYTES_MAX, OpenFailure, ask, is_passing};
-use super::redirect::{HOPS_MAX, RedirectResponse};
-use super::source::{RemoteFileSource, SourceLocation, changed};
-use super::{RemoteFile, VersionPrecondition};
+use super::open::{
+    DOCUMENT_BYTES_MAX, OpenFailure, OpenOutcome, ask, is_passing, not_the_file, without_size,
+};
+use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
+use super::source::{AtomicReadTraffic, RemoteFileSource, SourceLocation, changed};
+use super::{HttpSession, RangeTarget as _, RemoteFile, VersionPrecondition, WebFile};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};
@@ -56,6 +59,74 @@ impl RemoteFile {
         let copied = copy(&self.source, start.min(self.size_bytes())..self.size_bytes(), &mut check, sink);
         let verified = copied.and_then(|()| check.unwrap_or_default().finish(received));
         verified.map_err(|error| self.named(error))
+    }
+}
+
+/// Copies a file whose size the server does not state: passes its bytes to `sink` as they arrive, and then checks them
+/// against the digest that the server states, if any; returns its name. Such a copy cannot be resumed. Errors: as
+/// [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does not state where it ends.
+/// Cost: one request, plus one per redirection.
+pub fn copy_unsized(
+    session: &Arc<HttpSession>,
+    url: &str,
+    sink: &mut DownloadSink<'_>,
+) -> Result<Option<&'static str>> {
+    let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
+    let mut retries = session.retries();
+    loop {
+        match begin_unsized(&route) {
+            Ok(OpenedStream::Content(mut answer)) => {
+                return pass_on(&mut answer, &retries, sink).map_err(|error| route.named("read", error));
+            }
+            Ok(OpenedStream::Elsewhere(moved)) => {
+                route.follow(&moved).map_err(|error| route.named("read", error))?;
+            }
+            Err(OpenFailure { error, retry_after }) => {
+                let may_pass = is_passing(error.kind());
+                let wait = retries.after(error, may_pass, retry_after);
+                pause(wait.map_err(|error| route.named("read", error))?)?;
+            }
+        }
+    }
+}
+
+/// The response to a request for a whole file.
+enum OpenedStream {
+    Content(HttpResponse),
+    Elsewhere(RedirectResponse),
+}
+
+fn begin_unsized(route: &RedirectRoute) -> Result<OpenedStream, OpenFailure> {
+    let _permit = route.session.permit(route.file.origin())?;
+    let traffic = AtomicReadTraffic::default();
+    let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
+    match answer.status() {
+        // The end of a body that ends with its connection may be missing.
+        200..=299 if answer.ends_with_connection() => Err(without_size().into()),
+        200..=299 => Ok(OpenedStream::Content(answer)),
+        _ => match not_the_file(answer, &route.file)? {
+            OpenOutcome::Elsewhere(moved) => Ok(OpenedStream::Elsewhere(moved)),
+            OpenOutcome::File(_) => Err(Error::from(ErrorKind::Internal).into()),
+        },
+    }
+}
+
+/// Passes on the whole body, and checks it.
+fn pass_on(
+    answer: &mut HttpResponse,
+    retries: &RetryBudget,
+    sink: &mut DownloadSink<'_>,
+) -> Result<Option<&'static str>> {
+    let (mut check, mut buffer) = (DigestCheck::default(), vec![0; CHUNK_BYTES]);
+    check.begin(answer, 0);
+    loop {
+        let got = answer.read(&mut buffer).map_err(body_error)?;
+        if got == 0 {
+            return check.finish(&|| Err(ErrorKind::Internal.into()));
+        }
+        check.running.iter_mut().for_each(|running| running.update(&buffer[..got]));
+        sink(&buffer[..got])?;
+        retries.check_time()?;
     }
 }
 

@@ -29,8 +29,9 @@ mod streams;
 mod web;
 mod window;
 
+pub use download::copy_unsized;
 pub use learned::ServerProfile;
-pub use open::{PendingRequest, is_passing};
+pub use open::{PendingRequest, is_passing, is_without_size};
 pub use reader::{AccessAdvice, ReadAhead, RemoteReader};
 pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;

@@ -145,6 +145,18 @@ pub(super) fn alone(
     }
 }
 
+const NO_SIZE: &str = "the server does not state the size of the file, so its ranges are unknown";
+
+/// Returns the error for a file of unknown size.
+pub(super) fn without_size() -> Error {
+    Error::new(ErrorKind::BadResponse, NO_SIZE)
+}
+
+/// Returns whether the file exists, but the server does not state its size; [`super::copy_unsized`] copies such a file.
+pub fn is_without_size(error: &Error) -> bool {
+    error.kind() == ErrorKind::BadResponse && error.detail().starts_with(NO_SIZE)
+}
+
 /// Returns whether a retry may succeed.
 pub fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
@@ -235,10 +247,7 @@ pub(super) fn version_of(
     (session, target): (&HttpSession, &dyn RangeTarget),
     size_bytes: Option<u64>,
 ) -> Result<FileVersion> {
-    let size_bytes = size_bytes.ok_or_else(|| {
-        let detail = "the server does not state the size of the file, so its ranges are unknown";
-        Error::new(ErrorKind::BadResponse, detail)
-    })?;
+    let size_bytes = size_bytes.ok_or_else(without_size)?;
     super::learned::note(session, target, |server| {
         response.header("server").inspect(|name| server.introduced(name));
     });
