@@ -315,6 +315,13 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     let refused = ResponseFault::Status(416, None);
     let empty = HostileServer::start([], ResponseFaultScript::honest().on_method("GET", refused));
     assert_eq!(open(&empty.url()).size_bytes(), 0);
+    // XRootD announces byte 0 of 0, and does not send it.
+    let announced = ResponseFaultScript::honest()
+        .on_method("GET", ResponseFault::Status(206, None))
+        .on_method("GET", ResponseFault::ContentLengthOff(1));
+    let empty = HostileServer::start([], announced);
+    assert_eq!(open(&empty.url()).size_bytes(), 0);
+    assert_eq!(empty.requests().len(), 2);
 }
 
 /// Content delivery networks have statuses of their own for an origin that does not respond.

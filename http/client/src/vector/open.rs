@@ -184,7 +184,7 @@ pub(super) fn try_describe(
 }
 
 /// Requests the first byte, and takes size and version from the response. `stated` is the size that the response to
-/// HEAD stated, if any; it counts if the server says that there is no first byte.
+/// HEAD stated, if any; it counts if the response does not describe a range, because the file has no first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -193,16 +193,18 @@ fn by_first_byte(
 ) -> Result<OpenOutcome, OpenFailure> {
     let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
     let content_range = answer.header("content-range").unwrap_or_default();
+    let range = parse_content_range(content_range);
+    let is_of_range = answer.status() != 206 || range.is_some();
     let size = match answer.status() {
-        206 => parse_content_range(content_range).and_then(|(_, size)| size),
+        206 => range.map_or(stated, |(_, size)| size),
         416 => parse_unsatisfied_range(content_range).or(stated),
         200..=299 => answer.body_bytes(),
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
     // Read the body, to free the connection for the next request, unless the body is a whole file that is too long to
-    // be worth reading.
-    if answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
+    // be worth reading. XRootD announces a byte of an empty file, which never arrives.
+    if is_of_range && answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
     Ok(OpenOutcome::File(version))
