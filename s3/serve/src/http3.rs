@@ -68,13 +68,14 @@ async fn speak(
     };
     let mut connection: Connection = h3::server::builder()
         .max_field_section_size(shared.limits.head_bytes_max as u64)
-        .build(h3_quinn::Connection::new(quic))
+        .build(h3_quinn::Connection::new(quic.clone()))
         .await
         .map_err(io::Error::other)?;
     // Requests that are still in progress when the connection ends are dropped with it.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
-    take_requests(&mut connection, &mut requests, (shared, &caller, account), stop).await?;
+    let window = SendWindow::new(quic);
+    take_requests(&mut connection, &mut requests, (shared, &caller, account, window), stop).await?;
     // With 1, the GOAWAY frame names the next request as the first that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
@@ -94,10 +95,15 @@ async fn speak(
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
-    (shared, caller, account): (&Arc<GatewayState>, &ConnectionPeer, ConnectionLimitState),
+    (shared, caller, account, window): (
+        &Arc<GatewayState>,
+        &ConnectionPeer,
+        ConnectionLimitState,
+        SendWindow,
+    ),
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let mut stop = pin!(stop);
+    let (mut stop, window) = (pin!(stop), Arc::new(window));
     let turns = Arc::new(ResponseScheduler::new(shared.limits.body.clone()));
     let state = ConnectionState::new(account);
     loop {
@@ -112,7 +118,7 @@ async fn take_requests(
         match next {
             Ok(Ok(Some(request))) => {
                 let with = (shared.clone(), state.clone());
-                requests.spawn(answer(request, with, caller.clone(), turns.clone()));
+                requests.spawn(answer(request, with, caller.clone(), (turns.clone(), window.clone())));
             }
             Ok(Ok(None)) => return Ok(()),
             Ok(Err(error)) if error.is_h3_no_error() => return Ok(()),
@@ -127,9 +133,9 @@ async fn answer(
     request: Http3RequestResolver,
     (shared, state): (Arc<GatewayState>, ConnectionState),
     caller: ConnectionPeer,
-    turns: Arc<ResponseScheduler>,
+    (turns, window): (Arc<ResponseScheduler>, Arc<SendWindow>),
 ) {
-    if let Err(error) = exchange(request, (&shared, &state), &caller, &turns).await {
+    if let Err(error) = exchange(request, (&shared, &state), &caller, (&turns, &window)).await {
         tracing::debug!(%error, "a request over HTTP/3 ended early");
     }
 }
@@ -138,7 +144,7 @@ async fn exchange(
     resolver: Http3RequestResolver,
     (shared, state): (&GatewayState, &ConnectionState),
     caller: &ConnectionPeer,
-    turns: &ResponseScheduler,
+    ways: (&ResponseScheduler, &SendWindow),
 ) -> io::Result<()> {
     let limits = &shared.limits;
     let head = timeout(limits.header_timeout, resolver.resolve_request()).await?;
@@ -149,7 +155,7 @@ async fn exchange(
     // This future is larger than the state that sending the response needs, so it is freed when the response begins.
     let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
-    let sent = send_answer(&mut send, response, turns).await;
+    let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
         // The client must not mistake a part of the response for all of it.
         send.stop_stream(Code::H3_INTERNAL_ERROR);
@@ -160,7 +166,7 @@ async fn exchange(
 async fn send_answer(
     send: &mut RequestStream<SendStream<Bytes>, Bytes>,
     response: Response<ReplyBody>,
-    turns: &ResponseScheduler,
+    (turns, window): (&ResponseScheduler, &SendWindow),
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
     // HTTP/3 has no connection that these headers could apply to (RFC 9114 section 4.2).
@@ -171,7 +177,9 @@ async fn send_answer(
     turns.send(send.send_response(head)).await?;
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
+        let bytes = data.len();
         turns.send(send.send_data(data)).await?;
+        window.has_sent(bytes);
     }
     turns.send(send.finish()).await
 }
@@ -185,8 +193,42 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The maximum number of bytes, over all responses of a connection, that are kept until the client has acknowledged
-/// them.
+/// them; and the same for a client that is far away and has received as much in a round trip.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
+const FAR_SEND_WINDOW_BYTES: u64 = 8 << 20;
+/// The round trip from which a client is far away: the small window allows 400 MiB/s at this distance.
+const FAR: Duration = Duration::from_millis(5);
+/// How many bytes are sent before the window is adapted again.
+const ADAPT_AFTER_BYTES: u64 = 512 << 10;
+
+/// The send window of a connection, which grows with what the path can hold. A client that stops reading keeps its window
+/// small, so it cannot make the gateway hold much.
+struct SendWindow {
+    connection: quinn::Connection,
+    sent_bytes: AtomicU64,
+}
+
+impl SendWindow {
+    fn new(connection: quinn::Connection) -> Self {
+        SendWindow { connection, sent_bytes: AtomicU64::new(0) }
+    }
+
+    fn has_sent(&self, bytes: usize) {
+        let before = self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if before / ADAPT_AFTER_BYTES != (before + bytes as u64) / ADAPT_AFTER_BYTES {
+            let path = self.connection.stats().path;
+            self.connection.set_send_window(send_window_bytes(path.rtt, path.cwnd));
+        }
+    }
+}
+
+/// Twice the congestion window: what is on the way, and what is ready to replace it.
+fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
+    match round_trip < FAR {
+        true => SEND_WINDOW_BYTES,
+        false => (2 * congestion_window_bytes).clamp(SEND_WINDOW_BYTES, FAR_SEND_WINDOW_BYTES),
+    }
+}
 /// The maximum number of clients that wait to be accepted. Further clients are refused.
 const WAITING_MAX: usize = 1024;
 /// The maximum number of bytes that are kept for all waiting clients together.
@@ -441,5 +483,19 @@ impl ResponseScheduler {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_send_window_is_what_the_path_can_hold() {
+        let far = Duration::from_millis(60);
+        assert_eq!(send_window_bytes(Duration::from_micros(200), 64 << 20), SEND_WINDOW_BYTES);
+        assert_eq!(send_window_bytes(far, 100 << 10), SEND_WINDOW_BYTES);
+        assert_eq!(send_window_bytes(far, 3 << 20), 6 << 20);
+        assert_eq!(send_window_bytes(far, 64 << 20), FAR_SEND_WINDOW_BYTES);
     }
 }
