@@ -261,7 +261,7 @@ fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
 
 /// Returns whether the file's version has a strong ETag, which is unique to that version.
 fn is_marked(file: &RemoteFile) -> bool {
-    file.version().etag.as_deref().is_some_and(|etag| !etag.starts_with("W/"))
+    file.version().etag.as_deref().is_some_and(|etag| etag.starts_with('"'))
 }
 
 /// Returns the local name for a file at `url`, decoded if the result can be a name; for a Metalink, the name of the file

@@ -338,6 +338,21 @@ fn any_failure_of_the_server_may_pass() {
     }
 }
 
+/// OpenStack Swift and some programs omit the quotes of an ETag; no server recognizes such a value in `If-Range`.
+#[test]
+fn an_etag_without_quotes_pins_nothing_and_is_compared() {
+    let with = |etag: &str| {
+        let etag = ResponseFault::Header("ETag", etag.to_owned());
+        ResponseFaultScript::honest().always(ResponseFault::NoETag).always(etag)
+    };
+    let server = HostileServer::start(file(), with("d41d8"));
+    let opened = open(&server.url());
+    assert!(read(&opened, &spread(60, 50)).unwrap() == expected(&file(), &spread(60, 50)));
+    assert_eq!((server.requests().len(), opened.learned().ignores_ranges), (2, false));
+    server.follow(with("e52e9"));
+    assert_eq!(read(&opened, &[(7, 9)]).unwrap_err().kind(), ErrorKind::PreconditionFailed);
+}
+
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
     let server = HostileServer::start(file(), ResponseFaultScript::honest());

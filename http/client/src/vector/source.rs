@@ -296,6 +296,8 @@ impl FileVersion {
         match pin {
             VersionPrecondition::IfMatch => Some(("if-match", strong?)),
             VersionPrecondition::IfRange => {
+                // Without its quotes, a value is no ETag, and a server would not recognize it here.
+                let strong = strong.filter(|etag| etag.starts_with('"'));
                 let time = self.last_modified.as_deref().filter(|_| self.is_settled && self.etag.is_none());
                 Some(("if-range", strong.or(time)?))
             }
@@ -367,6 +369,7 @@ mod tests {
         assert_eq!(of(&[THEN, ("date", "Fri, 24 May 2013 00:00:09 GMT")]).as_deref(), Some(THEN.1));
         assert_eq!(of(&[THEN, ("date", THEN.1)]), None);
         assert_eq!(of(&[THEN]), None);
+        assert_eq!(of(&[("etag", "t")]), None);
         assert_eq!(
             version(&[("etag", "\"t\"")]).condition(VersionPrecondition::IfMatch),
             Some(("if-match", "\"t\""))
