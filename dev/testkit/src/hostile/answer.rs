@@ -71,6 +71,7 @@ fn refusal(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<HostileR
             Some(HostileResponse { headers: vec![("Location", location.clone())], ..status(*code) })
         }
         ResponseFault::RefusesDigests(code) if request.header("want-digest").is_some() => Some(status(*code)),
+        ResponseFault::RefusesLists(code) if request.ranges() > 1 => Some(status(*code)),
         ResponseFault::HeadBytesMax(most) if request.head_bytes > *most => Some(status(400)),
         _ => None,
     });

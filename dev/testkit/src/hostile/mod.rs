@@ -192,6 +192,8 @@ pub enum ResponseFault {
     WholeForRange,
     /// Sends the whole file if a request has more ranges than this.
     WholeOverRanges(usize),
+    /// Responds with this status to a request for several ranges.
+    RefusesLists(u16),
     /// Responds 400 to a request whose head is longer than this many bytes.
     HeadBytesMax(usize),
     /// If a request has several ranges, sends one part, from the first requested byte to the last.

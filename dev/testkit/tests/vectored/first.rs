@@ -118,6 +118,7 @@ fn a_refused_list_is_no_refusal_of_the_file() {
     for lie in [
         ResponseFault::WholeForRange,
         ResponseFault::WholeOverRanges(1),
+        ResponseFault::RefusesLists(403),
         ResponseFault::Chunked(700),
         ResponseFault::UntilClose,
         ResponseFault::ClosesAfter,

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fordway_http::vector::RemoteFile;
+use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
-use crate::{expected, file, open, read, session, spread};
+use crate::{VERSIONS, expected, file, open, open_in, read, session, spread, start};
 
 fn served(lie: ResponseFault) -> HostileServer {
     HostileServer::start(file(), ResponseFaultScript::honest().always(lie))
@@ -40,6 +41,8 @@ fn neighbours_are_read_as_one() {
 fn a_refusal_of_lists_is_learned_once() {
     for (lie, most_ranges) in [
         (ResponseFault::WholeOverRanges(1), 1),
+        (ResponseFault::RefusesLists(416), 1),
+        (ResponseFault::RefusesLists(403), 1),
         (ResponseFault::FirstRangeOnly, 1),
         (ResponseFault::WholeOverRanges(10), 10),
         (ResponseFault::WholeOverRanges(200), 200),
@@ -56,6 +59,22 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
         let asked = &server.requests()[before..];
         assert!(asked.iter().all(|request| request.ranges() <= most_ranges), "{lie:?}");
+    }
+}
+
+/// A firewall may refuse a list of ranges; whether the file itself is refused, a single range shows.
+#[test]
+fn a_refused_file_is_not_taken_for_refused_lists() {
+    for version in VERSIONS {
+        let server = start(version, file(), ResponseFaultScript::honest());
+        let opened = open_in(version, &server.url());
+        server.follow(ResponseFaultScript::honest().always(ResponseFault::Status(403, None)));
+        assert_eq!(read(&opened, &spread(9, 50)).unwrap_err().kind(), ErrorKind::AccessDenied);
+        assert!(opened.learned().ranges_per_request > 1);
+        server.follow(ResponseFaultScript::honest());
+        let before = server.requests().len();
+        assert!(read(&opened, &spread(9, 50)).unwrap() == expected(&file(), &spread(9, 50)));
+        assert_eq!(server.requests().len(), before + 1, "lists are used again");
     }
 }
 

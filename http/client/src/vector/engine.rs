@@ -43,6 +43,8 @@ pub(super) struct BatchEngine<S> {
     moves: usize,
     /// Whether the file has been located again and no bytes have arrived since.
     has_asked_again: bool,
+    /// Whether a list of ranges was refused like a file that the user may not read, and single ranges are tried.
+    doubts_lists: bool,
     delivered_at_failure: u64,
     /// The number of bytes delivered for batches that have since been taken or cancelled.
     delivered_before: u64,
@@ -66,6 +68,7 @@ impl<S: FragmentSink> BatchEngine<S> {
             in_flight_bytes: 0,
             moves: 0,
             has_asked_again: false,
+            doubts_lists: false,
             delivered_at_failure: 0,
             delivered_before: 0,
             not_before: None,
@@ -218,6 +221,7 @@ impl<S: FragmentSink> BatchEngine<S> {
             self.source.is_begun.store(true, Ordering::Relaxed);
         }
         let (asked, is_short) = (request.spans.len(), self.take_back(request));
+        let doubts_lists = asked == 1 && std::mem::take(&mut self.doubts_lists);
         self.server = self.place.learn(|server| {
             if let (Some(wait), false) = (request.waited, request.is_pipelined) {
                 server.answered(wait, request.bytes, request.sent.elapsed().saturating_sub(wait));
@@ -226,6 +230,7 @@ impl<S: FragmentSink> BatchEngine<S> {
                 () if *was_whole && asked > 1 => server.list_refused(asked),
                 () if *was_whole && request.bytes < self.place.version.size_bytes => server.range_ignored(),
                 () if is_short && asked > 1 => server.list_cut(asked, *ranges),
+                () if doubts_lists => server.lists_refused(),
                 () if request.is_pipelined => server.pipeline_kept(request.came_along),
                 () => {}
             }
@@ -252,6 +257,10 @@ impl<S: FragmentSink> BatchEngine<S> {
             }
             416 | 501 if asked > 1 => {
                 self.server = self.place.learn(ServerProfile::lists_refused);
+            }
+            // Some firewalls refuse lists. A location that a redirection led to may have expired instead.
+            403 if asked > 1 && !self.source.may_be_elsewhere(&self.place, &told()) => {
+                self.doubts_lists = true;
             }
             408 | 429 | 500 | 502..=504 => self.failed_with(request, told(), retry_after),
             _ => match told() {
@@ -338,6 +347,9 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     fn push_next(&mut self, index: usize, room_bytes: u64) {
+        if self.doubts_lists {
+            self.server.ranges_per_request = 1;
+        }
         let Some((request, list)) = self.queue.next(&self.server, room_bytes) else { return };
         let target = &self.place.target;
         let range = ("range", std::str::from_utf8(list).unwrap_or_default());
@@ -483,6 +495,9 @@ impl<S: FragmentSink> BatchEngine<S> {
     /// Handles a permanent refusal. If a redirection led to this location, tries the original URL again, but only once
     /// until more bytes arrive.
     fn denied(&mut self, index: usize, concerned: BatchId, error: Error) {
+        if std::mem::take(&mut self.doubts_lists) {
+            self.server = self.place.learned();
+        }
         if self.has_asked_again || !self.source.may_be_elsewhere(&self.place, &error) {
             self.fail(&[concerned], error);
             return self.close_if_spent(index);

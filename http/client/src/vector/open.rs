@@ -342,6 +342,8 @@ impl InitialRangeReads<'_> {
             206 => size_of_whole(&mut answer)?,
             // The server rejects the list or the ranges; this says nothing about the file itself.
             201..=299 | 400 | 413 | 414 | 416 | 431 | 494 | 501 => None,
+            // A firewall may refuse a list. Whether the file itself is refused, the next request shows.
+            403 if request.spans.len() > 1 => None,
             _ => return not_the_file(answer, target),
         };
         let Some(size) = size else {
