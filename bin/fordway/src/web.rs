@@ -264,8 +264,8 @@ fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| etag.starts_with('"'))
 }
 
-/// Returns the local name for a file at `url`, decoded if the result can be a name; for a Metalink, the name of the file
-/// it describes.
+/// Returns the local name for a file at `url`, decoded if the result can be a name; for a Metalink, the name of the
+/// file that it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();

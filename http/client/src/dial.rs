@@ -1,6 +1,6 @@
-//! Connects to one of a host's addresses. An address whose packets are lost must not use up the time of the others: IPv6
-//! is often announced but filtered, and a name with several addresses often includes a server that is down. So the next
-//! address is tried after a short delay, and the first one that accepts is used (RFC 8305).
+//! Connects to one of a host's addresses. An address whose packets are lost must not use up the time of the others:
+//! IPv6 is often announced but filtered, and a name with several addresses often includes a server that is down. So the
+//! next address is tried after a short delay, and the first one that accepts is used (RFC 8305).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -49,8 +49,8 @@ pub(super) fn connect_any(
     }
 }
 
-/// Returns the addresses with both families in turn, beginning with the first address's: if one of the families does not
-/// work at all, that costs a single delay.
+/// Returns the addresses with both families in turn, beginning with the first address's: if one of the families does
+/// not work at all, that costs a single delay.
 fn by_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.into_iter().collect();
     let is_first_family = |address: &SocketAddr| address.is_ipv6() == addresses[0].is_ipv6();

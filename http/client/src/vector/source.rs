@@ -280,8 +280,8 @@ impl FileVersion {
         FileVersion { size_bytes, etag, ..FileVersion::default() }
     }
 
-    /// Returns the coding of the file at `url` if its name does not announce that it is compressed. Requests ask for the
-    /// file itself (`Accept-Encoding: identity`), but not every server respects that. Of a file that is stored
+    /// Returns the coding of the file at `url` if its name does not announce that it is compressed. Requests ask for
+    /// the file itself (`Accept-Encoding: identity`), but not every server respects that. Of a file that is stored
     /// compressed, such as `a.gz`, some servers state the coding too, and then the bytes are those of the file.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
         const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
