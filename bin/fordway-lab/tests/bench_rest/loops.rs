@@ -1,9 +1,11 @@
 //! Tests open and closed loops over HTTP/1.1, against servers whose behaviour is known.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::command::{bench, one, stderr};
+use fordway_sys::terminate;
+
+use crate::command::{bench, command, one, stderr};
 use crate::server::{self, Server, answer};
 
 #[test]
@@ -202,4 +204,25 @@ fn a_request_is_sent_again_once() {
     assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(1), Some(4)));
     // One request succeeded, one was sent twice, and three were sent on connections that never returned a response.
     assert_eq!(server.requests(), 6);
+}
+
+/// After a signal, the rounds that were complete are reported, or the first block if there is nothing else.
+#[test]
+fn an_interrupted_load_is_reported_as_such() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));
+    for length in [&["--rounds", "1000", "--requests", "20"][..], &["--duration", "600s"]] {
+        let before = server.requests();
+        let mut command = command(&[&[server.url("/x").as_str(), "--warm-up", "0s"], length].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while server.requests() < before + 50 && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        terminate(child.id()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("interrupted: the results cover only"), "{}", stderr(&ended));
+        let summary: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let operations = summary["operations"].as_u64().unwrap();
+        assert!(operations > 0 && (length.len() < 4 || operations.is_multiple_of(20)), "{summary}");
+    }
 }

@@ -44,22 +44,30 @@ pub(super) fn run(
     context.output.start_counting();
     let rows = measure(args, &points, &all, (seed, machine.cpus), context);
     context.output.end_progress();
-    let mut run = describe(args, &points, rows?, machine, seed, started)?;
+    let (rows, is_early) = rows?;
+    let points = &points[..rows.len() / args.http.len()];
+    let mut run = describe(args, points, rows, machine, seed, started)?;
+    if is_early {
+        run.0.warnings.push("interrupted: the results cover only what was measured before".to_owned());
+    }
     commands::judge(&mut run.0, watch);
-    report(args, run, context)
+    let exit = report(args, run, context)?;
+    Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows.
+/// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows, and whether a signal ended
+/// the measurement: then the rows cover the rounds that were complete. Errors: `Interrupted` if nothing was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
     requests: &[Arc<RequestSequence>],
     (seed, cpus): (u64, usize),
     context: &CommandContext,
-) -> Result<Vec<LaneBlocks>> {
+) -> Result<(Vec<LaneBlocks>, bool)> {
     let clock = RunClock::start();
     let mut rows = Vec::new();
     let mut number = 0;
+    let is_early = || context.interrupt.check().is_err();
     for (phase, point) in points.iter().enumerate() {
         let settings = |http: &HttpVersionArg| settings(args, point, *http, cpus);
         let mut of_point: Vec<LaneBlocks> = args
@@ -69,17 +77,33 @@ fn measure(
             .collect();
         for round in 0..args.rounds {
             for (lane, http) in args.http.iter().enumerate() {
-                context.interrupt.check()?;
+                if is_early() {
+                    break;
+                }
                 let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
             }
+            if is_early() {
+                // The last block is shorter than the others. It counts only if there is nothing else.
+                let complete = usize::from(round).max(usize::from(rows.is_empty()));
+                of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
+                break;
+            }
             // All HTTP versions have now completed the same block.
             number += 1;
         }
-        rows.extend(of_point);
+        if of_point.iter().any(|row| !row.blocks.is_empty()) {
+            rows.extend(of_point);
+        }
+        if is_early() {
+            break;
+        }
     }
-    Ok(rows)
+    if rows.is_empty() {
+        context.interrupt.check()?;
+    }
+    Ok((rows, is_early()))
 }
 
 fn block(
@@ -215,7 +239,7 @@ fn describe(
     let lanes = args.http.len();
     let (mut summaries, mut warnings) = (Vec::new(), Vec::new());
     for of_point in rows.chunks(lanes) {
-        for (lane, row) in of_point.iter().enumerate() {
+        for (lane, row) in of_point.iter().enumerate().filter(|(_, row)| !row.blocks.is_empty()) {
             let summary = rest::summarise(row, (lane > 0).then(|| &of_point[0]));
             warnings.extend(rest::warnings(row, &summary));
             summaries.push(summary);

@@ -117,7 +117,7 @@ struct PingpongMeasurementPlan<'a> {
 
 impl PingpongMeasurementPlan<'_> {
     /// Measures, in each round, all combinations in random order and, for each combination, all set-ups, also in random
-    /// order.
+    /// order. After a signal, returns the rounds that were complete. Errors: `Interrupted` if there is none.
     fn measure(
         &self,
         lanes: &[MeasuredNetworkSetup],
@@ -136,7 +136,6 @@ impl PingpongMeasurementPlan<'_> {
                 let mut order = up.clone();
                 random.shuffle(&mut order);
                 for lane in order {
-                    context.interrupt.check()?;
                     let doing =
                         format_args!("{} {}", self.points[phase].label(), lanes[lane].label()).to_string();
                     context.output.steps(done, total, doing);
@@ -148,6 +147,11 @@ impl PingpongMeasurementPlan<'_> {
                         lane,
                         self.block(running, &self.points[phase], place, clock, context)?,
                     );
+                    if let Err(interrupted) = context.interrupt.check() {
+                        // The last block is shorter than the others.
+                        measured.keep_rounds(usize::from(round));
+                        return if round == 0 { Err(interrupted) } else { Ok(measured) };
+                    }
                     done += 1;
                 }
                 // All set-ups of a combination have now completed the same block.
@@ -216,6 +220,10 @@ impl SetupMeasurementBlocks {
     fn add(&mut self, point: usize, lane: usize, block: LoadBlockResult) {
         self.0[point][lane].push(block);
     }
+
+    fn keep_rounds(&mut self, rounds: usize) {
+        self.0.iter_mut().flatten().for_each(|blocks| blocks.truncate(rounds));
+    }
 }
 
 /// The data that a run file contains in addition to the measurements.
@@ -238,6 +246,10 @@ impl PingpongRunMetadata<'_> {
     ) -> Result<CommandExit> {
         let args = self.args;
         let (mut run, records) = self.run(lanes, measured);
+        let is_early = context.interrupt.check().is_err();
+        if is_early {
+            run.warnings.push("interrupted: the results cover only the rounds that were complete".to_owned());
+        }
         commands::judge(&mut run, watch);
         commands::write_summaries(&run, context)?;
         context.output.text(&load_table(&run))?;
@@ -251,7 +263,7 @@ impl PingpongRunMetadata<'_> {
             run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
             context.output.text(&format!("run: {}", dir.display()))?;
         }
-        Ok(exit(args, lanes, &run))
+        Ok(if is_early { CommandExit::Interrupted } else { exit(args, lanes, &run) })
     }
 
     fn run(
