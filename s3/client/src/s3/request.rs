@@ -66,8 +66,9 @@ impl<'a> S3Call<'a> {
 
     /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        // This is the only sub-resource whose name contains capitals.
+        // The names of these sub-resources contain capitals, which the names of kinds do not.
         let name = match kind.as_str() {
+            "ownership" => "ownershipControls",
             "public-access-block" => "publicAccessBlock",
             name => name,
         };

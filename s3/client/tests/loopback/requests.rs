@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    BoxedMetadata, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart, Conditions,
-    CopyOptions, ETag, ErrorKind, ExpectedContent, GetOptions, ListQuery, Metadata, MultipartUploads,
-    ObjectBatches, ObjectVersions, Objects, PutOptions, UploadId, VersionId,
+    BoxedMetadata, BucketDocuments, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart,
+    Conditions, CopyOptions, DocumentKind, ETag, ErrorKind, ExpectedContent, GetOptions, ListQuery, Metadata,
+    MultipartUploads, ObjectBatches, ObjectVersions, Objects, PutOptions, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -371,4 +371,16 @@ fn an_error_names_its_request() {
     assert!(get.contains("request R1"), "{get}");
     let head = head();
     assert!(head.contains("request R2"), "{head}");
+}
+
+/// The name of a kind is not always the name of its sub-resource.
+#[test]
+fn documents_are_addressed_by_their_sub_resources() {
+    let server = Server::answering((0..3).map(|_| answer(204, "", "")).collect());
+    let store = server.store(|_| {});
+    for kind in ["cors", "ownership", "public-access-block"] {
+        store.delete_document(&bucket(), &DocumentKind::known(kind)).unwrap();
+    }
+    let wanted = ["cors", "ownershipControls", "publicAccessBlock"];
+    assert_eq!(lines(&server.seen()), wanted.map(|name| format!("DELETE /bucket?{name}= HTTP/1.1")));
 }
