@@ -65,6 +65,11 @@ impl CommandOutput {
         }
     }
 
+    /// Returns whether the output is JSON.
+    pub fn is_json(&self) -> bool {
+        self.format == OutputFormat::Json
+    }
+
     /// Prints data to `stream` from now on, instead of standard output.
     pub fn redirect(&self, stream: impl Write + Send + 'static) {
         *lock(&self.stdout) = Box::new(stream);

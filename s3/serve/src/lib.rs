@@ -62,6 +62,7 @@ pub use crate::answer::S3Responder;
 pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;
+pub use s3::documents::checked_document;
 pub use sockets::GatewaySockets;
 pub use sts::SessionKey;
 pub use tls::TlsCertificate;

@@ -9,6 +9,7 @@ mod bodies;
 mod list;
 mod lock;
 mod objects;
+mod tree;
 
 pub use bodies::{
     CreateBucketDocument, ResponseDocumentBuilder, complete_multipart_upload, completed_parts,
@@ -28,6 +29,7 @@ pub use objects::{
     ObjectPartsPage, UploadCompletionResult, access_control_policy, complete_multipart_upload_result, copied,
     delete_result, initiate_multipart_upload, list_parts, list_uploads, object_attributes, object_tags,
 };
+pub use tree::XmlElement;
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,11 +1,15 @@
 //! The command line. The parser, `--help`, the manual pages and the shell completions are generated from it.
 
+mod admin;
 mod listing;
 mod metadata;
 mod policy;
 mod serve;
 mod transfer;
 
+pub(crate) use admin::{
+    AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand, BucketSettingArg,
+};
 pub(crate) use fordway_command::args::{
     DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs, byte_range,
 };
@@ -124,6 +128,8 @@ pub enum BuiltinCommand {
     Versioning(VersioningArgs),
     /// Explain what a bucket's rules permit
     Policy(PolicyArgs),
+    /// Show or change the settings of a bucket, such as its policy and CORS rules
+    Admin(AdminArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
     /// Print the settings that other programs need to reach the objects

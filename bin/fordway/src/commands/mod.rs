@@ -2,6 +2,7 @@
 //! file. This file contains the code that several commands use: the selection of objects by an address
 //! ([`SourceSelection`]), and running `fordway-lab` for the measuring commands.
 
+mod admin;
 mod care;
 mod change;
 mod cp;
@@ -60,6 +61,7 @@ fn dispatch(command: BuiltinCommand, lane: &LaneOptions, context: &CommandContex
         BuiltinCommand::Tag(args) => change::tag(&args, context),
         BuiltinCommand::Versioning(args) => change::versioning(&args, context),
         BuiltinCommand::Policy(args) => policy::run(&args, context),
+        BuiltinCommand::Admin(args) => admin::run(&args, context),
         BuiltinCommand::Presign(args) => read::presign(&args, context),
         BuiltinCommand::Env(args) => env::run(&args, lane, context),
         BuiltinCommand::Serve(args) => serve::run(&args, context),

@@ -81,7 +81,8 @@ fn from_file(file: &Path, bucket: &Bucket) -> Result<Policy> {
     parsed(&document, bucket)
 }
 
-fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
+/// Parses a policy. Errors: `InvalidArgument`.
+pub(super) fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
     let wrong = |error: fordway_policy::PolicyError| {
         Error::new(ErrorKind::InvalidArgument, format!("the policy is malformed: {error}"))
     };

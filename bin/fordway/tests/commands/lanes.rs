@@ -177,3 +177,59 @@ fn an_object_that_is_moved_onto_its_own_file_is_kept() {
         assert!(!path.exists());
     }
 }
+
+/// The settings of a bucket are the same on every lane, whichever lane sets them.
+#[test]
+fn settings_of_a_bucket_are_changed_and_seen_on_every_lane() {
+    let lanes = Lanes::start();
+    let file = lanes.dir.path().join("setting");
+    let run = |endpoint: &str, words: &[&str]| {
+        let ran = fordway(endpoint, words);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{endpoint}: {words:?}: {said}");
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    run(&lanes.endpoints[0], &["versioning", "s3://bucket", "enable"]);
+    let settings = [
+        (
+            "policy",
+            r#"{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*",
+            "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bucket/*"}]}"#,
+        ),
+        ("public-access", r#"{"RestrictPublicBuckets": true}"#),
+        ("ownership", r#"{"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}"#),
+        (
+            "cors",
+            r#"{"CORSRules": [{"AllowedMethods": ["GET"], "AllowedOrigins": ["*"], "MaxAgeSeconds": 9}]}"#,
+        ),
+        (
+            "lifecycle",
+            r#"{"Rules": [{"Status": "Enabled", "Filter": {"And": {"Prefix": "a<&>", "Tags": [
+            {"Key": "b", "Value": "c"}]}}, "Expiration": {"Days": 3}}]}"#,
+        ),
+        (
+            "lock",
+            r#"{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 9}}}"#,
+        ),
+        ("tags", r#"{"TagSet": [{"Key": "a", "Value": "1 + 2"}]}"#),
+    ];
+    let show = |endpoint: &str| run(endpoint, &["admin", "show", "s3://bucket", "--json"]);
+    // The last lane takes no locks, and therefore refuses object lock.
+    let endpoints = &lanes.endpoints[..3];
+    let mut shown = std::collections::BTreeSet::new();
+    for endpoint in endpoints {
+        for (setting, content) in settings {
+            std::fs::write(&file, content).unwrap();
+            run(endpoint, &["admin", "set", setting, "s3://bucket", "--file", file.to_str().unwrap()]);
+        }
+        shown.extend(endpoints.iter().map(|endpoint| show(endpoint)));
+        for (setting, _) in settings.iter().filter(|(setting, _)| *setting != "lock") {
+            run(endpoint, &["admin", "rm", setting, "s3://bucket"]);
+        }
+        let left = show(endpoint);
+        assert_eq!(left.matches("null").count(), settings.len() - 1, "{left}");
+    }
+    let shown: Vec<_> = shown.into_iter().collect();
+    let [shown] = &shown[..] else { panic!("lanes differ: {shown:#?}") };
+    assert!(!shown.contains("null") && shown.contains("a<&>"), "{shown}");
+}

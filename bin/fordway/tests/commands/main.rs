@@ -1,6 +1,7 @@
 //! Tests every command, both with an in-memory store and as the binary.
 
 mod access;
+mod admin;
 mod binary;
 mod care;
 mod copying;

@@ -13,7 +13,7 @@ use fordway_wire::s3_xml::{may_have_cdata, unknown_element};
 use http::{HeaderMap, HeaderName, Request};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::gate::table::PathResource;
+use crate::gate::table::{PathResource, TABLE};
 use crate::gate::{GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
@@ -137,16 +137,24 @@ impl DocumentDigests {
             let message = "CDATA sections are not supported here; write &amp; and &lt; instead";
             return Err(GateRefusal::not_implemented(message));
         }
-        let unknown = unknown_element(document, |path| self.operation.has_element(path));
-        match unknown {
-            None => Ok(()),
-            Some(path) => {
-                let message =
-                    format!("{} does not support the element {path}; remove it", self.operation.name);
-                Err(GateRefusal::not_implemented(message))
-            }
+        check_elements(self.operation, document)
+    }
+}
+
+/// Checks that the document of an operation has no unknown elements.
+fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), GateRefusal> {
+    match unknown_element(document, |path| operation.has_element(path)) {
+        None => Ok(()),
+        Some(path) => {
+            let message = format!("{} does not support the element {path}; remove it", operation.name);
+            Err(GateRefusal::not_implemented(message))
         }
     }
+}
+
+/// Like [`check_elements`], for a document that does not come with a request.
+pub(crate) fn check_elements_of(operation: &str, document: &[u8]) -> Result<(), GateRefusal> {
+    TABLE.named(operation).map_or(Ok(()), |operation| check_elements(operation, document))
 }
 
 /// Returns the digest of a document.

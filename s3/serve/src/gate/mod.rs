@@ -17,7 +17,7 @@ use fordway_wire::sigv2;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use percent_encoding::percent_decode_str;
 
-pub(crate) use document::{decoded_md5, take_document};
+pub(crate) use document::{check_elements_of, decoded_md5, take_document};
 pub(crate) use table::OperationRule;
 use table::{PathResource, PermittedValues, TABLE};
 

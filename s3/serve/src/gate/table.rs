@@ -114,6 +114,11 @@ pub(super) static TABLE: LazyLock<OperationTable> =
     LazyLock::new(|| OperationTable::read(include_str!("operations.txt")));
 
 impl OperationTable {
+    /// Returns the operation with this name.
+    pub(super) fn named(&self, name: &str) -> Option<&OperationRule> {
+        self.operations.iter().find(|operation| operation.name == name)
+    }
+
     /// Returns the operations on a resource with the given method.
     pub(super) fn of(&self, resource: PathResource, method: &str) -> &[OperationRule] {
         let start =

@@ -140,6 +140,11 @@ pub(super) async fn put_configuration(
     .await
 }
 
+/// Checks a configuration, and returns its document. Errors: as for [`configuration`].
+pub(super) fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
+    configuration(document).map(|configuration| lock_configuration(&configuration).into_bytes())
+}
+
 /// Reads a configuration, with AWS's errors: `MalformedXML`, `InvalidRetentionPeriod`.
 fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     let read = ObjectLockDocument::read(document).map_err(|error| malformed(error.detail().to_owned()))?;

@@ -12,15 +12,18 @@ pub(super) mod tagging;
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DocumentKind};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result};
+use fordway_wire::s3_error::from_s3;
 use fordway_wire::s3_xml::without_cdata;
 use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
 use crate::access::forget_rules;
+use crate::gate::{GateRefusal, check_elements_of};
 use crate::s3::apart::change_apart;
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
+use crate::s3::lock;
 use crate::s3::look_up::look_up;
 use crate::users::User;
 
@@ -56,6 +59,29 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Docu
             _ => DocumentAction::Delete,
         };
         Some((service, action))
+    })
+}
+
+/// Checks an XML document as the gateway checks one that a client puts, and returns the document to store. A program
+/// that sets documents without a gateway must call this first, because stores do not check documents. Errors:
+/// `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not support.
+pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>> {
+    const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
+    type Check = fn(&[u8]) -> OperationResult<Vec<u8>>;
+    let service = KINDS.into_iter().find(|service| service.kind == *kind);
+    let (operation, check): (&str, Check) = match service {
+        Some(service) => (service.operations[1], service.check),
+        None if kind.as_str() == LOCK[0] => (LOCK[1], lock::check),
+        None => return Err(Error::new(ErrorKind::NotImplemented, format!("there are no documents {kind}"))),
+    };
+    let unknown = |refusal: GateRefusal| Error::new(ErrorKind::NotImplemented, refusal.message);
+    check_elements_of(operation, document).map_err(unknown)?;
+    check(document).map_err(|S3Failure(error)| {
+        let status = error.status_code().map_or(400, |status| status.as_u16());
+        // The first line is AWS's message, the second is our own; the other lines are for programs.
+        let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
+        let detail: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
+        Error::new(from_s3(status, error.code().as_str()), detail.join("; "))
     })
 }
 
@@ -149,4 +175,33 @@ fn write(value: &impl Serialize) -> OperationResult<Vec<u8>> {
 
 pub(super) fn malformed(message: String) -> S3Failure {
     S3Failure::new("MalformedXML", StatusCode::BAD_REQUEST, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_checked_without_a_gateway() {
+        let check = |kind: &'static str, document: &str| {
+            let checked = checked_document(&DocumentKind::known(kind), document.as_bytes());
+            checked.map(|document| String::from_utf8(document).unwrap())
+        };
+        let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>";
+        assert!(check("tagging", tags).unwrap().ends_with(tags));
+        let lock = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>";
+        assert!(check("object-lock", lock).unwrap().contains("<ObjectLockEnabled>Enabled<"));
+        for (kind, document, why) in [
+            ("cors", "<CORSConfiguration/>", ErrorKind::InvalidArgument),
+            ("cors", "<CORSConfiguration><Rule/></CORSConfiguration>", ErrorKind::NotImplemented),
+            ("lifecycle", "<LifecycleConfiguration/>", ErrorKind::InvalidArgument),
+            ("object-lock", "<ObjectLockConfiguration/>", ErrorKind::InvalidArgument),
+            ("tagging", &tags.replace(">a<", ">?<"), ErrorKind::InvalidTag),
+            ("website", "<WebsiteConfiguration/>", ErrorKind::NotImplemented),
+        ] {
+            let error = check(kind, document).unwrap_err();
+            assert_eq!(error.kind(), why, "{kind}: {error}");
+            assert!(!error.detail().is_empty(), "{kind}: {error}");
+        }
+    }
 }

@@ -1,0 +1,116 @@
+//! Options of `admin`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Options of `admin`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin show s3://data
+  fordway admin get cors s3://data > cors.xml
+  fordway admin set cors s3://data --file cors.xml
+  fordway admin rm cors s3://data")]
+pub struct AdminArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: AdminSubcommand,
+}
+
+/// The actions of `admin`.
+#[derive(Debug, Subcommand)]
+pub enum AdminSubcommand {
+    /// Print one setting of a bucket
+    Get(AdminGetArgs),
+    /// Replace one setting of a bucket
+    Set(AdminSetArgs),
+    /// Remove one setting of a bucket
+    Rm(AdminRmArgs),
+    /// Show all settings of a bucket
+    Show(AdminShowArgs),
+}
+
+/// A setting of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BucketSettingArg {
+    /// Who may do what with the bucket and its objects
+    Policy,
+    /// Whether policies may grant access to everybody
+    PublicAccess,
+    /// Who owns new objects
+    Ownership,
+    /// Which web pages may use the bucket
+    Cors,
+    /// When objects expire
+    Lifecycle,
+    /// Object lock, and how long new versions are locked
+    Lock,
+    /// The tags of the bucket
+    Tags,
+}
+
+/// Options of `admin get`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin get policy s3://data
+  fordway admin get cors s3://data > cors.xml
+  fordway admin get lifecycle s3://data --json
+
+The command prints the S3 document of the setting: JSON for the policy, XML for all others. With --json, it prints the \
+JSON that `aws s3api get-...` prints; a policy is then a string. The exit code is 3 if the bucket has no such setting.")]
+pub struct AdminGetArgs {
+    /// Setting to print
+    #[arg(value_enum, value_name = "SETTING")]
+    pub setting: BucketSettingArg,
+    /// s3://BUCKET
+    pub bucket: String,
+}
+
+/// Options of `admin set`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin set policy s3://data --file policy.json
+  fordway admin set cors s3://data --file cors.xml
+  fordway admin get tags s3://data --json | fordway admin set tags s3://copy --file -
+
+FILE holds an S3 document in XML, or in the JSON form that `aws s3api` reads and prints. A policy is always JSON. The \
+document replaces the whole setting. An S3 service checks it; with other endpoints, this command checks it in the same \
+way as the gateway.")]
+pub struct AdminSetArgs {
+    /// Setting to replace
+    #[arg(value_enum, value_name = "SETTING")]
+    pub setting: BucketSettingArg,
+    /// s3://BUCKET
+    pub bucket: String,
+    /// File with the document; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// Options of `admin rm`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin rm policy s3://data
+  fordway admin rm lifecycle s3://data
+
+Removing a setting that the bucket does not have succeeds. Object lock cannot be removed.")]
+pub struct AdminRmArgs {
+    /// Setting to remove
+    #[arg(value_enum, value_name = "SETTING")]
+    pub setting: BucketSettingArg,
+    /// s3://BUCKET
+    pub bucket: String,
+}
+
+/// Options of `admin show`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin show s3://data
+  fordway admin show s3://data --json
+
+The table also has the bucket's versioning, which `fordway versioning` changes. With --json, each setting has the form \
+that `fordway admin get --json` prints; a setting that the bucket does not have is null.")]
+pub struct AdminShowArgs {
+    /// s3://BUCKET
+    pub bucket: String,
+}

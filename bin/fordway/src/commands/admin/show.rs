@@ -1,0 +1,163 @@
+//! `admin show`: all settings of a bucket, in a few words each.
+
+use std::fmt;
+
+use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use fordway_policy::Policy;
+use fordway_store::{Bucket, ErrorKind, Result, VersioningState};
+use fordway_wire::s3_xml::XmlElement;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{BucketSetting, SETTINGS};
+use crate::args::{AdminShowArgs, BucketSettingArg};
+
+pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<CommandExit> {
+    let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
+    let store = context.store()?;
+    let mut shown = ShownSettings::default();
+    shown.values.insert("bucket".to_owned(), bucket.as_str().into());
+    let versioning = store.versioning(&bucket).map(|state| Some(of_versioning(state)));
+    let mut first_failure = shown.add("versioning", versioning, context)?;
+    for setting in &SETTINGS {
+        context.interrupt.check()?;
+        let found = setting.read(&*store, &bucket);
+        let found = found.and_then(|found| found.map(|it| of_document(setting, &bucket, &it)).transpose());
+        let exit = shown.add(setting.name, found, context)?;
+        first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
+    }
+    context.output.record(&shown)?;
+    Ok(first_failure)
+}
+
+/// A setting in a few words, and as JSON.
+type Shown = (String, Value);
+
+/// The settings of a bucket. JSON output holds the values, text output the words.
+#[derive(Default, Serialize)]
+#[serde(transparent)]
+struct ShownSettings {
+    /// By the names of the settings, with underscores.
+    values: Map<String, Value>,
+    #[serde(skip)]
+    rows: Vec<(&'static str, String)>,
+}
+
+impl ShownSettings {
+    /// Adds a setting. One that the user may not read does not hide the others. Errors: failures that concern the whole
+    /// bucket or endpoint.
+    fn add(
+        &mut self,
+        name: &'static str,
+        found: Result<Option<Shown>>,
+        context: &CommandContext,
+    ) -> Result<CommandExit> {
+        let mut exit = CommandExit::Ok;
+        let words = match found {
+            Ok(found) => {
+                let (words, value) = found.unwrap_or_else(|| ("none".to_owned(), Value::Null));
+                self.values.insert(name.replace('-', "_"), value);
+                words
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::NotImplemented | ErrorKind::MethodNotAllowed => {
+                    "not supported by the endpoint".to_owned()
+                }
+                ErrorKind::AccessDenied | ErrorKind::BadResponse => {
+                    exit = super::super::report(context, error)?;
+                    "unknown".to_owned()
+                }
+                _ => return Err(error),
+            },
+        };
+        self.rows.push((name, words));
+        Ok(exit)
+    }
+}
+
+impl fmt::Display for ShownSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let rows: Vec<_> = self.rows.iter().map(|(name, words)| format!("{name:width$}  {words}")).collect();
+        f.write_str(&rows.join("\n"))
+    }
+}
+
+fn of_versioning(state: VersioningState) -> Shown {
+    let words = match state {
+        VersioningState::Unversioned => "unversioned",
+        VersioningState::Enabled => "enabled",
+        VersioningState::Suspended => "suspended",
+    };
+    (words.to_owned(), words.into())
+}
+
+fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Result<Shown> {
+    let value = setting.json(document)?;
+    if setting.arg == BucketSettingArg::Policy {
+        return Ok((of_policy(bucket, document), value));
+    }
+    let root = XmlElement::read(document)?;
+    let words = match setting.arg {
+        BucketSettingArg::Policy | BucketSettingArg::Ownership => text(&root, "Rule/ObjectOwnership"),
+        BucketSettingArg::PublicAccess => of_block(&root),
+        BucketSettingArg::Cors => rules(root.children.len(), 0),
+        BucketSettingArg::Lifecycle => of_lifecycle(&root),
+        BucketSettingArg::Lock => of_lock(&root),
+        BucketSettingArg::Tags => of_tags(&root),
+    };
+    Ok((words, value))
+}
+
+/// A policy may have elements that this version does not know.
+fn of_policy(bucket: &Bucket, document: &[u8]) -> String {
+    let Ok(policy) = Policy::parse(document, bucket.as_str()) else {
+        return "set; this version does not understand it".to_owned();
+    };
+    let count = policy.statements.len();
+    let public = if policy.is_public() { ", public" } else { "" };
+    format!("{}{public}", counted(count, "statement"))
+}
+
+fn of_block(root: &XmlElement) -> String {
+    let on = root.children.iter().filter(|flag| flag.text.trim() == "true");
+    let on: Vec<_> = on.map(|flag| &*flag.name).collect();
+    if on.is_empty() { "nothing is blocked".to_owned() } else { on.join(", ") }
+}
+
+fn of_lifecycle(root: &XmlElement) -> String {
+    let all: Vec<_> = root.children.iter().filter(|child| child.name == "Rule").collect();
+    rules(all.len(), all.iter().filter(|rule| text(rule, "Status") == "Disabled").count())
+}
+
+fn of_lock(root: &XmlElement) -> String {
+    let of_default = |name: &str| text(root, &format!("Rule/DefaultRetention/{name}"));
+    let mode = of_default("Mode");
+    match (&*of_default("Days"), &*of_default("Years")) {
+        ("", "") => "enabled".to_owned(),
+        (days, "") => format!("enabled; by default {mode} for {days} days"),
+        (_, years) => format!("enabled; by default {mode} for {years} years"),
+    }
+}
+
+fn of_tags(root: &XmlElement) -> String {
+    let tags = root.child("TagSet").map(|tags| &tags.children[..]).unwrap_or_default();
+    let tags: Vec<_> =
+        tags.iter().map(|tag| format!("{}={}", text(tag, "Key"), text(tag, "Value"))).collect();
+    if tags.is_empty() { "no tags".to_owned() } else { tags.join(", ") }
+}
+
+fn rules(count: usize, disabled: usize) -> String {
+    let counted = counted(count, "rule");
+    if disabled > 0 { format!("{counted}, {disabled} disabled") } else { counted }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns the text of the element at this path, or an empty text.
+fn text(element: &XmlElement, path: &str) -> String {
+    let found = path.split('/').try_fold(element, |element, name| element.child(name));
+    found.map(|found| found.text.clone()).unwrap_or_default()
+}

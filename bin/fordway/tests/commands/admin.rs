@@ -1,0 +1,127 @@
+//! `admin`, over an in-memory store. `lanes.rs` tests it on all lanes.
+
+use fordway_command::CommandExit;
+use fordway_store::{BucketDocuments, DocumentKind};
+use serde_json::{Value, json};
+
+use crate::support::{Rig, bucket};
+
+const CORS: &str = "<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod>\
+    <AllowedOrigin>*</AllowedOrigin></CORSRule></CORSConfiguration>";
+const PUBLIC: &str = r#"{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": "*",
+    "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"}]}"#;
+
+fn stored(rig: &Rig, kind: &'static str) -> Option<String> {
+    let document = rig.memory.document(&bucket("bkt"), &DocumentKind::known(kind)).unwrap();
+    document.map(|document| String::from_utf8(document).unwrap())
+}
+
+fn set(rig: &Rig, setting: &str, content: &str) -> crate::support::Ran {
+    rig.write("file", content);
+    rig.run(&["admin", "set", setting, "s3://bkt", "--file", "DIR/file"])
+}
+
+#[test]
+fn a_setting_is_set_printed_and_removed() {
+    let mut rig = Rig::new();
+    assert_eq!(set(&rig, "cors", CORS).ok().stdout, "set: cors of s3://bkt\n");
+    assert!(stored(&rig, "cors").unwrap().ends_with(CORS));
+    let document = rig.run(&["admin", "get", "cors", "s3://bkt"]).ok().stdout;
+    assert!(document.ends_with(&format!("{CORS}\n")), "{document}");
+    let printed = rig.run(&["admin", "get", "cors", "s3://bkt", "--json"]).ok().stdout;
+    let rule = json!({"AllowedMethods": ["GET"], "AllowedOrigins": ["*"]});
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), json!({ "CORSRules": [rule] }));
+    assert_eq!(rig.run(&["admin", "rm", "cors", "s3://bkt"]).ok().stdout, "remove: cors of s3://bkt\n");
+    let missing = rig.run(&["admin", "get", "cors", "s3://bkt"]).ended(CommandExit::NotFound);
+    assert!(missing.stderr.contains("`fordway admin set cors`"), "{}", missing.stderr);
+    rig.run(&["admin", "rm", "cors", "s3://bkt"]).ok();
+    for form in [document, printed] {
+        rig.input = form.into_bytes();
+        rig.run(&["admin", "set", "cors", "s3://bkt", "--file", "-", "--quiet"]).ok();
+        assert!(stored(&rig, "cors").unwrap().ends_with(CORS));
+    }
+}
+
+#[test]
+fn a_policy_is_kept_as_it_is() {
+    let rig = Rig::new();
+    set(&rig, "policy", PUBLIC).ok();
+    assert_eq!(stored(&rig, "policy").unwrap(), PUBLIC);
+    assert_eq!(rig.run(&["admin", "get", "policy", "s3://bkt"]).ok().stdout, format!("{PUBLIC}\n"));
+    let printed = rig.run(&["admin", "get", "policy", "s3://bkt", "--json"]).ok().stdout;
+    assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), json!({ "Policy": PUBLIC }));
+    rig.run(&["admin", "rm", "policy", "s3://bkt"]).ok();
+    set(&rig, "policy", &printed).ok();
+    assert_eq!(stored(&rig, "policy").unwrap(), PUBLIC);
+    set(&rig, "public-access", r#"{"BlockPublicPolicy": true}"#).ok();
+    set(&rig, "policy", PUBLIC).ended(CommandExit::Denied);
+}
+
+/// A store does not check documents, and gateways would apply whatever they contain.
+#[test]
+fn wrong_documents_are_refused() {
+    let rig = Rig::new();
+    for (setting, content, exit) in [
+        ("cors", "", CommandExit::Usage),
+        ("cors", "text", CommandExit::Usage),
+        ("cors", "{", CommandExit::Usage),
+        ("cors", "<Tagging><TagSet/></Tagging>", CommandExit::Usage),
+        (
+            "cors",
+            r#"{"CORSRules": [{"AllowedMethods": ["FLY"], "AllowedOrigins": ["*"]}]}"#,
+            CommandExit::Usage,
+        ),
+        ("cors", r#"{"CORSRule": [{"AllowedMethod": "GET", "x": "y"}]}"#, CommandExit::Failure),
+        ("ownership", r#"{"Rules": [{"ObjectOwnership": "ObjectWriter"}]}"#, CommandExit::Failure),
+        ("lifecycle", r#"{"Rules": []}"#, CommandExit::Usage),
+        ("policy", "{}", CommandExit::Usage),
+        ("policy", CORS, CommandExit::Usage),
+        ("lock", r#"{"ObjectLockEnabled": "Enabled"}"#, CommandExit::Usage),
+    ] {
+        let ran = set(&rig, setting, content).ended(exit);
+        assert!(ran.stderr.starts_with("fordway: "), "{setting} {content}: {}", ran.stderr);
+    }
+    let none = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
+    assert_eq!(none.matches("none").count(), 7, "{none}");
+    rig.run(&["admin", "rm", "lock", "s3://bkt"]).ended(CommandExit::Usage);
+    rig.run(&["admin", "get", "cors", "s3://none"]).ended(CommandExit::NotFound);
+    rig.run(&["admin", "get", "cors", "s3://bkt/k"]).ended(CommandExit::Usage);
+    rig.run(&["admin", "set", "cors", "s3://bkt", "--file", "DIR/none"]).ended(CommandExit::NotFound);
+}
+
+#[test]
+fn show_has_all_settings_in_a_few_words() {
+    let rig = Rig::new();
+    rig.run(&["versioning", "s3://bkt", "enable"]).ok();
+    let rule = r#"{"Status": "Disabled", "Filter": {}, "Expiration": {"Days": 3}}"#;
+    for (setting, content) in [
+        ("policy", PUBLIC),
+        ("public-access", r#"{"RestrictPublicBuckets": true}"#),
+        ("ownership", r#"{"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}"#),
+        ("lifecycle", &*format!("{{\"Rules\": [{rule}]}}")),
+        (
+            "lock",
+            r#"{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 9}}}"#,
+        ),
+        ("tags", r#"{"TagSet": [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": ""}]}"#),
+    ] {
+        set(&rig, setting, content).ok();
+    }
+    let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
+    let expected = "\
+versioning     enabled
+policy         1 statement, public
+public-access  RestrictPublicBuckets
+ownership      BucketOwnerEnforced
+cors           none
+lifecycle      1 rule, 1 disabled
+lock           enabled; by default GOVERNANCE for 9 days
+tags           a=1, b=
+";
+    assert_eq!(shown, expected);
+    let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ok().stdout;
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!((&record["bucket"], &record["versioning"]), (&json!("bkt"), &json!("enabled")));
+    assert_eq!((&record["cors"], &record["policy"]), (&Value::Null, &json!({ "Policy": PUBLIC })));
+    assert_eq!(record["public_access"]["PublicAccessBlockConfiguration"]["RestrictPublicBuckets"], true);
+}
