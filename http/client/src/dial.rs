@@ -16,7 +16,7 @@ pub(super) const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the last failure; `TimedOut`;
 /// `CANCELED` if the program wants to stop; `NotFound` without an address.
-pub(super) fn connect_any(
+pub fn connect_any(
     addresses: impl IntoIterator<Item = SocketAddr>,
     limit: Duration,
 ) -> io::Result<TcpStream> {

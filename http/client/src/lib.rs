@@ -42,6 +42,7 @@ pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
     pub use crate::connector::TlsConnector;
+    pub use crate::dial::connect_any;
     #[cfg(feature = "http3")]
     pub use crate::http3::{open_quic, quic_transport};
     pub use crate::response::ResponseHead;

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
-use fordway_http::parts::TlsConnector;
+use fordway_http::parts::{TlsConnector, connect_any};
 use fordway_http::{Origin, TlsRoots};
 use rustls::{ClientConnection, StreamOwned};
 
@@ -97,22 +97,9 @@ fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String
     if permitted.is_empty() {
         return Err("the address is private, or of this machine; allow_private permits it".to_owned());
     }
-    let stream = connect_any(&permitted, rules.deadline).map_err(|error| error.to_string())?;
+    let left = left(rules.deadline).ok_or("no connection in time")?;
+    let stream = connect_any(permitted, left).map_err(|error| error.to_string())?;
     Ok(DeadlineStream { stream, deadline: rules.deadline })
-}
-
-/// Connects to one of the addresses. Each gets an equal share of the time, because one that does not respond, such as one
-/// of IPv6 behind a filter, must not use up the time of the others.
-fn connect_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for (address, untried) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-        let Some(left) = left(deadline) else { return Err(io::ErrorKind::TimedOut.into()) };
-        match TcpStream::connect_timeout(address, left / untried) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Returns whether an address is of a private network, of this machine, or otherwise not of the public internet.
@@ -333,25 +320,6 @@ mod tests {
         {
             assert!(!is_internal(public.parse().unwrap()), "{public}");
         }
-    }
-
-    #[test]
-    fn an_address_that_does_not_respond_leaves_time_for_the_others() {
-        use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
-        // The kernel ignores connections to a listener whose queue is full.
-        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        listen(&silent, 0).unwrap();
-        let at = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
-        let queue = || TcpStream::connect_timeout(&at, Duration::from_millis(20)).ok();
-        let _queue: Vec<TcpStream> = std::iter::from_fn(queue).collect();
-
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let there = listener.local_addr().unwrap();
-        let within = |time: Duration| Instant::now() + time;
-        let stream = connect_any(&[at, there], within(Duration::from_secs(1))).unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), there);
-        assert!(connect_any(&[at, at], within(Duration::from_millis(20))).is_err());
     }
 
     /// A connection on which a response arrives, a few bytes at a time.
