@@ -109,7 +109,8 @@ pub struct AdminRmArgs {
   fordway admin show s3://data --json
 
 The table also has the bucket's versioning, which `fordway versioning` changes. With --json, each setting has the form \
-that `fordway admin get --json` prints; a setting that the bucket does not have is null.")]
+that `fordway admin get --json` prints; a setting that the bucket does not have is null. A setting that the endpoint \
+does not support, or that may not be read, is missing.")]
 pub struct AdminShowArgs {
     /// s3://BUCKET
     pub bucket: String,

@@ -1,10 +1,12 @@
 //! `admin`, over an in-memory store. `lanes.rs` tests it on all lanes.
 
+use std::sync::Arc;
+
 use fordway_command::CommandExit;
-use fordway_store::{BucketDocuments, DocumentKind};
+use fordway_store::{BucketDocuments, DocumentKind, ErrorKind};
 use serde_json::{Value, json};
 
-use crate::support::{Rig, bucket};
+use crate::support::{Fault, FaultyStore, Rig, bucket};
 
 const CORS: &str = "<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod>\
     <AllowedOrigin>*</AllowedOrigin></CORSRule></CORSConfiguration>";
@@ -124,4 +126,39 @@ tags           a=1, b=
     assert_eq!((&record["bucket"], &record["versioning"]), (&json!("bkt"), &json!("enabled")));
     assert_eq!((&record["cors"], &record["policy"]), (&Value::Null, &json!({ "Policy": PUBLIC })));
     assert_eq!(record["public_access"]["PublicAccessBlockConfiguration"]["RestrictPublicBuckets"], true);
+    // Other programs may have stored anything.
+    let forged = "<Tagging><TagSet><Tag><Key>a</Key><Value>1\npolicy  none</Value></Tag></TagSet></Tagging>";
+    let kind = DocumentKind::known("tagging");
+    rig.memory.set_document(&bucket("bkt"), &kind, forged.as_bytes()).unwrap();
+    let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
+    assert!(shown.ends_with("tags           a=1\\npolicy  none\n"), "{shown}");
+    rig.memory.set_document(&bucket("bkt"), &kind, b"<Tagging>").unwrap();
+    let broken = rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable);
+    assert!(broken.stderr.contains("the tags setting: the XML document is truncated"), "{}", broken.stderr);
+    assert!(broken.stdout.contains("tags           unknown\n"), "{}", broken.stdout);
+}
+
+/// An endpoint may lack a setting, and a user may read only some of the settings.
+#[test]
+fn one_failing_setting_does_not_hide_the_others() {
+    for (kind, exit, words) in [
+        (ErrorKind::NotImplemented, CommandExit::Ok, "not supported by the endpoint"),
+        (ErrorKind::MethodNotAllowed, CommandExit::Ok, "not supported by the endpoint"),
+        (ErrorKind::AccessDenied, CommandExit::Denied, "unknown"),
+    ] {
+        let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault: Fault::Fails("cors", kind) }));
+        set(&rig, "tags", r#"{"TagSet": []}"#).ok();
+        let shown = rig.run(&["admin", "show", "s3://bkt"]).ended(exit).stdout;
+        assert!(shown.contains(&format!("cors           {words}\n")), "{shown}");
+        assert!(shown.ends_with("tags           no tags\n"), "{shown}");
+        let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ended(exit).stdout;
+        assert!(!record.contains("cors") && record.contains("TagSet"), "{record}");
+    }
+    let fault = Fault::Fails("cors", ErrorKind::MethodNotAllowed);
+    let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
+    let ran = rig.run(&["admin", "get", "cors", "s3://bkt"]).ended(CommandExit::Failure);
+    assert!(ran.stderr.contains("this endpoint has no cors setting"), "{}", ran.stderr);
+    let fault = Fault::Fails("cors", ErrorKind::Unavailable);
+    let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
+    assert_eq!(rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable).stdout, "");
 }

@@ -83,6 +83,7 @@ fn requests(bytes: &[u8]) {
     }
     let _bucket = s3_xml::new_bucket(bytes);
     let _unknown = s3_xml::unknown_element(bytes, |path| path.len() < 8);
+    let _written = s3_xml::XmlElement::read(bytes).map(|root| root.write());
     if let Ok(versioning) = s3_xml::bucket_versioning(bytes) {
         let _written = s3_xml::versioning_configuration(versioning);
     }

@@ -42,43 +42,20 @@ struct BucketSetting {
     is_wrapped: bool,
 }
 
-/// All settings, in the order of the table that `show` prints.
-static SETTINGS: [BucketSetting; 7] = [
-    BucketSetting::new(BucketSettingArg::Policy, "policy", "policy", "", false),
-    BucketSetting::new(
-        BucketSettingArg::PublicAccess,
-        "public-access",
-        "public-access-block",
-        "PublicAccessBlockConfiguration",
-        true,
-    ),
-    BucketSetting::new(BucketSettingArg::Ownership, "ownership", "ownership", "OwnershipControls", true),
-    BucketSetting::new(BucketSettingArg::Cors, "cors", "cors", "CORSConfiguration", false),
-    BucketSetting::new(
-        BucketSettingArg::Lifecycle,
-        "lifecycle",
-        "lifecycle",
-        "LifecycleConfiguration",
-        false,
-    ),
-    BucketSetting::new(BucketSettingArg::Lock, "lock", "object-lock", "ObjectLockConfiguration", true),
-    BucketSetting::new(BucketSettingArg::Tags, "tags", "tagging", "Tagging", false),
-];
-
 impl BucketSetting {
-    const fn new(
-        arg: BucketSettingArg,
-        name: &'static str,
-        kind: &'static str,
-        root: &'static str,
-        is_wrapped: bool,
-    ) -> Self {
+    fn of(arg: BucketSettingArg) -> Self {
+        let (name, kind, root, is_wrapped) = match arg {
+            BucketSettingArg::Policy => ("policy", "policy", "", false),
+            BucketSettingArg::PublicAccess => {
+                ("public-access", "public-access-block", "PublicAccessBlockConfiguration", true)
+            }
+            BucketSettingArg::Ownership => ("ownership", "ownership", "OwnershipControls", true),
+            BucketSettingArg::Cors => ("cors", "cors", "CORSConfiguration", false),
+            BucketSettingArg::Lifecycle => ("lifecycle", "lifecycle", "LifecycleConfiguration", false),
+            BucketSettingArg::Lock => ("lock", "object-lock", "ObjectLockConfiguration", true),
+            BucketSettingArg::Tags => ("tags", "tagging", "Tagging", false),
+        };
         BucketSetting { arg, name, kind: DocumentKind::known(kind), root, is_wrapped }
-    }
-
-    fn of(arg: BucketSettingArg) -> Result<&'static Self> {
-        let found = SETTINGS.iter().find(|setting| setting.arg == arg);
-        found.ok_or_else(|| Error::new(ErrorKind::NotImplemented, "this setting is not supported"))
     }
 
     /// Reads the document; `None` if the bucket has none.
@@ -111,12 +88,26 @@ impl BucketSetting {
         }
     }
 
+    /// Says which setting an endpoint does not support. (If it refuses a document, its own message says why.)
+    fn explained(&self, error: Error) -> Error {
+        if !is_unsupported(&error) {
+            return error;
+        }
+        let why = format!(
+            "this endpoint has no {} setting; `fordway admin show` lists those that it has",
+            self.name
+        );
+        Error::new(ErrorKind::NotImplemented, why).caused_by(error)
+    }
+
     /// Returns the document in the JSON form of aws-cli.
     fn json(&self, document: &[u8]) -> Result<Value> {
         if self.root.is_empty() {
             return Ok(json!({ "Policy": String::from_utf8_lossy(document) }));
         }
-        let content = json::object(&XmlElement::read(document)?);
+        let wrong =
+            |error: Error| Error::new(error.kind(), format!("the {} setting: {}", self.name, error.detail()));
+        let content = json::object(&XmlElement::read(document).map_err(wrong)?);
         Ok(if self.is_wrapped { json!({ self.root: content }) } else { content })
     }
 
@@ -150,11 +141,16 @@ fn is_service(store: &dyn Store) -> bool {
     store.lane() == "http"
 }
 
+/// Returns whether the endpoint does not support what was asked of it.
+fn is_unsupported(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotImplemented | ErrorKind::MethodNotAllowed)
+}
+
 /// Checks a policy as the gateway does, apart from the names of its users. Errors: `InvalidArgument`; `AccessDenied` for
 /// a public policy that the bucket's public access block refuses.
 fn check_policy(store: &dyn Store, bucket: &Bucket, document: &[u8]) -> Result<()> {
     let policy = super::policy::parsed(document, bucket)?;
-    let block = store.document(bucket, &BucketSetting::of(BucketSettingArg::PublicAccess)?.kind)?;
+    let block = store.document(bucket, &BucketSetting::of(BucketSettingArg::PublicAccess).kind)?;
     let block = block.map(|block| XmlElement::read(&block)).transpose()?.unwrap_or_default();
     let is_blocked = block.child("BlockPublicPolicy").is_some_and(|flag| flag.text.trim() == "true");
     match is_blocked && policy.is_public() {
@@ -168,9 +164,11 @@ fn check_policy(store: &dyn Store, bucket: &Bucket, document: &[u8]) -> Result<(
 
 fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting)?;
+    let setting = BucketSetting::of(args.setting);
     let name = setting.name;
-    let Some(mut document) = setting.read(&*context.store()?, &bucket)? else {
+    let Some(mut document) =
+        setting.read(&*context.store()?, &bucket).map_err(|error| setting.explained(error))?
+    else {
         let why = format!("s3://{bucket} has no {name} setting; `fordway admin set {name}` sets one");
         context.output.note(&why);
         return Ok(CommandExit::NotFound);
@@ -188,10 +186,10 @@ fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
 
 fn set(args: &AdminSetArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting)?;
+    let setting = BucketSetting::of(args.setting);
     let document = setting.document(content(args, context)?)?;
     setting.write(&*context.store()?, &bucket, &document)?;
-    changed("set", setting, &bucket, context)
+    changed("set", &setting, &bucket, context)
 }
 
 /// Reads the file or standard input. Errors: `InvalidArgument` if it is too large.
@@ -211,14 +209,15 @@ fn content(args: &AdminSetArgs, context: &CommandContext) -> Result<Vec<u8>> {
 
 fn rm(args: &AdminRmArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
-    let setting = BucketSetting::of(args.setting)?;
+    let setting = BucketSetting::of(args.setting);
     if setting.arg == BucketSettingArg::Lock {
         let why = "object lock cannot be removed from a bucket; to remove its default retention, use `fordway \
                    admin set lock` with {\"ObjectLockEnabled\": \"Enabled\"}";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    context.store()?.delete_document(&bucket, &setting.kind)?;
-    changed("remove", setting, &bucket, context)
+    let removed = context.store()?.delete_document(&bucket, &setting.kind);
+    removed.map_err(|error| setting.explained(error))?;
+    changed("remove", &setting, &bucket, context)
 }
 
 /// A setting that was changed.

@@ -2,15 +2,17 @@
 
 use std::fmt;
 
-use fordway_command::{CommandContext, CommandExit, StorageAddress};
+use clap::ValueEnum;
+use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_policy::Policy;
 use fordway_store::{Bucket, ErrorKind, Result, VersioningState};
 use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{BucketSetting, SETTINGS};
+use super::{BucketSetting, is_unsupported};
 use crate::args::{AdminShowArgs, BucketSettingArg};
+use crate::commands::report;
 
 pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
@@ -19,10 +21,11 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
     shown.values.insert("bucket".to_owned(), bucket.as_str().into());
     let versioning = store.versioning(&bucket).map(|state| Some(of_versioning(state)));
     let mut first_failure = shown.add("versioning", versioning, context)?;
-    for setting in &SETTINGS {
+    for arg in BucketSettingArg::value_variants() {
         context.interrupt.check()?;
+        let setting = BucketSetting::of(*arg);
         let found = setting.read(&*store, &bucket);
-        let found = found.and_then(|found| found.map(|it| of_document(setting, &bucket, &it)).transpose());
+        let found = found.and_then(|found| found.map(|it| of_document(&setting, &bucket, &it)).transpose());
         let exit = shown.add(setting.name, found, context)?;
         first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
     }
@@ -59,16 +62,12 @@ impl ShownSettings {
                 self.values.insert(name.replace('-', "_"), value);
                 words
             }
-            Err(error) => match error.kind() {
-                ErrorKind::NotImplemented | ErrorKind::MethodNotAllowed => {
-                    "not supported by the endpoint".to_owned()
-                }
-                ErrorKind::AccessDenied | ErrorKind::BadResponse => {
-                    exit = super::super::report(context, error)?;
-                    "unknown".to_owned()
-                }
-                _ => return Err(error),
-            },
+            Err(error) if is_unsupported(&error) => "not supported by the endpoint".to_owned(),
+            Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::BadResponse) => {
+                exit = report(context, error)?;
+                "unknown".to_owned()
+            }
+            Err(error) => return Err(error),
         };
         self.rows.push((name, words));
         Ok(exit)
@@ -78,7 +77,8 @@ impl ShownSettings {
 impl fmt::Display for ShownSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-        let rows: Vec<_> = self.rows.iter().map(|(name, words)| format!("{name:width$}  {words}")).collect();
+        let rows: Vec<_> =
+            self.rows.iter().map(|(name, words)| format!("{name:width$}  {}", shown_name(words))).collect();
         f.write_str(&rows.join("\n"))
     }
 }

@@ -194,6 +194,7 @@ impl ObjectLocks for FaultyStore {
 
 impl BucketDocuments for FaultyStore {
     fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+        self.check("get document", bucket, &Key::new(kind.as_str())?)?;
         self.inner.document(bucket, kind)
     }
 
