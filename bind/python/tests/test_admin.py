@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from botocore.client import BaseClient
+
 boto3 = pytest.importorskip("boto3")
 
 PUBLIC = json.dumps(
@@ -100,7 +102,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def client(url: str) -> boto3.client:
+def client(url: str) -> BaseClient:
     return boto3.client(
         "s3",
         endpoint_url=url,
