@@ -16,6 +16,8 @@ use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
 
+/// The largest part of an upload.
+const PART_BYTES_MAX: u64 = 5 << 30;
 /// Content of known size up to this limit is buffered whole and sent in one request.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -91,13 +93,16 @@ impl S3ObjectWriter {
             None => part_bytes,
         };
         let expected_bytes = options.size_hint.map_or(0, |size| limit_bytes.min(size as usize));
-        let mut buffer = Vec::new();
-        // The caller's statement may be wrong (such as -1 for an unknown size), which must not end the process.
-        buffer.try_reserve_exact(expected_bytes).map_err(|_| {
-            let detail =
-                format!("there is no memory for parts of {expected_bytes} bytes; check the stated size");
+        let too_large = |why: &str| {
+            let detail = format!("{why} parts of {expected_bytes} bytes; check the stated size");
             Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
-        })?;
+        };
+        // The caller's statement may be wrong (such as -1 for an unknown size), which must not end the process.
+        if expected_bytes as u64 > PART_BYTES_MAX {
+            return Err(too_large("S3 has no"));
+        }
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(expected_bytes).map_err(|_| too_large("there is no memory for"))?;
         Ok(S3ObjectWriter {
             session: session.clone(),
             bucket: bucket.clone(),
