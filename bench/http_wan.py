@@ -50,7 +50,7 @@ def main():
     found, results = read(directory), []
     print(line("loss %", "object", "HTTP", "p50 ms [least, most]", "p99 ms", "req/s", "MiB/s", "errors"))
     for loss, name in sorted({key[:2] for key in found}, key=lambda key: (key[0], key[1] != "small")):
-        for version in VERSIONS:
+        for version in (version for version in VERSIONS if found[loss, name, version]):
             one = figures(found[loss, name, version])
             results.append({"loss_percent": loss, "object": name, "http": version} | one)
             times = f"{one['p50_ms']:,.0f} [{one['p50_ms_least']:,.0f}, {one['p50_ms_most']:,.0f}]"

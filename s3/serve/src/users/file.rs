@@ -287,8 +287,8 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
         // For a value of the wrong type, the message would quote the value, such as a secret of digits without quotes.
         let why = match error.message().split_once(", expected ") {
-            Some((_, expected)) => format!("expected {expected}"),
-            None => error.message().to_owned(),
+            Some((found, expected)) if found.starts_with("invalid ") => format!("expected {expected}"),
+            _ => error.message().to_owned(),
         };
         wrong(format!("line {line}: {why}"))
     })?;
@@ -440,6 +440,8 @@ mod tests {
         assert!(broken.detail().contains("line 3") && !broken.to_string().contains("hidden"), "{broken}");
         let number = set(&ALICE.replace("'s'", "271828182845"), 0o600);
         assert!(number.detail().ends_with("line 4: expected a string"), "{number}");
+        let unknown = set(&format!("{ALICE}of_the_future = 1\n"), 0o600);
+        assert!(unknown.detail().contains("unknown field `of_the_future`"), "{unknown}");
         let long = format!("{ALICE}#{}", "x".repeat(FILE_BYTES_MAX as usize));
         assert!(set(&long, 0o600).detail().contains("is larger than"));
     }
