@@ -25,13 +25,16 @@ def read(directory):
 
 
 def figures(rows):
-    """Returns the median of the rounds, with the least and the greatest."""
+    """Returns the median of the rounds, with the least and the greatest; `None` if no request succeeded in any."""
+    errors, rows = sum(row["errors"] for row in rows), [row for row in rows if row["latency"]]
+    if not rows:
+        return {"rounds": 0, "errors": errors, "p50_ms": None}
     p50 = [row["latency"]["p50_ns"] / 1e6 for row in rows]
     p99 = [row["latency"]["p99_ns"] / 1e6 for row in rows]
     rates = [row["ops_per_s"] for row in rows]
     return {
         "rounds": len(rows),
-        "errors": sum(row["errors"] for row in rows),
+        "errors": errors,
         "p50_ms": statistics.median(p50),
         "p50_ms_least": min(p50),
         "p50_ms_most": max(p50),
@@ -53,6 +56,9 @@ def main():
         for version in (version for version in VERSIONS if found[loss, name, version]):
             one = figures(found[loss, name, version])
             results.append({"loss_percent": loss, "object": name, "http": version} | one)
+            if one["p50_ms"] is None:
+                print(line(f"{loss:g}", name, version, "-", "-", "-", "-", one["errors"]))
+                continue
             times = f"{one['p50_ms']:,.0f} [{one['p50_ms_least']:,.0f}, {one['p50_ms_most']:,.0f}]"
             what = "4 KiB x 8" if name == "small" else "large x 1"
             cells = f"{one['p99_ms']:,.0f}", f"{one['ops_per_s']:.3g}", f"{one['mib_per_s']:.3g}", one["errors"]

@@ -3,8 +3,8 @@
 //!
 //! - for one of our programs: its root directory holds only the program and the libraries that it is linked against,
 //!   mounted read-only from their usual paths, and it has no capabilities;
-//! - [`MachineContainer`], for any program: its root directory is this machine's, except for `/proc` and `/dev`, and it
-//!   has the capabilities that Docker grants by default.
+//! - [`MachineContainer`], for any program: its root directory is this machine's, except for `/proc`, and for `/dev` without
+//!   `/dev/shm`, and it has the capabilities that Docker grants by default.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -171,14 +171,12 @@ pub struct ContainerCommand<'a> {
     pub name: &'a str,
     /// The program and its arguments.
     pub words: &'a [OsString],
-    /// A directory of this machine that the container has at the same path, even below `/dev`.
-    pub shared: &'a Path,
     /// The network of the container; `None` for the network of this process.
     pub network: Option<&'a NetworkNamespace>,
 }
 
 /// Runs programs in containers that have all files of this machine, in the directory and with the environment of this
-/// process. Programs in different containers share no memory and see no processes of each other.
+/// process. Programs in different containers see no processes of each other.
 #[derive(Debug)]
 pub struct MachineContainer {
     mounts: MountNamespace,
@@ -239,8 +237,8 @@ fn machine_config(asked: &ContainerCommand<'_>) -> Result<Value> {
     let mounts = vec![
         json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts",
             "options": ["newinstance", "ptmxmode=0666", "nosuid", "noexec"] }),
-        json!({ "destination": "/dev/shm", "type": "tmpfs", "source": "shm", "options": ["nosuid", "nodev", "mode=1777"] }),
-        json!({ "destination": asked.shared, "type": "bind", "source": asked.shared, "options": ["bind", "rw"] }),
+        // Users keep data there, too.
+        json!({ "destination": "/dev/shm", "type": "bind", "source": "/dev/shm", "options": ["bind", "rw"] }),
     ];
     Ok(config(asked.name, &process, mounts))
 }

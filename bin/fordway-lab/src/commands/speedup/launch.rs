@@ -178,7 +178,7 @@ impl<'a> JobRunner<'a> {
     ) -> Result<NamespaceProcess> {
         let words = [command.get_program()].into_iter().chain(command.get_args());
         let words: Vec<OsString> = words.map(ToOwned::to_owned).collect();
-        let asked = ContainerCommand { name: "near", words: &words, shared: self.scratch.path(), network };
+        let asked = ContainerCommand { name: "near", words: &words, network };
         container.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
@@ -192,8 +192,8 @@ impl<'a> JobRunner<'a> {
         match &setup.carrier {
             JobMessageMedium::Containers(container, ends) if far_ranks(ranks) > 0 => {
                 let words = self.accept_words(&ends.far);
-                let (shared, network) = (self.scratch.path(), Some(&ends.far.network));
-                let asked = ContainerCommand { name: "far", words: &words, shared, network };
+                let network = Some(&ends.far.network);
+                let asked = ContainerCommand { name: "far", words: &words, network };
                 let process = container.start(&asked, paper.stream()?.into(), paper.stream()?.into())?;
                 ready(process, &ends.near.network, &ends.far).map(Some)
             }
