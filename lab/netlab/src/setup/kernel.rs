@@ -1,5 +1,5 @@
 //! Two user-mode Linux kernels, each with this machine's files, on two networks that a wire joins. User-mode Linux runs a
-//! kernel as a process without virtualization support: computation is as fast as on the machine, and system calls take
+//! kernel as a process without virtualization support: computation is nearly as fast as on the machine, and system calls take
 //! many times as long. Each kernel has one processor.
 
 use std::ffi::{OsStr, OsString};
