@@ -123,7 +123,7 @@ async fn take_requests(
             Ok(Ok(None)) => return Ok(()),
             Ok(Err(error)) if error.is_h3_no_error() => return Ok(()),
             Ok(Err(error)) => return Err(io::Error::other(error)),
-            Err(_) if requests.is_empty() => return Ok(()),
+            Err(_) if requests.is_empty() && !window.is_moving() => return Ok(()),
             Err(_) => {}
         }
     }
@@ -201,16 +201,32 @@ const FAR: Duration = Duration::from_millis(5);
 /// How many bytes are sent before the window is adapted again.
 const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 
+/// The most that a connection without responses sends in an interval between two looks.
+const KEEP_ALIVE_BYTES: u64 = 64 << 10;
+
 /// The send window of a connection, which grows with what the path can hold. A client that stops reading keeps its window
 /// small, so it cannot make the gateway hold much.
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
+    /// The number of bytes sent, and of datagrams received, when [`SendWindow::is_moving`] was last asked.
+    seen: Mutex<(u64, u64)>,
 }
 
 impl SendWindow {
     fn new(connection: quinn::Connection) -> Self {
-        SendWindow { connection, sent_bytes: AtomicU64::new(0) }
+        SendWindow { connection, sent_bytes: AtomicU64::new(0), seen: Mutex::default() }
+    }
+
+    /// Returns whether the client may still be receiving responses, which QUIC holds until they are acknowledged: whether
+    /// content was handed over since the last call, or packets have gone out and others have arrived. A connection that
+    /// only keeps itself alive sends less than this.
+    fn is_moving(&self) -> bool {
+        let stats = self.connection.stats();
+        let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *seen, now);
+        now.0 - before.0 > KEEP_ALIVE_BYTES && now.1 > before.1
     }
 
     fn has_sent(&self, bytes: usize) {
