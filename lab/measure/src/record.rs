@@ -107,7 +107,7 @@ pub struct RunRecords {
 }
 
 impl RunRecords {
-    /// Removes the records of all rounds from `rounds` on, such as those of a round that was interrupted.
+    /// Keeps only the records of the first `rounds` rounds, for example if the next one was interrupted.
     pub fn keep_rounds(&mut self, rounds: u16) {
         self.operations.retain(|operation| operation.round < rounds);
         self.blocks.retain(|block| block.round < rounds);

@@ -254,7 +254,7 @@ fn a_user_with_prefixes_changes_nothing_elsewhere() {
     put("/gamma/mine/k", "legal-hold", hold).ok();
     put("/gamma/mine/k", "legal-hold", &hold.replace("ON", "OFF")).ok();
 
-    // Who may not change the bucket's settings may not bypass a retention either.
+    // A user who may not change the bucket's settings may not bypass a retention.
     let version = put("/gamma/mine/k", "", "new").ok().header("x-amz-version-id").unwrap().to_owned();
     put("/gamma/mine/k", "retention", retention).ok();
     const BYPASS: &str = "x-amz-bypass-governance-retention";

@@ -33,11 +33,11 @@ pub enum AdminSubcommand {
 /// A setting of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BucketSettingArg {
-    /// Who may do what with the bucket and its objects
+    /// Access rights to the bucket and its objects
     Policy,
     /// Whether policies may grant access to everybody
     PublicAccess,
-    /// Who owns new objects
+    /// The owner of new objects
     Ownership,
     /// Which web pages may use the bucket
     Cors,

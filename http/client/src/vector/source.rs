@@ -281,8 +281,8 @@ impl FileVersion {
     }
 
     /// Returns the coding of the file at `url` if its name does not announce that it is compressed. Requests ask for
-    /// the file itself (`Accept-Encoding: identity`), but not every server respects that. Of a file that is stored
-    /// compressed, such as `a.gz`, some servers state the coding too, and then the bytes are those of the file.
+    /// the file itself (`Accept-Encoding: identity`), but not every server respects that. Some servers also state the
+    /// coding of a file that is stored compressed, such as `a.gz`; the bytes are then those of the file.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
         const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
         let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();

@@ -205,8 +205,8 @@ pub(super) fn of_copied_tags<'r>(
     Some([RequiredPermission { action: Action::new(name)?, ..read }, write])
 }
 
-/// Headers of a response that need an action in addition to that of the read: the header, the action, and the action if
-/// the request names a version (GetObject, AWS API reference).
+/// Response headers that require a further action besides that of the read: the header, the action, and the action for
+/// a request that names a version (GetObject, AWS API reference).
 const HIDDEN: [(&str, &str, &str); 4] = [
     ("x-amz-tagging-count", "GetObjectTagging", "GetObjectVersionTagging"),
     ("x-amz-object-lock-mode", "GetObjectRetention", "GetObjectRetention"),

@@ -226,7 +226,7 @@ enum PlannedMessageMedium {
     Kernels,
 }
 
-/// The set-ups that only `speedup` has, in addition to those of networks.
+/// Set-ups that exist only in `speedup`; it also accepts those that create networks.
 const OWN: [&str; 4] = ["default", "shm", "two-containers", "two-kernels"];
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
