@@ -219,8 +219,7 @@ impl SendWindow {
     }
 
     /// Returns whether the client may still be receiving responses, which QUIC holds until they are acknowledged: whether
-    /// content was handed over since the last call, or packets have gone out and others have arrived. A connection that
-    /// only keeps itself alive sends less than this.
+    /// more was sent since the last call than keeps a connection alive, and packets have arrived.
     fn is_moving(&self) -> bool {
         let stats = self.connection.stats();
         let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
