@@ -99,6 +99,7 @@ soak: build ## run the long tests: many random operations on every lane
 	tools/soak-speedup
 	tools/soak-setups
 	$(VENV)/bin/python tools/soak-kubernetes
+	tools/soak-davix
 	tools/soak-policy
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/soak-root
 
