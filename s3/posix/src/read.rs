@@ -204,6 +204,23 @@ impl StoreRootDirectory {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
 
+    /// Checks that the source of a copy still has this size and modification time: a POSIX program may have written to
+    /// the file while it was copied. Errors: `ConditionalConflict`. Cost: one `fstat`.
+    pub(crate) fn require_unchanged(&self, file: &File, before: (u64, SystemTime)) -> Result<()> {
+        let failed = |errno| from_errno(known_no_longer(errno), "reading the state of the source");
+        let mut now = stat(file).map_err(failed)?;
+        if self.sharing_on(file, now.device).is_shared() {
+            now = stat_at_server(file).map_err(failed)?;
+        }
+        match (now.size, system_time(now.modified_ns)) == before {
+            true => Ok(()),
+            false => {
+                let why = "another program wrote to the source while it was copied";
+                Err(Error::new(ErrorKind::ConditionalConflict, why))
+            }
+        }
+    }
+
     /// Returns whether an object that was not found at `place` may exist nonetheless: as an odd key or an old version,
     /// because another node has written it, or at `place` after all if `dir` was removed and recreated while it was
     /// held.

@@ -4,24 +4,21 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use fordway_store::{
     BoxedMetadata, Bucket, Checksum, ChecksumAlgorithm, CommitFailure, Conditions, ContentHasher,
     CopyOptions, ETagPolicy, Error, ErrorKind, ExpectedContent, Key, Metadata, ObjectLock, PutOptions,
     PutResult, Result, Tags, VersionId, Writer, check_tags,
 };
-use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat, stat_in};
+use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat_in};
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, odd, plain};
-use crate::read::{known_no_longer, system_time};
+use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
-use crate::shared::stat_at_server;
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
-use crate::volume::StoreRootDirectory;
 
 /// The maximum size of an object's metadata, in bytes; S3 allows 2 KiB of user metadata.
 const MAX_METADATA_BYTES: usize = 8 * 1024;
@@ -266,25 +263,6 @@ impl PosixStoreState {
             self.volume.sync_record(&opened.file)?;
             self.volume.shield(&opened.file, lock)
         })
-    }
-}
-
-impl StoreRootDirectory {
-    /// Checks that the source of a copy still has this size and modification time: a POSIX program may have written to
-    /// the file while it was copied. Errors: `ConditionalConflict`. Cost: one `fstat`.
-    pub(crate) fn require_unchanged(&self, file: &File, before: (u64, SystemTime)) -> Result<()> {
-        let failed = |errno| from_errno(known_no_longer(errno), "reading the state of the source");
-        let mut now = stat(file).map_err(failed)?;
-        if self.sharing_on(file, now.device).is_shared() {
-            now = stat_at_server(file).map_err(failed)?;
-        }
-        match (now.size, system_time(now.modified_ns)) == before {
-            true => Ok(()),
-            false => {
-                let why = "another program wrote to the source while it was copied";
-                Err(Error::new(ErrorKind::ConditionalConflict, why))
-            }
-        }
     }
 }
 
