@@ -160,12 +160,14 @@ impl UserResourceUsage {
     /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: an
     /// atomic addition, and one more at the end.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
-        let slot = RequestSlot(self.clone());
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        if before >= self.requests_max.load(Ordering::Relaxed) {
+        let max = self.requests_max.load(Ordering::Relaxed);
+        // A refused request must not be counted even for a moment: another request would be refused because of it.
+        let one_more = |count: u32| (count < max).then_some(count + 1);
+        if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             self.refused_requests.fetch_add(1, Ordering::Relaxed);
             return Err(LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
         }
+        let slot = RequestSlot(self.clone());
         if self.is_paced() {
             let debt = self.debt();
             if debt > RATE_DEBT_MAX {
