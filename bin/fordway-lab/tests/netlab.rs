@@ -3,8 +3,11 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use fordway_testkit::foreign::SelfSignedCertificate;
 
 fn is_root() -> bool {
     fordway_needs::root("make network namespaces")
@@ -23,6 +26,11 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.
+fn fordway() -> String {
+    Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway").display().to_string()
+}
+
 #[test]
 fn a_client_reads_from_a_server_through_the_link() {
     if !is_root() {
@@ -32,9 +40,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     std::fs::create_dir(dir.path().join("bucket")).unwrap();
     std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1_000_000]).unwrap();
     let stats = dir.path().join("stats.json");
-    // The gateway program is next to the program under test; `cargo build` builds both.
-    let fordway = std::path::Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway");
-    let fordway = fordway.display();
+    let fordway = fordway();
     let server = format!("{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
     let client = format!("{fordway} --endpoint http://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
     let options = ["--rtt", "40ms", "--rate", "100mbit", "--ready-port", "9000", "--server", &server];
@@ -51,6 +57,41 @@ fn a_client_reads_from_a_server_through_the_link() {
     assert_eq!(stats["setup"]["rtt_ns"], 40_000_000);
     assert_eq!(stats["setup"]["queue_bytes"], 500_000, "what the line carries in a round trip");
     assert_eq!(stats["parameters"]["net/ipv4/tcp_rmem"], "4096 131072 67108864");
+}
+
+/// A connection on which a client is still receiving the end of a response is not idle, although the gateway has nothing
+/// left to send and no request in progress.
+#[test]
+fn a_slow_link_takes_longer_than_an_idle_connection_may_last() {
+    if !is_root() || fordway_needs::program("openssl").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bucket")).unwrap();
+    std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1 << 20]).unwrap();
+    let authority = SelfSignedCertificate::of(fordway_netlab::SERVER_ADDRESS);
+    let (fordway, cert) = (fordway(), authority.file());
+    let (cert, key, log) = (cert.display(), authority.key(), dir.path().join("log"));
+    let server = format!(
+        "{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 --http3 --tls-cert {cert} --tls-key {} \
+         --header-timeout 1s --access-log {} {}",
+        key.display(),
+        log.display(),
+        dir.path().display(),
+    );
+    let client = format!("{fordway} --endpoint https://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
+    // The object takes 8.4 s, more than the gateway waits for a client after it has closed an idle connection.
+    let options = ["--rtt", "10ms", "--rate", "1mbit", "--ready-port", "9000", "--server", &server];
+    let mut command = netlab(&options, &client);
+    command.env("AWS_CA_BUNDLE", authority.file()).env("FORDWAY_HTTP_VERSION", "3");
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 1 << 20), "{}", said(&output));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert_eq!(
+        log.matches("GetObject").count(),
+        1,
+        "the client asks again for what it did not receive: {log}"
+    );
 }
 
 #[test]

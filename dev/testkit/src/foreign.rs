@@ -74,7 +74,7 @@ impl ExternalServerProcess {
     /// Starts nginx with HTTPS; returns `None` if it is not installed. `/cert` needs a client certificate, which any
     /// authority may have signed.
     pub fn nginx_with_tls(authority: &SelfSignedCertificate) -> Option<Self> {
-        let (cert, key) = (authority.file(), authority.dir.path().join("key.pem"));
+        let (cert, key) = (authority.file(), authority.key());
         let settings = format!(
             "ssl_certificate {}; ssl_certificate_key {}; ssl_verify_client optional_no_ca; \
              location /cert {{ if ($ssl_client_verify = NONE) {{ return 403; }} }}",
@@ -89,7 +89,7 @@ impl ExternalServerProcess {
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
-            let (own, trusted) = (authority.dir.path(), authority.trusted());
+            let trusted = authority.trusted();
             let trusted = trusted.display();
             let config = format!(
                 "xrd.port any\nxrd.protocol http:{port} libXrdHttp.so\nhttp.exthandler xrdtpc libXrdHttpTPC.so\n\
@@ -99,7 +99,7 @@ impl ExternalServerProcess {
             );
             std::fs::write(format!("{dir}/config"), config).expect("a configuration");
             open_to_all(&Path::new(dir).join("config"), 0o644);
-            for from in [authority.file(), own.join("key.pem")] {
+            for from in [authority.file(), authority.key()] {
                 let to = Path::new(dir).join("own").join(from.file_name().unwrap_or_default());
                 std::fs::copy(&from, to).expect("a key");
             }
@@ -139,8 +139,13 @@ impl SelfSignedCertificate {
     /// Creates a certificate. Panics without the program `openssl`, which gives the files the names that the OpenSSL
     /// library expects.
     pub fn new() -> Self {
+        SelfSignedCertificate::of("127.0.0.1")
+    }
+
+    /// Creates a certificate of a host or an address, as [`SelfSignedCertificate::new`] does.
+    pub fn of(host: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate");
+        let made = rcgen::generate_simple_self_signed(vec![host.to_owned()]).expect("a certificate");
         let write = |name: &str, text: String, mode| {
             let path = dir.path().join(name);
             std::fs::write(&path, text).expect("a file");
@@ -161,6 +166,11 @@ impl SelfSignedCertificate {
     /// Returns the path of the certificate's PEM file.
     pub fn file(&self) -> PathBuf {
         self.trusted().join("cert.pem")
+    }
+
+    /// Returns the path of the private key's PEM file.
+    pub fn key(&self) -> PathBuf {
+        self.dir.path().join("key.pem")
     }
 
     /// Returns the directory of trusted certificates. XRootD does not start if this directory contains an unreadable
