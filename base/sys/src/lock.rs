@@ -32,7 +32,7 @@ thread_local! {
 /// Runs `work`, whose waits for locks take at most `patience` in total, regardless of the patience that each wait
 /// specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
-    /// Restores the previous patience, even if `work` panics.
+    /// Restores the thread's previous lock timeout when dropped, even if `work` panics.
     struct Before(Duration);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -273,8 +273,8 @@ impl ByteRangeLocks {
         crate::stat(&self.file)
     }
 
-    /// Like [`ByteRangeLocks::state`], but asks the server of a shared file system. Errors: `STALE` for a lock file that
-    /// the server no longer knows. Cost: one `statx`.
+    /// Like [`ByteRangeLocks::state`], but asks the server of a shared file system. Errors: `STALE` for a lock file
+    /// that the server no longer knows. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)
     }

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(role_of(std::fs::File::open("/dev/null").unwrap()), Err(Errno::NOTSOCK));
     }
 
-    /// A child must not use the variables of its parent.
+    /// A child process must ignore `LISTEN_*` variables that were meant for its parent.
     #[test]
     fn without_a_service_manager_there_is_none() {
         assert!(take_passed_sockets().unwrap().is_empty());

@@ -381,7 +381,7 @@ mod tests {
         let before = socket_recv_buffer_size(&stream).unwrap();
         offer_room(&stream, stream.peer_addr().unwrap().ip(), 1 << 20).unwrap();
         assert_eq!(socket_recv_buffer_size(&stream).unwrap(), before);
-        // The kernel uses at most half of the maximum size of a buffer.
+        // The kernel limits `SO_RCVLOWAT` to half of the maximum size of a buffer.
         let most = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap();
         let most: usize = most.split_whitespace().last().unwrap().parse().unwrap();
         offer_room(&stream, [192, 0, 2, 1].into(), most).unwrap();

@@ -103,7 +103,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     /// Opens the file at `url`. The URL may itself be the address of a Metalink; with `--metalink`, it may be empty.
-    /// Errors: from opening the file, if no other location is known.
+    /// Errors: those of opening the file, if no other location of it is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedRemoteFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }

@@ -1,4 +1,4 @@
-//! Runs the binary `fordway doctor` on this machine and on copies of the files of other machines.
+//! Runs `fordway doctor` on this machine and on copies of other machines' system files.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Output};

@@ -192,7 +192,7 @@ impl ReadBuffers {
         self.fragments.iter().map(|part| (part.offset, part.length)).collect()
     }
 
-    /// Returns the total length of all fragments, in bytes. Errors: `EINVAL` if they exceed `isize::MAX`.
+    /// Returns the total length of all fragments, in bytes. Errors: `EINVAL` if the total exceeds `isize::MAX`.
     pub(crate) fn total_bytes(&self) -> Result<usize, CallFailure> {
         let total = self.fragments.iter().try_fold(0_usize, |total, part| total.checked_add(part.length));
         total.filter(|total| isize::try_from(*total).is_ok()).ok_or_else(|| {

@@ -62,8 +62,8 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
-/// Returns the value of a header without the blanks around it, as libs3 sends it; `None` for NULL and for an empty text.
-/// Errors: `bad` if there are only blanks; the text is not UTF-8.
+/// Returns the value of a header without the blanks around it, as libs3 sends it; `None` for NULL and for an empty
+/// text. Errors: `bad` if there are only blanks; the text is not UTF-8.
 ///
 /// # Safety
 /// As [`text`].
@@ -121,7 +121,7 @@ pub(crate) trait AbiBucketContext {
     /// # Safety
     /// As [`AbiBucketContext::address`].
     unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<ConnectedBucketGuard> {
-        // SAFETY: the caller guarantees all pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
         ConnectedBucket::take(&address, bucket)
     }
@@ -133,7 +133,7 @@ impl AbiBucketContext for BucketContext2 {
     }
 
     unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr> {
-        // SAFETY: the caller guarantees all pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid.
         unsafe {
             let host = bytes(self.host_name);
             let is_directory = host.is_some_and(|host| host.to_bytes().starts_with(b"/"));
@@ -158,7 +158,7 @@ impl AbiBucketContext for BucketContext4 {
     }
 
     unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr> {
-        // SAFETY: the caller guarantees all pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid.
         unsafe {
             let (token, region) = (bytes(self.security_token), bytes(self.auth_region));
             EndpointSettings { token, region, ..self.base.address(timeout_ms) }
@@ -196,7 +196,7 @@ pub(crate) trait AbiPutProperties {
 impl AbiPutProperties for PutProperties2 {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         check_acl(self.canned_acl)?;
-        // SAFETY: the caller guarantees all pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid.
         unsafe {
             let value = |pointer, bad| header_value(pointer, bad).map(|value| value.map(str::to_owned));
             let file_name =
@@ -225,7 +225,7 @@ impl AbiPutProperties for PutProperties4 {
                 "server-side encryption is not supported; encrypt the content, or the file system below";
             return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
         }
-        // SAFETY: the caller guarantees all pointers.
+        // SAFETY: the caller guarantees that each pointer is NULL or valid.
         unsafe { self.base.read() }
     }
 }
@@ -315,7 +315,7 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
         "*" => ETagMatch::Any,
         tags => ETagMatch::Tags(tags.split(',').map(ETag::new).collect()),
     };
-    // SAFETY: the caller guarantees the tags.
+    // SAFETY: the caller guarantees that the ETags are NULL or C strings.
     let (wanted, unwanted) = unsafe {
         let wanted = header_value(asked.if_match_etag, Status::BadIfMatchETag)?;
         (wanted, header_value(asked.if_not_match_etag, Status::BadIfNotMatchETag)?)

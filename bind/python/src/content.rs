@@ -112,7 +112,7 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
     // Between colons are the names of fields.
     let format: String = view.getattr("format")?.extract()?;
     if format.split(':').step_by(2).any(|items| items.contains('O')) {
-        // Their bytes are addresses in this process. To overwrite them would crash it.
+        // Their bytes are addresses in this process. Overwriting them would crash the process.
         return Err(PyTypeError::new_err("the buffer has references to objects; convert it to plain items"));
     }
     if view.getattr("nbytes")?.extract::<usize>()? == 0 {

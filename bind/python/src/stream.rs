@@ -233,7 +233,7 @@ fn slice<'py>(bytes: &Bound<'py, PyBytes>, position: u64, limit: u64) -> Bound<'
     }
 }
 
-/// Fills `bytes` with the front of the content, which is at least as long, and removes it there.
+/// Moves the first `bytes.len()` bytes of `content` into `bytes`. The content must be at least that long.
 fn read_front(content: &mut ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len() as u64;
     let read = match content {

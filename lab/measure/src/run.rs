@@ -193,8 +193,8 @@ impl std::error::Error for RunError {
 }
 
 impl RunDocument {
-    /// Writes the run to the directory `dir`, which is created if missing. A run that is there is replaced: all files are
-    /// written under other names first, and `dir` has no `run.json` until all of them have their names.
+    /// Writes the run to the directory `dir`, which is created if missing. A run that is there is replaced: all files
+    /// are written under other names first, and `dir` has no `run.json` until all of them have their names.
     pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
         self.write_with(dir, records, None)
     }
@@ -602,8 +602,8 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
     }
 
-    /// A run that takes the place of another run has none of its files, and a run that cannot be written leaves the
-    /// other run as it was.
+    /// A run that replaces another keeps none of the old run's files. If it cannot be written, the old run is left
+    /// unchanged.
     #[test]
     fn runs_do_not_mix() {
         let dir = tempfile::tempdir().unwrap();

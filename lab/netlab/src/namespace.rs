@@ -197,7 +197,7 @@ const POLL: Duration = Duration::from_millis(5);
 pub struct NamespaceProcess {
     child: Child,
     /// The thread that started the program. The kernel kills the program when this thread ends, so the thread
-    /// waits.
+    /// lives as long as the program is needed.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 

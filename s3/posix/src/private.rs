@@ -292,8 +292,8 @@ impl PrivateDirectoryCache {
         Ok(contents)
     }
 
-    /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four calls
-    /// every 10 ms.
+    /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four
+    /// system calls, at most once every 10 ms.
     fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);

@@ -400,8 +400,8 @@ fn append_with_checksum(
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: `IncompleteBody` if the file has become shorter,
-/// and errors of a write.
+/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: those of a write; `IncompleteBody` if the file has
+/// become shorter.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
         Ok(copied) => copied,

@@ -106,7 +106,7 @@ pub fn signed_chunks(bytes: &[u8]) {
     }
 }
 
-/// Checks the form of a signature. The input is the request's target, a line break, and the request's headers, one on
+/// Checks the syntax of a signature. The input is the request's target, a line break, and the request's headers, one on
 /// each line.
 pub fn signature_form(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

@@ -79,7 +79,8 @@ pub struct GatewayConfig {
     pub address_connections_max: u32,
     /// How long requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
-    /// The key that authenticates session tokens; `None` generates one, and tokens end with this process.
+    /// The key that authenticates session tokens; `None` generates one, so tokens become invalid when this process
+    /// ends.
     pub session_key: Option<SessionKey>,
 }
 
@@ -158,7 +159,7 @@ impl StopReceiver {
     }
 }
 
-/// An S3 gateway that is bound to its address but does not serve yet.
+/// An S3 gateway that is bound to its address but is not serving requests yet.
 pub struct Gateway {
     sockets: GatewaySockets,
     address: SocketAddr,

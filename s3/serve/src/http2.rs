@@ -239,7 +239,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Becomes ready when the timer fires. Returns whether the request is over or gets more time.
+    /// Becomes ready when the timer fires. Returns whether the request has timed out, or its deadline has moved.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<RequestTimeoutState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));

@@ -347,13 +347,12 @@ impl Body for ReplyBody {
     }
 }
 
-/// The maximum number of bytes that may wait for the client of one connection before read-ahead of its responses is
-/// limited.
+/// The number of unsent bytes on a connection above which read-ahead for its responses is limited.
 const CONNECTION_BYTES: u64 = 4 << 20;
-/// The maximum number of bytes that may wait for all clients of a user before read-ahead is limited.
+/// The number of unsent bytes on all connections of a user above which read-ahead is limited.
 const USER_BYTES: u64 = 16 << 20;
-/// The maximum number of bytes that may wait for all clients of the process before read-ahead is limited for users who
-/// have more than [`CONNECTION_BYTES`] waiting.
+/// The number of unsent bytes on all connections of the process above which read-ahead is limited for users who have
+/// more than [`CONNECTION_BYTES`] unsent.
 const PROCESS_BYTES: u64 = 32 << 20;
 /// The number of bytes read at a time while the amount of waiting data is at least twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;

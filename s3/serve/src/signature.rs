@@ -153,7 +153,7 @@ fn check_header(value: &str, headers: &mut HeaderMap, region: &str) -> Result<()
     Ok(())
 }
 
-/// Returns the credential in a header, which must have three components.
+/// Checks that an `Authorization` header has its three components, and returns the credential.
 fn check_components(text: &str) -> Result<&str, GateRefusal> {
     let components: Vec<&str> = text.split(',').map(str::trim).collect();
     if components.len() != 3 {

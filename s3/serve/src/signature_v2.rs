@@ -1,5 +1,5 @@
 //! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures; this module checks their
-//! dates, and the spelling of the path that they cover.
+//! dates, and appends a slash to a bucket's path if the client signed the path with one.
 
 use std::borrow::Cow;
 use std::time::SystemTime;

@@ -256,8 +256,7 @@ fn requests_without_a_signature_need_a_user_and_a_policy() {
     fixture.client.send(&Call::on("GET", "public/new")).ok();
 }
 
-/// A policy cannot permit these operations, even if it allows everyone all actions.
-/// The condition on the missing object needs the right to read it.
+/// A condition on an ETag needs permission to read the object, which nobody has for the missing one.
 #[test]
 fn a_missing_object_does_not_fail_the_deletion_of_others() {
     let fixture = open_to_all();
@@ -274,6 +273,7 @@ fn a_missing_object_does_not_fail_the_deletion_of_others() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).error().0, 404);
 }
 
+/// A policy cannot permit these operations to anonymous callers, even if it allows everyone all actions.
 #[test]
 fn operations_that_need_a_signature_say_so() {
     let fixture = open_to_all();

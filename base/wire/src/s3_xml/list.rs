@@ -15,7 +15,7 @@ use super::bodies::{opened, push_element};
 use super::{bad, decoded, etag, for_each_element, number, plan, time};
 use crate::date;
 
-/// A page as the server sent it, with names decoded. Objects and prefixes are two lists, as in S3.
+/// A page as the server sent it, with names decoded. Objects and prefixes are in separate lists, as in S3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListObjectsPage {
     /// The objects.

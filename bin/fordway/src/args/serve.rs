@@ -114,8 +114,8 @@ pub struct ServeArgs {
     /// File that lists the users, with their keys, uids and buckets (TOML, mode 0600); replaces the single key pair
     #[arg(long, value_name = "FILE")]
     pub credentials: Option<PathBuf>,
-    /// File with the keys that authenticate session tokens, one per line (mode 0600); gateways with the same file accept
-    /// each other's tokens [default: a new key, so that tokens end with the gateway]
+    /// File with the keys that authenticate session tokens, one per line (mode 0600); gateways with the same file
+    /// accept each other's tokens [default: a new key, so that tokens become invalid when the gateway exits]
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
     /// Carry out requests without a signature as this system user, if the bucket's policy permits them; needs root,

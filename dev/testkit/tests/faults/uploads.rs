@@ -128,8 +128,8 @@ fn dies_at(before: Before, at: usize) -> bool {
     died
 }
 
-/// Runs the completion in a process that is killed before call number `at`, without the calls `missing`. Returns whether
-/// there was such a call.
+/// Runs the completion in a process that is killed before call number `at`, without the calls `missing`. Returns
+/// whether there was such a call.
 fn dies(
     missing: &[(&str, Errno)],
     before: Before,
@@ -172,7 +172,7 @@ enum Assembly {
     InPlace,
     /// The parts are copied, because their lengths were not announced.
     Copied,
-    /// As in place, on a file system that cannot rename a file only if the new name is free.
+    /// As `InPlace`, on a file system without `RENAME_NOREPLACE`.
     Linked,
 }
 

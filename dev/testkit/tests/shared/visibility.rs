@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use super::*;
 
-/// In a soak test, and in a normal run: how often one object is overwritten while it is read, a name is opened too early,
-/// an object is replaced while it is open, and tags are set.
+/// In a soak test, and in a normal run: how often one object is overwritten while it is read, a name is opened too
+/// early, an object is replaced while it is open, and tags are set.
 const OVERWRITES: [usize; 2] = [3_000, 300];
 pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
@@ -232,8 +232,8 @@ pub(super) fn list_what_was_replaced(_: &Member) {
     }
 }
 
-/// Once a node has written an object or a part, the file's time must not change by itself any more, because a record is
-/// valid only for that time. The MooseFS client reports the times of its writes to the server later.
+/// Once a node has written an object or a part, the file's modification time must no longer change on its own, because
+/// a record is valid only for that time. The MooseFS client reports the times of its writes to the server later.
 pub(super) fn keep_times(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);

@@ -67,7 +67,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Tries all discovery methods at the server. Errors: the server is unreachable.
+/// Tries all discovery methods at the server. Errors: if the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));

@@ -204,7 +204,7 @@ impl ActiveConnection {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.may_be_left())
     }
 
-    /// Returns whether the connection, if it ends now, shows that its server does not support pipelining.
+    /// Returns whether the end of the connection at this point would show that the server does not support pipelining.
     pub(super) fn ends_early(&self) -> bool {
         matches!(self, ActiveConnection::Pipeline(pipeline) if pipeline.ends_early())
     }

@@ -93,7 +93,7 @@ impl<'a> DavRequest<'a> {
         self
     }
 
-    /// Marks the request as one that is not sent again if the server may have acted on it.
+    /// Prevents retries of the request if the server may already have acted on it.
     pub(super) fn once(self) -> Self {
         DavRequest { replay: ReplayPolicy::IfUnsent, ..self }
     }

@@ -15,7 +15,7 @@ pub enum JobScheduler {
     Kubernetes,
 }
 
-/// The size of the job in generated settings.
+/// The size of the job for which settings are generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobSize {
     /// Number of nodes.

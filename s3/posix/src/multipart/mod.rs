@@ -298,7 +298,8 @@ impl MultipartUploadManager<'_> {
         Ok(PartListing { parts, truncated, checksum })
     }
 
-    /// Reads the directory and adds the parts from number `first` on, until `parts` holds one more part than `most`.
+    /// Lists the directory and appends its parts to `parts` in order, from part number `first` on. Stops when `parts`
+    /// holds `most + 1` parts, so that the caller can tell whether there are more.
     fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
         let names = self.inner.volume.names_in(dir)?;
         let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();

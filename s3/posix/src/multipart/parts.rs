@@ -124,7 +124,7 @@ impl PartSink {
         StagedFile::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
     }
 
-    /// Appends `bytes`. Errors: `IncompleteBody` if the part is longer than announced, and errors of a write.
+    /// Appends `bytes`. Errors: those of a write; `IncompleteBody` if the part is longer than announced.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             PartSink::Apart(staged) => staged.write(bytes),
@@ -142,8 +142,8 @@ impl PartSink {
         }
     }
 
-    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: `IncompleteBody` if the
-    /// file has become shorter, and errors of a write.
+    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: those of a write;
+    /// `IncompleteBody` if the file has become shorter.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
             PartSink::Apart(staged) => append_range(staged, file, offset, len),
@@ -158,8 +158,8 @@ impl PartSink {
         }
     }
 
-    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: `NoSuchUpload` if the upload is no longer
-    /// open, and errors of a write.
+    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: those of a write; `NoSuchUpload` if the
+    /// upload is no longer open.
     pub(crate) fn publish(
         self,
         inner: &Arc<PosixStoreState>,

@@ -90,7 +90,8 @@ const SHARDS: usize = 16;
 #[derive(Default)]
 struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
-    /// The number of requests by latency. The last element counts requests above the highest bound.
+    /// A latency histogram: the number of requests in each interval. The last element counts requests above the highest
+    /// bound.
     latencies: [AtomicU64; BOUNDS + 1],
     us: AtomicU64,
 }

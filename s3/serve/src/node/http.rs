@@ -29,7 +29,7 @@ use crate::workers::new_runtime;
 const REGION: &str = "us-east-1";
 /// How long a client may take to send a request's head, including the idle time before it.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The maximum number of bytes of a request's head.
+/// The maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// The minimum rate of a body in bytes per second, in either direction.

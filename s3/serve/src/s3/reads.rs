@@ -1,8 +1,8 @@
 //! Reads of objects (GET and HEAD): whole, a range, or several ranges. They have a separate route, because the S3 layer
 //! refuses headers that HTTP requires servers to ignore, and sends fewer headers for HEAD than for GET.
 //!
-//! Several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) are our extension of S3. They turn a
-//! vectored read of thousands of small ranges into one request.
+//! Returning several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) is our extension to S3. It
+//! turns a vectored read of thousands of small ranges into one request.
 
 use std::ops::Range;
 

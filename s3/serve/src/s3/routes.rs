@@ -1,5 +1,5 @@
-//! Operations whose requests the S3 layer checks but does not serve. For operations that read and write objects, the S3
-//! layer does not know all request headers, or refuses headers that HTTP requires servers to ignore.
+//! Operations that we serve; the S3 layer only checks their requests. For operations that read and write objects, the
+//! S3 layer does not know all request headers, or refuses headers that HTTP requires servers to ignore.
 
 use std::sync::Arc;
 

@@ -285,7 +285,7 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The parser's complete message would quote the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        // For a value of the wrong type, the message would quote the value, such as a secret of digits without quotes.
+        // If a value has the wrong type, the message would quote it, and it may be a secret without quotes.
         let why = match error.message().split_once(", expected ") {
             Some((found, expected)) if found.starts_with("invalid ") => format!("expected {expected}"),
             _ => error.message().to_owned(),

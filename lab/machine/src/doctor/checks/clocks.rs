@@ -65,7 +65,8 @@ fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     }
 }
 
-/// Checks whether the clock frequency is capped, in GHz. Cost: reads two files for each usable processor.
+/// Checks whether the clock frequency is capped; reports the cap and the maximum in GHz. Cost: reads two files for each
+/// usable processor.
 pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
     let mine = allowed(tree)?;
     let khz = |file: &str| -> BTreeMap<usize, f64> {

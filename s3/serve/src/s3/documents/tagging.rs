@@ -28,7 +28,7 @@ fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     document_of(tagging.tag_set.into_iter().map(texts).collect())
 }
 
-/// Returns the document with the tags of a bucket. Errors: `BadRequest` for more than 50, `InvalidTag`.
+/// Returns the document with the tags of a bucket. Errors: `InvalidTag`; `BadRequest` for more than 50 tags.
 pub(in crate::s3) fn document_of(listed: Vec<(String, String)>) -> OperationResult<Vec<u8>> {
     if listed.len() > MAX_BUCKET_TAGS {
         let words = format!("Bucket tag count cannot be greater than {MAX_BUCKET_TAGS}");

@@ -56,8 +56,9 @@ pub(in crate::commands::ledger) struct Http2FramingComponent {
     answer: Arc<Mutex<ServerResponse>>,
     contents: NonrepeatingContent,
     received: Vec<u8>,
-    /// The number of bytes that went through the pipe in each direction.
+    /// The number of bytes sent to the server.
     asked_bytes: Arc<AtomicU64>,
+    /// The number of bytes sent to the client.
     answered_bytes: Arc<AtomicU64>,
 }
 
