@@ -14,7 +14,6 @@ use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
 use crate::output::CommandOutput;
-use crate::web;
 
 /// Opens the lane of an endpoint; `None` means the endpoint that the command line or the environment names.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
@@ -65,9 +64,10 @@ impl CommandContext {
         let _ = self.web_options.set(options);
     }
 
-    /// Returns the options for connections to web servers. The defaults come from the environment.
-    pub fn web_options(&self) -> SessionOptions {
-        self.web_options.get().cloned().unwrap_or_else(|| web::options(web::ca_bundle()))
+    /// Returns the options for connections to web servers. The defaults come from the environment. Errors:
+    /// `InvalidArgument` for a setting of the environment that cannot be used.
+    pub fn web_options(&self) -> Result<SessionOptions> {
+        self.web_options.get().cloned().map_or_else(|| SessionOptions::discover(None), Ok)
     }
 
     /// Returns the lane; opens it on the first call.
@@ -92,14 +92,16 @@ impl CommandContext {
         Ok(self.lane()?.store)
     }
 
-    /// Returns the connections to web servers; creates them on the first call.
-    pub fn web(&self) -> &Arc<HttpSession> {
-        self.web.get_or_init(|| {
-            // These connections are enough for all jobs, each of which may read from a server while it writes to the
-            // same server.
-            let options = SessionOptions { connections_per_origin: 2048, ..self.web_options() };
-            Arc::new(HttpSession::new(options))
-        })
+    /// Returns the connections to web servers; creates them on the first call. Errors: as
+    /// [`CommandContext::web_options`].
+    pub fn web(&self) -> Result<&Arc<HttpSession>> {
+        if let Some(session) = self.web.get() {
+            return Ok(session);
+        }
+        // These connections are enough for all jobs, each of which may read from a server while it writes to the same
+        // server.
+        let options = SessionOptions { connections_per_origin: 2048, ..self.web_options()? };
+        Ok(self.web.get_or_init(|| Arc::new(HttpSession::new(options))))
     }
 
     /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` if it has already been taken, or

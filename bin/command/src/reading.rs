@@ -162,7 +162,7 @@ impl ReadPlan<'_> {
             verify: self.verify,
             ca_bundle: self.calls.ca_bundle.as_ref(),
             connections,
-            http: self.calls.http,
+            http: Some(self.calls.http),
             deadline: self.calls.deadline,
         }
     }

@@ -34,8 +34,8 @@ pub struct ReplicaOpener<'a> {
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
-    /// The HTTP version.
-    pub http: HttpVersion,
+    /// The HTTP version; `None` stands for the version that the environment names.
+    pub http: Option<HttpVersion>,
     /// The time limit for an operation, including retries.
     pub deadline: Option<Duration>,
 }
@@ -63,34 +63,27 @@ impl<'a> ReplicaOpener<'a> {
     /// Creates an opener with the default number of connections and the CA bundle that the environment names.
     pub fn usual(args: &'a ReplicaArgs, verify: bool) -> Self {
         let connections = SessionOptions::default().connections_per_origin;
-        ReplicaOpener {
-            args,
-            verify,
-            ca_bundle: None,
-            connections,
-            http: HttpVersion::default(),
-            deadline: None,
-        }
+        ReplicaOpener { args, verify, ca_bundle: None, connections, http: None, deadline: None }
     }
 
-    fn options(&self, context: &CommandContext) -> SessionOptions {
-        let options = context.web_options();
+    fn options(&self, context: &CommandContext) -> Result<SessionOptions> {
+        let options = context.web_options()?;
         let bundle = self.ca_bundle.cloned();
-        SessionOptions {
+        Ok(SessionOptions {
             tls_roots: match (options.tls_roots, bundle) {
                 (TlsRoots::Unverified, _) => TlsRoots::Unverified,
                 (_, Some(bundle)) => TlsRoots::File(bundle),
                 (roots, None) => roots,
             },
             connections_per_origin: self.connections,
-            http: self.http,
+            http: self.http.unwrap_or(options.http),
             deadline: self.deadline.or(options.deadline),
             ..options
-        }
+        })
     }
 
-    fn session(&self, context: &CommandContext) -> Arc<HttpSession> {
-        Arc::new(HttpSession::new(self.options(context)))
+    fn session(&self, context: &CommandContext) -> Result<Arc<HttpSession>> {
+        Ok(Arc::new(HttpSession::new(self.options(context)?)))
     }
 
     fn is_told_none(&self) -> bool {
@@ -145,7 +138,7 @@ impl<'a> ReplicaOpener<'a> {
                 .replicated(&self.read(url, context)?.file(None)?, named(&[url]), context)
                 .map(OpenedRemoteFile::Many);
         }
-        let opened = open(&self.session(context), url);
+        let opened = open(&self.session(context)?, url);
         if let Some(coding) = opened.as_ref().ok().and_then(|file| file.version().unexpected_coding(url)) {
             let shown = url.split(['?', '#']).next().unwrap_or_default();
             context.output.note(&format!(
@@ -178,7 +171,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     fn found(&self, url: &str, context: &CommandContext) -> Option<ReplicatedFile> {
-        let found = discover(&self.session(context), url, context.metalinks.as_ref())?;
+        let found = discover(&self.session(context).ok()?, url, context.metalinks.as_ref())?;
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));
@@ -189,7 +182,7 @@ impl<'a> ReplicaOpener<'a> {
     /// Reads a Metalink or a list of URLs from a local file or a URL, and caches it.
     pub fn read(&self, source: &str, context: &CommandContext) -> Result<Metalink> {
         let metalink = if web::is_address(source) {
-            fetch_metalink(&self.session(context), source)?
+            fetch_metalink(&self.session(context)?, source)?
         } else {
             let document = std::fs::read(source).map_err(|error| file_error("reading", source, error))?;
             Metalink::parse(&document)?
@@ -210,7 +203,7 @@ impl<'a> ReplicaOpener<'a> {
         context: &CommandContext,
     ) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
-            session: self.options(context),
+            session: self.options(context)?,
             credentials,
             streams: self.args.streams.map(usize::from),
             verify: self.verify,

@@ -1,9 +1,4 @@
-//! Recognizes addresses of web servers in commands, and finds the options for connections to them.
-
-use std::path::PathBuf;
-
-use fordway_http::vector::SessionOptions;
-use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
+//! Recognizes addresses of web servers in commands.
 
 /// The URL schemes of web servers, each with the HTTP scheme for which it stands.
 const SCHEMES: [(&str, &str); 4] =
@@ -22,20 +17,4 @@ pub fn http_url(text: &str) -> String {
 fn scheme(text: &str) -> Option<(&'static str, &'static str)> {
     let is_it = |name: &str| text.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
     SCHEMES.into_iter().find(|(name, _)| is_it(name))
-}
-
-/// Returns the CA bundle that the environment names.
-pub fn ca_bundle() -> Option<PathBuf> {
-    std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from)
-}
-
-/// Returns options with the credentials and proxies that the environment names. `ca_bundle` takes precedence over the
-/// environment's CA bundle.
-pub fn options(ca_bundle: Option<PathBuf>) -> SessionOptions {
-    SessionOptions {
-        tls_roots: TlsRoots::find(ca_bundle),
-        credentials: SessionCredentials::discover(),
-        proxies: ProxySettings::discover(),
-        ..SessionOptions::default()
-    }
 }

@@ -23,7 +23,7 @@ use crate::replicas;
 use crate::transfer::{MadeDirectories, OverwritePolicy, is_open_file, parent};
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
-    RemoteFile::open(context.web(), &http_url(url))
+    RemoteFile::open(context.web()?, &http_url(url))
 }
 
 /// Writes a file, or a range of it, to standard output. With `--metalink`, `url` may be empty.
@@ -35,7 +35,7 @@ pub(crate) fn write_out(
 ) -> Result<()> {
     let file = match places.open(url, context) {
         Err(error) if is_without_size(&error) && range.is_none() => {
-            copy_unsized(context.web(), &http_url(url), &mut |bytes| {
+            copy_unsized(context.web()?, &http_url(url), &mut |bytes| {
                 context.interrupt.check()?;
                 context.output.data(bytes)
             })?;
@@ -185,7 +185,7 @@ fn download_unsized(
     let failed = |error| file_error("writing", part.path().display(), error);
     part.file().set_len(0).map_err(failed)?;
     let mut bytes = 0;
-    let verified = copy_unsized(context.web(), &http_url(url), &mut |chunk| {
+    let verified = copy_unsized(context.web()?, &http_url(url), &mut |chunk| {
         context.interrupt.check()?;
         bytes += chunk.len() as u64;
         part.file().write_all(chunk).map_err(failed)

@@ -32,16 +32,17 @@ impl Drop for ExternalServerProcess {
 }
 
 impl ExternalServerProcess {
-    /// Starts Apache httpd with `mod_dav_fs` and with everything allowed; returns `None` if it is not installed.
+    /// Starts Apache httpd with `mod_dav_fs` and with everything allowed, over HTTP/1.1 and 2; returns `None` if it is
+    /// not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
         Some(start("http", |dir, port| {
-            let modules: String = ["mpm_event", "authz_core", "dav", "dav_fs"]
+            let modules: String = ["mpm_event", "authz_core", "dav", "dav_fs", "http2"]
                 .map(|name| format!("LoadModule {name}_module {APACHE_MODULES}/mod_{name}.so\n"))
                 .concat();
             let config = format!(
                 "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\nErrorLog {dir}/log\n\
-                 User nobody\nGroup nogroup\n{modules}DavLockDB {dir}/own/locks\nDocumentRoot {dir}/files\n\
+                 User nobody\nGroup nogroup\n{modules}Protocols h2c http/1.1\nDavLockDB {dir}/own/locks\nDocumentRoot {dir}/files\n\
                  <Location />\nDav On\n</Location>\n"
             );
             std::fs::write(format!("{dir}/config"), config).expect("a configuration");
@@ -51,7 +52,12 @@ impl ExternalServerProcess {
 
     /// Starts nginx with its own `dav` module, which has no PROPFIND; returns `None` if it is not installed.
     pub fn nginx() -> Option<Self> {
-        nginx("http", "", "")
+        nginx("http", "", "", "")
+    }
+
+    /// Like [`ExternalServerProcess::nginx`], with HTTP/2 by prior knowledge and without HTTP/1.1.
+    pub fn nginx_with_http2() -> Option<Self> {
+        nginx("http", " http2", "", "")
     }
 
     /// Starts nginx with the module that adds PROPFIND; returns `None` if either is not installed. `/forbidden` is
@@ -68,11 +74,11 @@ impl ExternalServerProcess {
                          location /moved { return 302 /f; } \
                          location /own { if ($http_authorization != 'Bearer token') { return 401; } } \
                          location /login { if ($http_authorization != 'Basic bWU6c2VjcmV0') { return 401; } }";
-        nginx("http", &format!("load_module {NGINX_LISTINGS};"), locations)
+        nginx("http", "", &format!("load_module {NGINX_LISTINGS};"), locations)
     }
 
-    /// Starts nginx with HTTPS; returns `None` if it is not installed. `/cert` needs a client certificate, which any
-    /// authority may have signed.
+    /// Starts nginx with HTTPS, over HTTP/1.1 and 2; returns `None` if it is not installed. `/cert` needs a client
+    /// certificate, which any authority may have signed.
     pub fn nginx_with_tls(authority: &SelfSignedCertificate) -> Option<Self> {
         let (cert, key) = (authority.file(), authority.key());
         let settings = format!(
@@ -81,7 +87,7 @@ impl ExternalServerProcess {
             cert.display(),
             key.display(),
         );
-        nginx("https", "", &settings)
+        nginx("https", " ssl http2", "", &settings)
     }
 
     /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
@@ -186,17 +192,21 @@ impl Default for SelfSignedCertificate {
     }
 }
 
-/// Starts nginx with these modules, and with these settings of its one server.
-fn nginx(scheme: &'static str, modules: &str, settings: &str) -> Option<ExternalServerProcess> {
+/// Starts nginx with these parameters of its address, these modules, and these settings of its one server.
+fn nginx(
+    scheme: &'static str,
+    listening: &str,
+    modules: &str,
+    settings: &str,
+) -> Option<ExternalServerProcess> {
     let program = fordway_needs::program("nginx")?;
-    let tls = if scheme == "https" { " ssl" } else { "" };
     Some(start(scheme, |dir, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {dir}/own/{kind};\n"))
             .concat();
         let config = format!(
             "{modules}daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}\n\
-             http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}{tls}; root {dir}/files;\n\
+             http {{ access_log off;\n{temporary} server {{ listen 127.0.0.1:{port}{listening}; root {dir}/files;\n\
              dav_methods PUT DELETE MKCOL COPY MOVE; client_max_body_size 0; {settings} }} }}"
         );
         std::fs::write(format!("{dir}/config"), config).expect("a configuration");

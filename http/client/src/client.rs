@@ -191,18 +191,6 @@ fn check_refusal(head: &ResponseHead) -> Result<()> {
     Err(Error::new(ErrorKind::BadResponse, detail))
 }
 
-/// Checks that a body can be sent in pieces. Errors: `NotImplemented` over HTTP/2, where the server would take the first
-/// piece of the request for all of it and store an empty file.
-fn check_streamable(connection: &BufferedConnection) -> Result<()> {
-    #[cfg(feature = "http2")]
-    if connection.is_http2() {
-        let detail = "the server supports only HTTP/2, over which this upload cannot be streamed; enable HTTP/1.1 there";
-        return Err(Error::new(ErrorKind::NotImplemented, detail));
-    }
-    let _ = connection;
-    Ok(())
-}
-
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
@@ -230,8 +218,7 @@ pub(super) struct StreamedBody<'a> {
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
-    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `NotImplemented` if the server supports only
-    /// HTTP/2; `IncompleteBody` if `produce` generates more or
+    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `IncompleteBody` if `produce` generates more or
     /// fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
@@ -246,12 +233,11 @@ impl HttpClient {
             Some(connection) => connection,
             None => self.connect(exchange.origin).map_err(unsent)?,
         };
-        check_streamable(&connection).map_err(unsent)?;
         let acted = |error| ExchangeFailure { error, may_have_acted: true };
         connection.request_head.clear();
         connection.push_head(exchange.write_head);
         connection
-            .send(&[])
+            .send_head(streamed.size_bytes)
             .map_err(|error| unsent(io_error(error, "sending the request", "the server stopped reading")))?;
         if streamed.asks_first
             && let EarlyResponse::Answer(head) = connection.first_word(LEAVE_WAIT).map_err(unsent)?
@@ -287,7 +273,7 @@ fn send_body(
 ) -> Result<(), BodySendFailure> {
     let (mut sent_bytes, mut failed) = (0_u64, None);
     let (size_bytes, mut line) = (streamed.size_bytes, String::new());
-    let mut between = "";
+    let (is_chunked, mut between) = (size_bytes.is_none() && !connection.is_http2(), "");
     let made = (streamed.produce)(&mut |piece| {
         if piece.is_empty() {
             return Ok(());
@@ -297,7 +283,7 @@ fn send_body(
             return Err(Error::new(ErrorKind::IncompleteBody, "the source grew while it was sent"));
         }
         line.clear();
-        if size_bytes.is_none() {
+        if is_chunked {
             // A chunk (RFC 9112 section 7.1), after the line break that ends the previous chunk.
             line = format!("{between}{:x}\r\n", piece.len());
             between = "\r\n";
@@ -313,7 +299,10 @@ fn send_body(
         (None, Ok(())) => {}
     }
     match size_bytes {
-        None => connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(BodySendFailure::Send),
+        None if is_chunked => {
+            connection.send_piece(between.as_bytes(), b"0\r\n\r\n").map_err(BodySendFailure::Send)
+        }
+        None => connection.finish_body().map_err(BodySendFailure::Send),
         Some(size) if sent_bytes == size => Ok(()),
         Some(size) => {
             let detail = format!("the source ended after {sent_bytes} of {size} bytes");

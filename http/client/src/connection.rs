@@ -133,10 +133,12 @@ impl BufferedConnection {
         self.used == self.filled
     }
 
-    /// Returns whether the connection carries several requests at once (HTTP/2).
-    #[cfg(feature = "http2")]
+    /// Returns whether the connection carries several requests at once (HTTP/2), and marks the ends of bodies itself.
     pub(super) fn is_http2(&self) -> bool {
-        self.http2().is_some()
+        #[cfg(feature = "http2")]
+        return self.http2().is_some();
+        #[cfg(not(feature = "http2"))]
+        false
     }
 
     /// Returns the HTTP/2 connection, if this is one.
@@ -288,6 +290,10 @@ impl BufferedConnection {
     /// Waits up to `limit` for the first response. A response that has begun to arrive by then is kept, so that a later
     /// call can return it. Errors: `Unavailable` if the connection was closed; `BadResponse`, `Io`.
     pub(super) fn first_word(&mut self, limit: Duration) -> Result<EarlyResponse> {
+        #[cfg(feature = "http2")]
+        if self.is_http2() {
+            return self.first_word_http2(limit);
+        }
         let deadline = Instant::now() + limit;
         let mut head = ResponseHead::default();
         loop {
@@ -314,6 +320,39 @@ impl BufferedConnection {
         }
     }
 
+    #[cfg(feature = "http2")]
+    fn first_word_http2(&mut self, limit: Duration) -> Result<EarlyResponse> {
+        self.limit_wait(limit)?;
+        let Some(http2) = self.as_http2() else { return Ok(EarlyResponse::Nothing) };
+        match http2.await_word() {
+            Ok(false) => Ok(EarlyResponse::GoOn),
+            Ok(true) => self.receive_head()?.map(EarlyResponse::Answer).ok_or_else(super::client::closed),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(EarlyResponse::Nothing),
+            Err(error) if is_reset(&error) => Err(super::client::closed()),
+            Err(error) => Err(self.receive_error(error)),
+        }
+    }
+
+    /// Sends a head whose body follows in pieces; `body_bytes` is its size, if known.
+    pub(super) fn send_head(&mut self, body_bytes: Option<u64>) -> io::Result<()> {
+        #[cfg(feature = "http2")]
+        if let ConnectionTransport::Http2(connection) = &mut self.transport {
+            (self.used, self.filled) = (0, 0);
+            return connection.start(&self.request_head, body_bytes);
+        }
+        let _ = body_bytes;
+        self.send(&[])
+    }
+
+    /// Ends a body that was sent in pieces and whose size was not known, if the connection has its own sign for that.
+    pub(super) fn finish_body(&mut self) -> io::Result<()> {
+        #[cfg(feature = "http2")]
+        if let Some(http2) = self.as_http2() {
+            return http2.finish();
+        }
+        Ok(())
+    }
+
     /// Sends `before` and then a piece of a body; the head must already have been sent. Received bytes are kept.
     pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.request_head.clear();
@@ -338,7 +377,6 @@ impl BufferedConnection {
     /// whose buffer does not hold the head. Between taking the head and calling this method, only
     /// [`BufferedConnection::receive_more`] may be called.
     pub(super) fn unread(&mut self) -> bool {
-        #[cfg(feature = "http2")]
         if self.is_http2() {
             return false;
         }

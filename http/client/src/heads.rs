@@ -6,7 +6,13 @@ use http::{HeaderName, Method, Request, Response, Uri};
 /// The maximum number of headers in a request.
 const HEADERS_MAX: usize = 128;
 
-/// Converts an HTTP/1.1 head to a request; `None` if it is not a valid head.
+/// The headers that concern one connection, which requests and responses of HTTP/2 and 3 do not have (RFC 9113 section
+/// 8.2.2).
+pub(super) const OF_CONNECTION: [&str; 5] =
+    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+
+/// Converts an HTTP/1.1 head to a request, without the headers that concern its connection; `None` if it is not a valid
+/// head.
 pub(super) fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -16,7 +22,10 @@ pub(super) fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> 
     let uri =
         Uri::builder().scheme(scheme).authority(host.value).path_and_query(parsed.path?).build().ok()?;
     let mut request = Request::builder().method(Method::from_bytes(parsed.method?.as_bytes()).ok()?).uri(uri);
-    for header in parsed.headers.iter().filter(|header| !header.name.eq_ignore_ascii_case("host")) {
+    let is_dropped = |name: &str| {
+        name.eq_ignore_ascii_case("host") || OF_CONNECTION.iter().any(|own| name.eq_ignore_ascii_case(own))
+    };
+    for header in parsed.headers.iter().filter(|header| !is_dropped(header.name)) {
         request = request.header(HeaderName::from_bytes(header.name.as_bytes()).ok()?, header.value);
     }
     request.body(()).ok()
@@ -45,7 +54,7 @@ mod tests {
     #[test]
     fn a_head_keeps_all_that_it_says() {
         let head =
-            b"PUT /b/a%20b?x=1 HTTP/1.1\r\nHost: h:9\r\nContent-Length: 5\r\nx-amz-meta-a: 1, 2\r\n\r\n";
+            b"PUT /b/a%20b?x=1 HTTP/1.1\r\nHost: h:9\r\nConnection: close\r\nContent-Length: 5\r\nx-amz-meta-a: 1, 2\r\n\r\n";
         let request = request_of_head(head, true).unwrap();
         assert_eq!(
             (request.method().as_str(), request.uri().to_string().as_str()),

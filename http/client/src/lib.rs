@@ -76,6 +76,17 @@ impl HttpVersion {
         }
     }
 
+    /// Returns the version that `FORDWAY_HTTP_VERSION` names, else HTTP/1.1; `variable` reads the environment. Errors:
+    /// `InvalidArgument`.
+    pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+        const NAME: &str = "FORDWAY_HTTP_VERSION";
+        let Some(number) = variable(NAME).filter(|number| !number.is_empty()) else {
+            return Ok(HttpVersion::default());
+        };
+        HttpVersion::named(&number)
+            .map_err(|error| Error::new(error.kind(), format!("{NAME}: {}", error.detail())))
+    }
+
     /// Parses a version number, `1.1`, `2` or `3`. Errors: `InvalidArgument`.
     pub fn named(number: &str) -> Result<Self> {
         match number {

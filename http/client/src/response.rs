@@ -276,6 +276,8 @@ pub enum BodyFraming {
     Chunked(ChunkDecoderState),
     /// The body ends when the connection does.
     UntilClose,
+    /// The connection marks the end of the body (HTTP/2).
+    UntilMark,
 }
 
 /// Where the next byte is in a chunked body.
@@ -321,6 +323,7 @@ impl BodyFraming {
         Ok(match length {
             Some(0) => BodyFraming::Empty,
             Some(length) => BodyFraming::Length(length),
+            None if connection.is_http2() => BodyFraming::UntilMark,
             None => BodyFraming::UntilClose,
         })
     }
@@ -330,7 +333,7 @@ impl BodyFraming {
         match self {
             BodyFraming::Empty => Some(0),
             BodyFraming::Length(left) => Some(*left),
-            BodyFraming::Chunked(_) | BodyFraming::UntilClose => None,
+            BodyFraming::Chunked(_) | BodyFraming::UntilClose | BodyFraming::UntilMark => None,
         }
     }
 
@@ -350,7 +353,7 @@ impl BodyFraming {
                 }
             }
             BodyFraming::Chunked(chunk) => chunk.passed(count),
-            BodyFraming::Empty | BodyFraming::UntilClose => {}
+            BodyFraming::Empty | BodyFraming::UntilClose | BodyFraming::UntilMark => {}
         }
     }
 
@@ -360,7 +363,7 @@ impl BodyFraming {
         let run = match self {
             BodyFraming::Empty => 0,
             BodyFraming::Length(left) => *left,
-            BodyFraming::UntilClose => u64::MAX,
+            BodyFraming::UntilClose | BodyFraming::UntilMark => u64::MAX,
             BodyFraming::Chunked(chunk) => chunk.run(connection, keep_until)?,
         };
         if run == 0 {
@@ -383,7 +386,7 @@ impl BodyFraming {
                 self.passed(got as u64);
                 Ok(got)
             }
-            BodyFraming::UntilClose => {
+            BodyFraming::UntilClose | BodyFraming::UntilMark => {
                 let got = connection.read(target)?;
                 if got == 0 {
                     *self = BodyFraming::Empty;

@@ -332,7 +332,7 @@ impl ListingPrinter<'_> {
     /// Prints a collection, all files below it, or a file. Resources that cannot be listed are reported, and the others
     /// are printed.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
-        let (dav, url) = (dav::client(self.context), web::http_url(address));
+        let (dav, url) = (dav::client(self.context)?, web::http_url(address));
         let mut exit = CommandExit::Ok;
         if args.recursive {
             for found in dav.walk(&url) {

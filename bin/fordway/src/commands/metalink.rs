@@ -242,7 +242,7 @@ fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
     let replicas = ReplicaArgs::default();
     let places = ReplicaOpener::usual(&replicas, true);
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
-        let found = discover(context.web(), &web::http_url(&args.source), context.metalinks.as_ref())
+        let found = discover(context.web()?, &web::http_url(&args.source), context.metalinks.as_ref())
             .ok_or_else(|| {
                 let why = format!("no replicas of {} are known; give a Metalink", args.source);
                 Error::new(ErrorKind::NoSuchKey, why)

@@ -36,11 +36,14 @@ use crate::wildcard::{FilterRules, WildcardPattern, directory, has_wildcard, lit
 /// Runs the command of a command line. When this returns, all errors have been reported.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
     let lane = cli.lane_options();
-    if cli.connection.no_verify_ssl {
-        context.output.note("certificates are not verified, so somebody else may read and change everything");
-        context.use_web_options(SessionOptions { tls_roots: TlsRoots::Unverified, ..context.web_options() });
-    }
-    finish(dispatch(cli.command, &lane, context), context)
+    let prepared = if cli.connection.no_verify_ssl { verify_nobody(context) } else { Ok(()) };
+    finish(prepared.and_then(|()| dispatch(cli.command, &lane, context)), context)
+}
+
+fn verify_nobody(context: &CommandContext) -> Result<()> {
+    context.output.note("certificates are not verified, so somebody else may read and change everything");
+    context.use_web_options(SessionOptions { tls_roots: TlsRoots::Unverified, ..context.web_options()? });
+    Ok(())
 }
 
 fn dispatch(command: BuiltinCommand, lane: &LaneOptions, context: &CommandContext) -> Result<CommandExit> {

@@ -145,7 +145,7 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
         let why = "only `cp` and `cat` can write to standard output, one file at a time";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let dav = client(context);
+    let dav = client(context)?;
     let copier = DavCopier::new(&dav, order, context);
     let plan = |source: &'_ DavCopyEndpoint| plan(&dav, context, order, source, (&destination, is_directory));
     let mut taken = ClaimedDestinations::by(sources.len());

@@ -19,9 +19,9 @@ use super::transfer::{self, SharedTransferCounts};
 use crate::args::RmArgs;
 use crate::web::{self, http_url};
 
-/// Returns a client with the credentials of the environment.
-pub(crate) fn client(context: &CommandContext) -> WebDav {
-    WebDav::new(context.web().clone())
+/// Returns a client with the credentials of the environment. Errors: as [`CommandContext::web_options`].
+pub(crate) fn client(context: &CommandContext) -> Result<WebDav> {
+    Ok(WebDav::new(context.web()?.clone()))
 }
 
 /// Returns whether an address has a scheme for WebDAV.
@@ -88,7 +88,7 @@ impl fmt::Display for DavStatOutput<'_> {
 
 /// Shows the properties that a server reports for one resource.
 pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
-    let resource = client(context).stat(&web::http_url(url))?;
+    let resource = client(context)?.stat(&web::http_url(url))?;
     context.output.record(&DavStatOutput {
         url: without_query(url),
         r#type: if resource.is_collection { "collection" } else { "file" },
@@ -101,7 +101,7 @@ pub(crate) fn stat(url: &str, context: &CommandContext) -> Result<()> {
 
 /// Creates a collection and, with `parents`, its missing parents.
 pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Result<()> {
-    let (dav, url) = (client(context), http_url(address));
+    let (dav, url) = (client(context)?, http_url(address));
     match parents {
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
@@ -112,7 +112,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
 /// by a separate request, so that a file that cannot be removed is reported while the others are removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
-    let (dav, url) = (client(context), http_url(address));
+    let (dav, url) = (client(context)?, http_url(address));
     let found = dav.stat(&url)?;
     if found.is_collection && !args.recursive {
         let address = without_query(address);

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fordway_client::s3::S3Credentials;
-use fordway_command::web;
 use fordway_http::vector::SessionOptions;
 use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 use fordway_lanes::LaneOptions;
@@ -45,7 +44,7 @@ pub(super) fn check(options: &DavixOptions) -> Result<()> {
 
 /// Returns the options for connections to web servers. Errors: `InvalidArgument`.
 pub(super) fn web_options(options: &DavixOptions, may_set_range: bool) -> Result<SessionOptions> {
-    let found = web::options(web::ca_bundle());
+    let found = SessionOptions::discover(None)?;
     let (headers, authorization) = headers(&options.headers, may_set_range)?;
     let deadline = options.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let connect = options.conn_timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs);
@@ -58,7 +57,7 @@ pub(super) fn web_options(options: &DavixOptions, may_set_range: bool) -> Result
         timeouts,
         deadline,
         max_retries: options.retry.unwrap_or(found.max_retries),
-        ..SessionOptions::default()
+        ..found
     })
 }
 

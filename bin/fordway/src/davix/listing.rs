@@ -54,7 +54,7 @@ fn print(entry: &ListedEntry<'_>, line: &LsLine, context: &CommandContext) -> Re
 
 /// Lists a collection, everything below it, or a file.
 pub(super) fn web(line: &LsLine, context: &CommandContext) -> Result<CommandExit> {
-    let (dav, url) = (dav::client(context), http_url(&line.url));
+    let (dav, url) = (dav::client(context)?, http_url(&line.url));
     if line.recursive.is_some() {
         return below(&dav, &url, line, context);
     }

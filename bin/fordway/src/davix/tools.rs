@@ -99,7 +99,7 @@ impl ToolLine for GetLine {
 fn is_collection(address: &DavixAddress, context: &CommandContext) -> Result<bool> {
     match address {
         DavixAddress::Web(url) if address.can_be_listed() => {
-            Ok(dav::client(context).stat(&http_url(url))?.is_collection)
+            Ok(dav::client(context)?.stat(&http_url(url))?.is_collection)
         }
         DavixAddress::Web(_) => Ok(false),
         DavixAddress::S3(_) => Ok(true),
@@ -185,7 +185,7 @@ impl ToolLine for RmLine {
             }
             // One request, with which most servers remove a whole collection.
             (DavixAddress::Web(url), None) => {
-                dav::client(context).remove(&http_url(url)).map(|()| CommandExit::Ok)
+                dav::client(context)?.remove(&http_url(url)).map(|()| CommandExit::Ok)
             }
             (DavixAddress::S3(_), None) => own_command(&words!["rm", "--raw", "--", &word], context),
         }
@@ -226,7 +226,7 @@ impl ToolLine for MvLine {
         let mut words = words!["mv", "--raw"].to_vec();
         // `fordway mv` moves a collection only if that is asked for.
         if let DavixAddress::Web(url) = &addresses[0]
-            && dav::client(context).stat(&http_url(url))?.is_collection
+            && dav::client(context)?.stat(&http_url(url))?.is_collection
         {
             words.push(OsStr::new("--recursive"));
         }
@@ -301,7 +301,7 @@ impl ToolLine for HttpLine {
             print_into(file, context)?;
         }
         let request = PlainRequest { method, body, follows };
-        let status = dav::client(context).request(&http_url(url), &request, &mut |status, bytes| {
+        let status = dav::client(context)?.request(&http_url(url), &request, &mut |status, bytes| {
             context.interrupt.check()?;
             if is_denied(status) { Ok(()) } else { context.output.data(bytes) }
         })?;

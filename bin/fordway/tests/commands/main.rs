@@ -6,6 +6,7 @@ mod binary;
 mod care;
 mod copying;
 mod davix;
+mod http_versions;
 mod lanes;
 mod listing;
 mod policy;

@@ -7,65 +7,69 @@ use fordway_http::webdav::DavUploadOptions;
 use fordway_store::ErrorKind;
 use fordway_testkit::foreign::ExternalServerProcess;
 
-use crate::{below, client, content, get, kind, put};
+use crate::{below, client, content, get, kind, over_each_version, put};
 
 #[test]
 fn files_and_collections_come_and_go() {
-    let Some(server) = ExternalServerProcess::apache() else { return };
-    let dav = client(|_| {});
-    dav.make_collection(&server.url("d")).unwrap();
-    for (name, bytes, says_size) in [
-        ("d/small", 5, true),
-        ("d/empty", 0, true),
-        ("d/large", 3_000_000, true),
-        ("d/chunks", 500_000, false),
-    ] {
-        put(&dav, &server.url(name), &content(bytes), says_size).unwrap();
-        assert!(get(&dav, &server.url(name)).unwrap() == content(bytes), "{name}");
-        assert_eq!(dav.stat(&server.url(name)).unwrap().size_bytes, Some(bytes as u64), "{name}");
-    }
-    put(&dav, &server.url("d/small"), b"other", true).unwrap();
-    assert_eq!(get(&dav, &server.url("d/small")).unwrap(), b"other");
-    let about = dav.stat(&server.url("d/large")).unwrap();
-    assert!(!about.is_collection && about.modified.is_some() && about.etag.is_some());
-    assert!(dav.stat(&server.url("d")).unwrap().is_collection);
-    dav.make_collections(&server.url("d/e/f/")).unwrap();
-    put(&dav, &server.url("d/e/f/g"), b"g", true).unwrap();
-    let all = ["d/", "d/chunks", "d/e/", "d/empty", "d/large", "d/small", "d/e/f/", "d/e/f/g"];
-    assert_eq!(below(&dav, &server.url("")), all);
-    assert_eq!(dav.list(&server.url("d/small")).unwrap().members, []);
-    dav.copy(&server.url("d/"), &server.url("copy/"), false).unwrap();
-    dav.rename(&server.url("d/e/"), &server.url("e/"), false).unwrap();
-    assert_eq!(below(&dav, &server.url("e")), ["f/", "f/g"]);
-    dav.remove(&server.url("d/small")).unwrap();
-    dav.remove(&server.url("d/")).unwrap();
-    dav.remove(&server.url("e/")).unwrap();
-    assert_eq!(
-        below(&dav, &server.url("copy")),
-        ["chunks", "e/", "empty", "large", "small", "e/f/", "e/f/g"]
-    );
+    over_each_version(|| {
+        let Some(server) = ExternalServerProcess::apache() else { return };
+        let dav = client(|_| {});
+        dav.make_collection(&server.url("d")).unwrap();
+        for (name, bytes, says_size) in [
+            ("d/small", 5, true),
+            ("d/empty", 0, true),
+            ("d/large", 3_000_000, true),
+            ("d/chunks", 500_000, false),
+        ] {
+            put(&dav, &server.url(name), &content(bytes), says_size).unwrap();
+            assert!(get(&dav, &server.url(name)).unwrap() == content(bytes), "{name}");
+            assert_eq!(dav.stat(&server.url(name)).unwrap().size_bytes, Some(bytes as u64), "{name}");
+        }
+        put(&dav, &server.url("d/small"), b"other", true).unwrap();
+        assert_eq!(get(&dav, &server.url("d/small")).unwrap(), b"other");
+        let about = dav.stat(&server.url("d/large")).unwrap();
+        assert!(!about.is_collection && about.modified.is_some() && about.etag.is_some());
+        assert!(dav.stat(&server.url("d")).unwrap().is_collection);
+        dav.make_collections(&server.url("d/e/f/")).unwrap();
+        put(&dav, &server.url("d/e/f/g"), b"g", true).unwrap();
+        let all = ["d/", "d/chunks", "d/e/", "d/empty", "d/large", "d/small", "d/e/f/", "d/e/f/g"];
+        assert_eq!(below(&dav, &server.url("")), all);
+        assert_eq!(dav.list(&server.url("d/small")).unwrap().members, []);
+        dav.copy(&server.url("d/"), &server.url("copy/"), false).unwrap();
+        dav.rename(&server.url("d/e/"), &server.url("e/"), false).unwrap();
+        assert_eq!(below(&dav, &server.url("e")), ["f/", "f/g"]);
+        dav.remove(&server.url("d/small")).unwrap();
+        dav.remove(&server.url("d/")).unwrap();
+        dav.remove(&server.url("e/")).unwrap();
+        assert_eq!(
+            below(&dav, &server.url("copy")),
+            ["chunks", "e/", "empty", "large", "small", "e/f/", "e/f/g"]
+        );
+    });
 }
 
 /// Apache states a strong ETag as soon as a file is a second old.
 #[test]
 fn another_version_is_neither_removed_nor_moved() {
-    let Some(server) = ExternalServerProcess::apache() else { return };
-    let dav = client(|_| {});
-    let (f, g) = (server.url("f"), server.url("g"));
-    put(&dav, &f, b"old", true).unwrap();
-    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-    let file = std::fs::File::options().write(true).open(server.files().join("f")).unwrap();
-    file.set_modified(long_ago).unwrap();
-    let old = dav.stat(&f).unwrap();
-    assert!(old.etag.as_deref().is_some_and(|etag| etag.starts_with('"')), "{old:?}");
-    put(&dav, &f, b"newer", true).unwrap();
-    assert!(!old.is_same_version(&dav.stat(&f).unwrap()));
-    assert_eq!(kind(dav.remove_version(&old)), ErrorKind::PreconditionFailed);
-    assert_eq!(kind(dav.rename_version(&old, &g, true)), ErrorKind::PreconditionFailed);
-    assert_eq!(get(&dav, &f).unwrap(), b"newer");
-    dav.rename_version(&dav.stat(&f).unwrap(), &g, false).unwrap();
-    dav.remove_version(&dav.stat(&g).unwrap()).unwrap();
-    assert_eq!(below(&dav, &server.url("")), Vec::<String>::new());
+    over_each_version(|| {
+        let Some(server) = ExternalServerProcess::apache() else { return };
+        let dav = client(|_| {});
+        let (f, g) = (server.url("f"), server.url("g"));
+        put(&dav, &f, b"old", true).unwrap();
+        let long_ago = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        let file = std::fs::File::options().write(true).open(server.files().join("f")).unwrap();
+        file.set_modified(long_ago).unwrap();
+        let old = dav.stat(&f).unwrap();
+        assert!(old.etag.as_deref().is_some_and(|etag| etag.starts_with('"')), "{old:?}");
+        put(&dav, &f, b"newer", true).unwrap();
+        assert!(!old.is_same_version(&dav.stat(&f).unwrap()));
+        assert_eq!(kind(dav.remove_version(&old)), ErrorKind::PreconditionFailed);
+        assert_eq!(kind(dav.rename_version(&old, &g, true)), ErrorKind::PreconditionFailed);
+        assert_eq!(get(&dav, &f).unwrap(), b"newer");
+        dav.rename_version(&dav.stat(&f).unwrap(), &g, false).unwrap();
+        dav.remove_version(&dav.stat(&g).unwrap()).unwrap();
+        assert_eq!(below(&dav, &server.url("")), Vec::<String>::new());
+    });
 }
 
 #[test]
@@ -91,40 +95,42 @@ fn names_are_what_they_are() {
 
 #[test]
 fn what_cannot_be_is_told_apart() {
-    let Some(server) = ExternalServerProcess::apache() else { return };
-    let dav = client(|_| {});
-    put(&dav, &server.url("f"), b"f", true).unwrap();
-    dav.make_collection(&server.url("d")).unwrap();
-    let (f, d) = (server.url("f"), server.url("d"));
-    assert_eq!(kind(dav.make_collection(&d)), ErrorKind::PreconditionFailed);
-    dav.make_collections(&d).unwrap();
-    // Apache responds 400 if the name of a file ends in a slash.
-    assert_eq!(kind(dav.make_collections(&f)), ErrorKind::InvalidArgument);
-    assert_eq!(kind(dav.make_collection(&server.url("no/d"))), ErrorKind::NoSuchKey);
-    assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::NoSuchKey);
-    assert_eq!(kind(put(&dav, &server.url("no/f"), &content(1_000_000), true)), ErrorKind::NoSuchKey);
-    assert_eq!(kind(dav.stat(&server.url("no"))), ErrorKind::NoSuchKey);
-    assert_eq!(kind(dav.list(&server.url("no/"))), ErrorKind::NoSuchKey);
-    assert_eq!(kind(dav.remove(&server.url("no"))), ErrorKind::NoSuchKey);
-    assert_eq!(kind(dav.copy(&f, &server.url("no/f"), true)), ErrorKind::NoSuchKey);
-    assert_eq!(kind(dav.copy(&f, &d, false)), ErrorKind::PreconditionFailed);
-    assert_eq!(kind(dav.rename(&f, &d, false)), ErrorKind::PreconditionFailed);
-    assert_eq!(kind(dav.copy(&f, "http://127.0.0.1:1/f", true)), ErrorKind::InvalidArgument);
-    assert!(kind(dav.walk(&f).next().unwrap()) == ErrorKind::InvalidArgument);
-    let new = DavUploadOptions { size_bytes: Some(1), only_new: true, ..DavUploadOptions::default() };
-    assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
-    dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
-    // If a source delivers fewer or more bytes than it stated, nothing is published.
-    let says_two = DavUploadOptions { size_bytes: Some(2), ..DavUploadOptions::default() };
-    assert_eq!(
-        kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
-        ErrorKind::IncompleteBody
-    );
-    assert_eq!(
-        kind(dav.put(&server.url("long"), &says_two, &mut |sink| sink(b"xyz"))),
-        ErrorKind::IncompleteBody
-    );
-    assert_eq!(below(&dav, &server.url("")), ["d/", "f", "new"]);
+    over_each_version(|| {
+        let Some(server) = ExternalServerProcess::apache() else { return };
+        let dav = client(|_| {});
+        put(&dav, &server.url("f"), b"f", true).unwrap();
+        dav.make_collection(&server.url("d")).unwrap();
+        let (f, d) = (server.url("f"), server.url("d"));
+        assert_eq!(kind(dav.make_collection(&d)), ErrorKind::PreconditionFailed);
+        dav.make_collections(&d).unwrap();
+        // Apache responds 400 if the name of a file ends in a slash.
+        assert_eq!(kind(dav.make_collections(&f)), ErrorKind::InvalidArgument);
+        assert_eq!(kind(dav.make_collection(&server.url("no/d"))), ErrorKind::NoSuchKey);
+        assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::NoSuchKey);
+        assert_eq!(kind(put(&dav, &server.url("no/f"), &content(1_000_000), true)), ErrorKind::NoSuchKey);
+        assert_eq!(kind(dav.stat(&server.url("no"))), ErrorKind::NoSuchKey);
+        assert_eq!(kind(dav.list(&server.url("no/"))), ErrorKind::NoSuchKey);
+        assert_eq!(kind(dav.remove(&server.url("no"))), ErrorKind::NoSuchKey);
+        assert_eq!(kind(dav.copy(&f, &server.url("no/f"), true)), ErrorKind::NoSuchKey);
+        assert_eq!(kind(dav.copy(&f, &d, false)), ErrorKind::PreconditionFailed);
+        assert_eq!(kind(dav.rename(&f, &d, false)), ErrorKind::PreconditionFailed);
+        assert_eq!(kind(dav.copy(&f, "http://127.0.0.1:1/f", true)), ErrorKind::InvalidArgument);
+        assert!(kind(dav.walk(&f).next().unwrap()) == ErrorKind::InvalidArgument);
+        let new = DavUploadOptions { size_bytes: Some(1), only_new: true, ..DavUploadOptions::default() };
+        assert_eq!(kind(dav.put(&f, &new, &mut |sink| sink(b"x"))), ErrorKind::PreconditionFailed);
+        dav.put(&server.url("new"), &new, &mut |sink| sink(b"x")).unwrap();
+        // If a source delivers fewer or more bytes than it stated, nothing is published.
+        let says_two = DavUploadOptions { size_bytes: Some(2), ..DavUploadOptions::default() };
+        assert_eq!(
+            kind(dav.put(&server.url("short"), &says_two, &mut |sink| sink(b"x"))),
+            ErrorKind::IncompleteBody
+        );
+        assert_eq!(
+            kind(dav.put(&server.url("long"), &says_two, &mut |sink| sink(b"xyz"))),
+            ErrorKind::IncompleteBody
+        );
+        assert_eq!(below(&dav, &server.url("")), ["d/", "f", "new"]);
+    });
 }
 
 /// Locks a resource as another client would.
@@ -145,16 +151,18 @@ fn lock(server: &ExternalServerProcess, path: &str) {
 
 #[test]
 fn what_is_locked_is_named() {
-    let Some(server) = ExternalServerProcess::apache() else { return };
-    let dav = client(|_| {});
-    dav.make_collection(&server.url("d")).unwrap();
-    put(&dav, &server.url("d/held"), b"1", true).unwrap();
-    put(&dav, &server.url("d/free"), b"1", true).unwrap();
-    lock(&server, "d/held");
-    assert_eq!(kind(dav.remove(&server.url("d/held"))), ErrorKind::ConditionalConflict);
-    assert_eq!(kind(put(&dav, &server.url("d/held"), b"2", true)), ErrorKind::ConditionalConflict);
-    let error = dav.remove(&server.url("d/")).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConditionalConflict, "{error}");
-    assert!(error.detail().contains("/d/held"), "{error}");
-    assert_eq!(get(&dav, &server.url("d/held")).unwrap(), b"1");
+    over_each_version(|| {
+        let Some(server) = ExternalServerProcess::apache() else { return };
+        let dav = client(|_| {});
+        dav.make_collection(&server.url("d")).unwrap();
+        put(&dav, &server.url("d/held"), b"1", true).unwrap();
+        put(&dav, &server.url("d/free"), b"1", true).unwrap();
+        lock(&server, "d/held");
+        assert_eq!(kind(dav.remove(&server.url("d/held"))), ErrorKind::ConditionalConflict);
+        assert_eq!(kind(put(&dav, &server.url("d/held"), b"2", true)), ErrorKind::ConditionalConflict);
+        let error = dav.remove(&server.url("d/")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConditionalConflict, "{error}");
+        assert!(error.detail().contains("/d/held"), "{error}");
+        assert_eq!(get(&dav, &server.url("d/held")).unwrap(), b"1");
+    });
 }

@@ -1,4 +1,4 @@
-//! A server whose responses are determined by a function that the test passes.
+//! A server whose responses are determined by a function that the test passes, over the HTTP version of the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,12 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fordway_http::HttpVersion;
+
+use crate::streams;
+
 /// A request as received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
-    headers: Vec<(String, String)>,
+    pub(super) headers: Vec<(String, String)>,
     pub(crate) body_bytes: usize,
 }
 
@@ -49,7 +53,7 @@ pub(crate) struct Dialogue {
     acceptor: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     say: Box<Say>,
     requests: Mutex<Vec<Request>>,
     open: Mutex<Vec<TcpStream>>,
@@ -71,7 +75,7 @@ impl Dialogue {
             is_stopping: AtomicBool::new(false),
             closed: Mutex::default(),
         });
-        let for_acceptor = shared.clone();
+        let (for_acceptor, version) = (shared.clone(), crate::version());
         let acceptor = std::thread::spawn(move || {
             std::thread::scope(|scope| {
                 for stream in listener.incoming() {
@@ -81,7 +85,14 @@ impl Dialogue {
                     let stream = stream.unwrap();
                     for_acceptor.open.lock().unwrap().push(stream.try_clone().unwrap());
                     let shared = &for_acceptor;
-                    scope.spawn(move || serve(&stream, shared));
+                    scope.spawn(move || {
+                        match version {
+                            HttpVersion::Http1 => serve(&stream, shared),
+                            _ => streams::serve(&stream, shared),
+                        }
+                        *shared.closed.lock().unwrap() += 1;
+                        let _ = stream.shutdown(Shutdown::Both);
+                    });
                 }
             });
         });
@@ -138,21 +149,31 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         if !asks_first {
             take_body(&mut request);
         }
-        let number = shared.requests.lock().unwrap().len();
-        let mut said = (shared.say)(&request, number);
+        let mut said = shared.say(&request);
         if asks_first && said.starts_with(b"HTTP/1.1 100") {
             let rest = said.split_off(said.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4);
             let _ = (&*stream).write_all(&said);
             take_body(&mut request);
             said = rest;
         }
-        shared.requests.lock().unwrap().push(request);
+        shared.heard(request);
         if said.is_empty() || (&*stream).write_all(&said).is_err() {
             break;
         }
     }
-    *shared.closed.lock().unwrap() += 1;
-    let _ = stream.shutdown(Shutdown::Both);
+}
+
+impl Shared {
+    /// Returns the response to a request.
+    pub(super) fn say(&self, request: &Request) -> Vec<u8> {
+        let number = self.requests.lock().unwrap().len();
+        (self.say)(request, number)
+    }
+
+    /// Records a request.
+    pub(super) fn heard(&self, request: Request) {
+        self.requests.lock().unwrap().push(request);
+    }
 }
 
 /// Returns a response with a body of known length.

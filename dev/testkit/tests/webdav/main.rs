@@ -4,15 +4,36 @@ mod apache;
 mod dialogue;
 mod lies;
 mod nginx;
+mod streams;
 mod third_party;
+mod uploads;
 mod xrootd;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fordway_http::HttpVersion;
 use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
 use fordway_http::webdav::{DavUploadOptions, WebDav};
 use fordway_store::{ErrorKind, Result};
+
+thread_local! {
+    /// The HTTP version of clients and scripted servers of this thread, which runs one test.
+    static VERSION: Cell<HttpVersion> = const { Cell::new(HttpVersion::Http1) };
+}
+
+fn version() -> HttpVersion {
+    VERSION.get()
+}
+
+/// Runs a test over HTTP/1.1 and HTTP/2.
+fn over_each_version(test: impl Fn()) {
+    for version in [HttpVersion::Http1, HttpVersion::Http2] {
+        VERSION.set(version);
+        test();
+    }
+}
 
 /// Returns content in which no two pieces are alike.
 fn content(bytes: usize) -> Vec<u8> {
@@ -24,7 +45,7 @@ fn content(bytes: usize) -> Vec<u8> {
 
 /// Returns a client that retries soon, with `change` applied to its options.
 fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
-    let mut options = SessionOptions { max_retries: 2, ..SessionOptions::default() };
+    let mut options = SessionOptions { http: version(), max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
     change(&mut options);
     WebDav::new(Arc::new(HttpSession::new(options)))

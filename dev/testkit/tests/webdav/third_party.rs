@@ -6,8 +6,8 @@ use fordway_http::SessionCredentials;
 use fordway_http::webdav::{CopyDirection, ThirdPartyCopy, WebDav};
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::client;
 use crate::dialogue::{Dialogue, answer, file, multistatus};
+use crate::{client, over_each_version};
 
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -69,36 +69,44 @@ fn a_chosen_token_is_not_passed_on() {
 
 #[test]
 fn a_pull_is_ordered_and_watched() {
-    let to = server(202, marker(4) + &marker(9) + "success: Created", 9);
-    let dav = client(|options| options.credentials = SessionCredentials::none().with_bearer_token("secret"));
-    assert_eq!(copy(&dav, &to).unwrap().last(), Some(&9));
-    let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
-    assert!(asked.header("source").unwrap().ends_with("/f?a=b"), "{asked:?}");
-    for (name, value) in [
-        ("credential", "none"),
-        ("overwrite", "T"),
-        ("authorization", "Bearer secret"),
-        ("transferheaderauthorization", "Bearer secret"),
-    ] {
-        assert_eq!(asked.header(name), Some(value), "{name}");
-    }
-    assert_eq!(asked.header("destination"), None);
+    over_each_version(|| {
+        let to = server(202, marker(4) + &marker(9) + "success: Created", 9);
+        let dav =
+            client(|options| options.credentials = SessionCredentials::none().with_bearer_token("secret"));
+        assert_eq!(copy(&dav, &to).unwrap().last(), Some(&9));
+        let asked = to.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+        assert!(asked.header("source").unwrap().ends_with("/f?a=b"), "{asked:?}");
+        for (name, value) in [
+            ("credential", "none"),
+            ("overwrite", "T"),
+            ("authorization", "Bearer secret"),
+            ("transferheaderauthorization", "Bearer secret"),
+        ] {
+            assert_eq!(asked.header(name), Some(value), "{name}");
+        }
+        assert_eq!(asked.header("destination"), None);
+    });
 }
 
 #[test]
 fn a_push_is_ordered_of_the_source() {
-    let (from, to) = (server(202, marker(9) + "success: Created\n", 9), server(500, String::new(), 9));
-    let (source, destination) = (from.url("f"), to.url("g"));
-    let copy =
-        ThirdPartyCopy { direction: CopyDirection::Push, replaces: false, ..order(&source, &destination) };
-    client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
-    let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
-    assert_eq!(
-        (asked.header("destination"), asked.header("overwrite")),
-        (Some(destination.as_str()), Some("F"))
-    );
-    assert_eq!((asked.header("source"), asked.header("transferheaderauthorization")), (None, None));
-    assert_eq!(to.methods(), ["PROPFIND"]);
+    over_each_version(|| {
+        let (from, to) = (server(202, marker(9) + "success: Created\n", 9), server(500, String::new(), 9));
+        let (source, destination) = (from.url("f"), to.url("g"));
+        let copy = ThirdPartyCopy {
+            direction: CopyDirection::Push,
+            replaces: false,
+            ..order(&source, &destination)
+        };
+        client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap();
+        let asked = from.requests().into_iter().find(|request| request.method == "COPY").unwrap();
+        assert_eq!(
+            (asked.header("destination"), asked.header("overwrite")),
+            (Some(destination.as_str()), Some("F"))
+        );
+        assert_eq!((asked.header("source"), asked.header("transferheaderauthorization")), (None, None));
+        assert_eq!(to.methods(), ["PROPFIND"]);
+    });
 }
 
 #[test]
@@ -124,46 +132,53 @@ fn failure(to: &Dialogue) -> Error {
 
 #[test]
 fn what_servers_say_at_the_end_counts_and_is_checked() {
-    let refused = failure(&server(201, marker(4) + "failure: remote side said 404\n", 9));
-    assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert!(refused.detail().contains("remote side said 404"), "{refused}");
-    assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
-    assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
-    assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
-    // If a server does not report on the copy, the client trusts it if the size is correct.
-    let silent = |bytes| {
-        Dialogue::start(move |request, _| match request.method.as_str() {
-            "PROPFIND" => multistatus(&file(&request.target, bytes)),
-            _ => answer(201, "", ""),
-        })
-    };
-    assert_eq!(copy(&client(|_| {}), &silent(9)).unwrap(), [0]);
-    assert_eq!(failure(&silent(0)).kind(), ErrorKind::Corrupt);
+    over_each_version(|| {
+        let refused = failure(&server(201, marker(4) + "failure: remote side said 404\n", 9));
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert!(refused.detail().contains("remote side said 404"), "{refused}");
+        assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
+        assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
+        assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
+        // If a server does not report on the copy, the client trusts it if the size is correct.
+        let silent = |bytes| {
+            Dialogue::start(move |request, _| match request.method.as_str() {
+                "PROPFIND" => multistatus(&file(&request.target, bytes)),
+                _ => answer(201, "", ""),
+            })
+        };
+        assert_eq!(copy(&client(|_| {}), &silent(9)).unwrap(), [0]);
+        assert_eq!(failure(&silent(0)).kind(), ErrorKind::Corrupt);
+    });
 }
 
 #[test]
 fn an_empty_copy_that_is_missing_is_noticed() {
-    let source = server(200, String::new(), 0);
-    let to = Dialogue::start(|request, _| answer(if request.method == "COPY" { 201 } else { 404 }, "", ""));
-    let (from, to) = (source.url("f"), to.url("g"));
-    let copied = client(|_| {}).third_party_copy(&order(&from, &to), &mut |_, _| Ok(()));
-    assert_eq!(copied.unwrap_err().kind(), ErrorKind::Corrupt);
+    over_each_version(|| {
+        let source = server(200, String::new(), 0);
+        let to =
+            Dialogue::start(|request, _| answer(if request.method == "COPY" { 201 } else { 404 }, "", ""));
+        let (from, to) = (source.url("f"), to.url("g"));
+        let copied = client(|_| {}).third_party_copy(&order(&from, &to), &mut |_, _| Ok(()));
+        assert_eq!(copied.unwrap_err().kind(), ErrorKind::Corrupt);
+    });
 }
 
 #[test]
 fn refusals_are_told_apart() {
-    for (status, kind) in [
-        (400, ErrorKind::NotImplemented),
-        (405, ErrorKind::NotImplemented),
-        (501, ErrorKind::NotImplemented),
-        (403, ErrorKind::AccessDenied),
-        (412, ErrorKind::PreconditionFailed),
-        (507, ErrorKind::NoSpace),
-    ] {
-        let to = server(status, "no".to_owned(), 9);
-        assert_eq!(failure(&to).kind(), kind, "{status}");
-        assert_eq!(to.methods(), ["COPY"], "{status}");
-    }
+    over_each_version(|| {
+        for (status, kind) in [
+            (400, ErrorKind::NotImplemented),
+            (405, ErrorKind::NotImplemented),
+            (501, ErrorKind::NotImplemented),
+            (403, ErrorKind::AccessDenied),
+            (412, ErrorKind::PreconditionFailed),
+            (507, ErrorKind::NoSpace),
+        ] {
+            let to = server(status, "no".to_owned(), 9);
+            assert_eq!(failure(&to).kind(), kind, "{status}");
+            assert_eq!(to.methods(), ["COPY"], "{status}");
+        }
+    });
 }
 
 /// Starts a server that sends one marker and then never ends its response.
@@ -180,36 +195,42 @@ fn endless() -> Dialogue {
 
 #[test]
 fn who_stops_it_closes_the_connection() {
-    let (source, to) = (server(200, String::new(), 9), endless());
-    let (from, there) = (source.url("f"), to.url("g"));
-    let stopped = client(|_| {}).third_party_copy(&order(&from, &there), &mut |bytes, _| match bytes {
-        4 => Err(Error::new(ErrorKind::Interrupted, "enough")),
-        _ => Ok(()),
+    over_each_version(|| {
+        let (source, to) = (server(200, String::new(), 9), endless());
+        let (from, there) = (source.url("f"), to.url("g"));
+        let stopped = client(|_| {}).third_party_copy(&order(&from, &there), &mut |bytes, _| match bytes {
+            4 => Err(Error::new(ErrorKind::Interrupted, "enough")),
+            _ => Ok(()),
+        });
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
+        to.wait_for_closed(1);
     });
-    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Interrupted);
-    to.wait_for_closed(1);
 }
 
 #[test]
 fn silence_ends_it() {
-    let (source, to) = (server(200, String::new(), 9), endless());
-    let (from, there) = (source.url("f"), to.url("g"));
-    let copy = ThirdPartyCopy { silence: Duration::from_millis(300), ..order(&from, &there) };
-    let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Timeout);
-    to.wait_for_closed(1);
+    over_each_version(|| {
+        let (source, to) = (server(200, String::new(), 9), endless());
+        let (from, there) = (source.url("f"), to.url("g"));
+        let copy = ThirdPartyCopy { silence: Duration::from_millis(300), ..order(&from, &there) };
+        let error = client(|_| {}).third_party_copy(&copy, &mut |_, _| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        to.wait_for_closed(1);
+    });
 }
 
 #[test]
 fn an_order_that_led_elsewhere_is_given_there() {
-    let worker = server(202, "success: Created".to_owned(), 9);
-    let place = worker.url("data/g");
-    let manager = Dialogue::start(move |request, _| match request.method.as_str() {
-        "PROPFIND" => multistatus(&file(&request.target, 9)),
-        _ => answer(307, &format!("Location: {place}\r\n"), ""),
+    over_each_version(|| {
+        let worker = server(202, "success: Created".to_owned(), 9);
+        let place = worker.url("data/g");
+        let manager = Dialogue::start(move |request, _| match request.method.as_str() {
+            "PROPFIND" => multistatus(&file(&request.target, 9)),
+            _ => answer(307, &format!("Location: {place}\r\n"), ""),
+        });
+        copy(&client(|_| {}), &manager).unwrap();
+        let asked = worker.requests();
+        assert_eq!((asked[0].method.as_str(), asked[0].target.as_str()), ("COPY", "/data/g"));
+        assert!(asked[0].header("source").is_some());
     });
-    copy(&client(|_| {}), &manager).unwrap();
-    let asked = worker.requests();
-    assert_eq!((asked[0].method.as_str(), asked[0].target.as_str()), ("COPY", "/data/g"));
-    assert!(asked[0].header("source").is_some());
 }

@@ -10,7 +10,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, Read};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
@@ -18,6 +18,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::ProcessIdentity;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
+use http::{Response, StatusCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
@@ -62,11 +63,20 @@ pub(super) struct Http2Connection {
 enum Http2ExchangeState {
     #[default]
     Idle,
-    /// The body of the request is being sent; the number is its remaining size.
-    Sending(SendStream<Bytes>, u64, ResponseFuture),
+    /// The body of the request is being sent; the number is its remaining size, if known.
+    Sending(SendStream<Bytes>, Option<u64>, ResponseFuture),
     Waiting(ResponseFuture),
     /// A response is being received: the unread part of the head as text, or the current piece of the body.
     Receiving(Bytes, RecvStream),
+}
+
+/// Whether the time limit of a call begins again with each byte that is sent or received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// No: a server that is to respond cannot extend the limit by sending other frames.
+    Fixed,
+    /// Yes, while a body is transferred.
+    Renewed,
 }
 
 impl Http2Connection {
@@ -189,64 +199,129 @@ impl Http2Connection {
     }
 
     /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes accepted. Errors:
-    /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow; `BrokenPipe` if the server
+    /// has responded before it had the whole body.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
-            self.start(head, body.len() as u64)?;
+            self.start(head, Some(body.len() as u64))?;
             return Ok(head.len());
         }
-        let Http2ExchangeState::Sending(mut stream, left, response) = std::mem::take(&mut self.exchange)
+        let Http2ExchangeState::Sending(mut stream, left, mut response) = std::mem::take(&mut self.exchange)
         else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let wanted = body.len().min(PIECE_BYTES);
         stream.reserve_capacity(wanted);
-        let sent = self.drive(async {
-            let room = poll_fn(|context| stream.poll_capacity(context)).await;
-            let room = room.ok_or(io::ErrorKind::BrokenPipe)?.map_err(cut)?.min(wanted);
-            let is_last = room as u64 == left;
-            stream.send_data(Bytes::copy_from_slice(&body[..room]), is_last).map_err(cut)?;
-            Ok(room)
-        });
+        let turn =
+            self.drive(Patience::Renewed, poll_fn(|context| poll_send(&mut stream, &mut response, context)));
         // Keep the response even after an error: it may arrive even though the server accepts no more of the body.
-        self.exchange = match &sent {
-            Ok(sent) if (*sent as u64) < left => {
-                Http2ExchangeState::Sending(stream, left - *sent as u64, response)
+        let room = match turn {
+            Ok(SendTurn::Room(room)) => room.min(wanted),
+            Ok(SendTurn::Answered(answer)) => {
+                self.exchange = receiving(answer);
+                return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the server has responded already"));
             }
-            _ => Http2ExchangeState::Waiting(response),
+            Err(error) => {
+                self.exchange = Http2ExchangeState::Sending(stream, left, response);
+                return Err(error);
+            }
         };
-        sent
+        let rest = left.map(|left| left.saturating_sub(room as u64));
+        let sent = stream.send_data(Bytes::copy_from_slice(&body[..room]), rest == Some(0)).map_err(cut);
+        self.exchange = match (&sent, rest) {
+            (Ok(()), Some(0)) => Http2ExchangeState::Waiting(response),
+            _ => Http2ExchangeState::Sending(stream, rest, response),
+        };
+        sent?;
+        if rest == Some(0) {
+            self.drain()?;
+        } else {
+            // Look for a response now and then, even if the server's window is so large that nobody waits for it.
+            self.turn();
+        }
+        Ok(room)
     }
 
-    fn start(&mut self, head: &[u8], body_bytes: u64) -> io::Result<()> {
+    /// Sends the head of a request whose body follows in pieces; `body_bytes` is its size, if known.
+    pub(super) fn start(&mut self, head: &[u8], body_bytes: Option<u64>) -> io::Result<()> {
         let request = request_of_head(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
-        let send = self.send.clone();
-        let (response, stream) = self.drive(async {
+        let (send, has_no_body) = (self.send.clone(), body_bytes == Some(0));
+        let (response, stream) = self.drive(Patience::Renewed, async {
             let mut send = send.ready().await.map_err(cut)?;
-            send.send_request(request, body_bytes == 0).map_err(cut)
+            send.send_request(request, has_no_body).map_err(cut)
         })?;
-        self.exchange = match body_bytes {
-            0 => Http2ExchangeState::Waiting(response),
-            left => Http2ExchangeState::Sending(stream, left, response),
+        self.exchange = match has_no_body {
+            true => Http2ExchangeState::Waiting(response),
+            false => Http2ExchangeState::Sending(stream, body_bytes, response),
         };
         Ok(())
     }
 
-    /// Receives part of the response (the head, then the body); returns 0 at the end of the response. Fills all of
-    /// `room` if `is_all_wanted` is set.
-    fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
-        let exchange = std::mem::take(&mut self.exchange);
-        let (mut at_hand, mut body) = match exchange {
-            Http2ExchangeState::Receiving(at_hand, body) => (at_hand, body),
-            Http2ExchangeState::Waiting(response) | Http2ExchangeState::Sending(_, _, response) => {
-                let answer = self.drive(async { response.await.map_err(cut) })?;
-                let mut head = head_of_response(&answer);
-                head.extend_from_slice(b"\r\n");
-                (Bytes::from(head), answer.into_body())
+    /// Ends a body whose size was not known.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        if let Http2ExchangeState::Sending(mut stream, None, response) = std::mem::take(&mut self.exchange) {
+            let ended = stream.send_data(Bytes::new(), true).map_err(cut);
+            self.exchange = Http2ExchangeState::Waiting(response);
+            ended?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the socket has accepted everything, so that the time limit for the response begins afterwards.
+    fn drain(&mut self) -> io::Result<()> {
+        self.flush();
+        let gauge = self.gauge.clone();
+        let is_sent = move || if gauge.is_blocked() { Poll::Pending } else { Poll::Ready(Ok(())) };
+        self.drive(Patience::Renewed, poll_fn(|_| is_sent()))
+    }
+
+    /// Waits until the server responds, or asks for the body of the request; returns whether it has responded. Errors:
+    /// `TimedOut`, after which the next call continues; `ConnectionReset`.
+    pub(super) fn await_word(&mut self) -> io::Result<bool> {
+        let mut exchange = std::mem::take(&mut self.exchange);
+        let word = match &mut exchange {
+            Http2ExchangeState::Sending(_, _, response) | Http2ExchangeState::Waiting(response) => {
+                self.drive(Patience::Fixed, poll_fn(|context| poll_word(response, context)))
             }
-            Http2ExchangeState::Idle => return Ok(0),
+            _ => Err(io::ErrorKind::ConnectionReset.into()),
         };
-        let done = self.drive(async {
+        match word {
+            Ok(Some(answer)) => {
+                self.exchange = receiving(answer);
+                Ok(true)
+            }
+            word => {
+                self.exchange = exchange;
+                word.map(|_| false)
+            }
+        }
+    }
+
+    /// Receives part of the response (the head, then the body); returns 0 at the end of the response. Fills all of
+    /// `room` if `is_all_wanted` is set. After `TimedOut`, the next call continues.
+    fn receive(&mut self, room: &mut [u8], is_all_wanted: bool) -> io::Result<usize> {
+        let mut exchange = std::mem::take(&mut self.exchange);
+        let received = self.receive_of(&mut exchange, room, is_all_wanted);
+        if received.as_ref().map_or_else(|error| error.kind() == io::ErrorKind::TimedOut, |_| true) {
+            self.exchange = exchange;
+        }
+        received
+    }
+
+    fn receive_of(
+        &mut self,
+        exchange: &mut Http2ExchangeState,
+        room: &mut [u8],
+        is_all_wanted: bool,
+    ) -> io::Result<usize> {
+        if let Http2ExchangeState::Waiting(response) | Http2ExchangeState::Sending(_, _, response) = exchange
+        {
+            let answer = self.drive(Patience::Fixed, async { Pin::new(response).await.map_err(cut) })?;
+            *exchange = receiving(answer);
+        }
+        let Http2ExchangeState::Receiving(at_hand, body) = exchange else { return Ok(0) };
+        self.drive(Patience::Renewed, async {
             let mut done = 0;
             while done < room.len() {
                 if at_hand.is_empty() {
@@ -254,7 +329,7 @@ impl Http2Connection {
                         break;
                     }
                     let Some(piece) = body.data().await else { break };
-                    at_hand = piece.map_err(cut)?;
+                    *at_hand = piece.map_err(cut)?;
                     body.flow_control().release_capacity(at_hand.len()).map_err(cut)?;
                     continue;
                 }
@@ -263,9 +338,7 @@ impl Http2Connection {
                 done += count;
             }
             Ok(done)
-        })?;
-        self.exchange = Http2ExchangeState::Receiving(at_hand, body);
-        Ok(done)
+        })
     }
 
     /// Receives until `room` is full or the body ends.
@@ -273,9 +346,9 @@ impl Http2Connection {
         self.receive(room, true)
     }
 
-    /// Drives the connection in this thread until `work` is done. Errors: `TimedOut` if nothing arrives within the
+    /// Drives the connection in this thread until `work` is done. Errors: `TimedOut` if there is no progress within the
     /// timeout.
-    fn drive<T>(&mut self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    fn drive<T>(&mut self, patience: Patience, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         if !self.opened_by.is_current() {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -293,11 +366,11 @@ impl Http2Connection {
             if is_still {
                 self.wait_until(deadline)?;
             }
-            let before = self.received_bytes();
+            let (received, sent) = (self.received_bytes(), self.gauge.sent_bytes());
             let has_more = self.turn();
-            let has_come = self.received_bytes() > before;
+            let has_come = self.received_bytes() > received;
             is_still = !has_come && !has_more && self.end.is_none();
-            if has_come {
+            if patience == Patience::Renewed && (has_come || self.gauge.sent_bytes() > sent) {
                 deadline = Instant::now() + self.timeout;
             }
         }
@@ -323,6 +396,50 @@ impl Read for Http2Connection {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.receive(room, false)
     }
+}
+
+/// What happened while a body was sent.
+enum SendTurn {
+    /// The server accepts this many bytes.
+    Room(usize),
+    /// The server has responded.
+    Answered(Response<RecvStream>),
+}
+
+/// Checks for a response before anything else: a server that refuses a body need not open its window for it.
+fn poll_send(
+    stream: &mut SendStream<Bytes>,
+    response: &mut ResponseFuture,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<SendTurn>> {
+    if let Poll::Ready(answer) = Pin::new(response).poll(context) {
+        return Poll::Ready(answer.map(SendTurn::Answered).map_err(cut));
+    }
+    if stream.capacity() > 0 {
+        return Poll::Ready(Ok(SendTurn::Room(stream.capacity())));
+    }
+    let room = ready!(stream.poll_capacity(context)).ok_or(io::ErrorKind::BrokenPipe)?;
+    Poll::Ready(room.map(SendTurn::Room).map_err(cut))
+}
+
+/// Returns the response, or `None` for an interim response that asks for the body of the request (100).
+fn poll_word(
+    response: &mut ResponseFuture,
+    context: &mut Context<'_>,
+) -> Poll<io::Result<Option<Response<RecvStream>>>> {
+    while let Poll::Ready(Some(interim)) = response.poll_informational(context) {
+        if interim.map_err(cut)?.status() == StatusCode::CONTINUE {
+            return Poll::Ready(Ok(None));
+        }
+    }
+    Pin::new(response).poll(context).map(|answer| answer.map(Some).map_err(cut))
+}
+
+/// Returns the state in which a response is received.
+fn receiving(answer: Response<RecvStream>) -> Http2ExchangeState {
+    let mut head = head_of_response(&answer);
+    head.extend_from_slice(b"\r\n");
+    Http2ExchangeState::Receiving(Bytes::from(head), answer.into_body())
 }
 
 async fn handshake(

@@ -38,6 +38,7 @@ pub(super) struct SocketFlowLimiter {
     /// The number of bytes that may pass until the next turn.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
     /// Whether the socket had no room for the last bytes sent.
     is_blocked: AtomicBool,
 }
@@ -56,6 +57,11 @@ impl SocketFlowLimiter {
     /// Returns the number of bytes received since the connection was made.
     pub(super) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of bytes that the socket has accepted since the connection was made.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -130,6 +136,7 @@ impl AsyncWrite for Http2Socket {
             SocketTransport::Plain(socket) => socket.write_vectored(pieces),
             SocketTransport::Tls(stream) => stream.write_vectored(pieces),
         });
+        self.gauge.sent_bytes.fetch_add(*sent.as_ref().unwrap_or(&0) as u64, Ordering::Relaxed);
         self.gauge.sent(sent)
     }
 

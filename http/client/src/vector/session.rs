@@ -1,6 +1,7 @@
 //! The resources that reads of many files share: connections, their limit, and the policy for failures.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,21 @@ pub struct SessionOptions {
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
+}
+
+impl SessionOptions {
+    /// Returns options with the credentials, proxies, certificate authorities and HTTP version that the environment
+    /// names. `ca_bundle` goes before `AWS_CA_BUNDLE`. Errors: `InvalidArgument` for an unknown HTTP version.
+    pub fn discover(ca_bundle: Option<PathBuf>) -> Result<Self> {
+        let named = || std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        Ok(SessionOptions {
+            http: HttpVersion::resolve(&|name| std::env::var(name).ok())?,
+            tls_roots: TlsRoots::find(ca_bundle.or_else(named)),
+            credentials: SessionCredentials::discover(),
+            proxies: ProxySettings::discover(),
+            ..SessionOptions::default()
+        })
+    }
 }
 
 impl Default for SessionOptions {

@@ -12,7 +12,7 @@ use crate::client::{BodySink, StreamedBody};
 use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
-use crate::{ExchangeFailure, HttpExchange, HttpResponse, ReplayPolicy};
+use crate::{ExchangeFailure, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The minimum size of a body before which the server is asked whether it accepts the request (`Expect: 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
@@ -165,6 +165,19 @@ fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     Ok(ResponseOrRedirect::Answer(answer))
 }
 
+/// Returns whether the server is asked whether it accepts the request before it gets the body. Otherwise, all of a large
+/// body is sent even if the server then refuses or redirects the request. Asking costs a round trip, which is too much
+/// for a small body.
+fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
+    match body {
+        DavBody::Bytes(_) => false,
+        DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
+        // Over HTTP/2 and 3, no more than the server's window is sent in vain, and some servers do not respond to the
+        // question, nginx for example. But content of unknown size, such as standard input, can be read only once.
+        DavBody::Made(None, _) => true,
+    }
+}
+
 pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<HttpResponse, DavFailure> {
     let mut headers = call.headers.clone();
     match &call.body {
@@ -173,11 +186,7 @@ pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<H
         DavBody::Made(Some(size), _) => headers.push(("content-length", size.to_string())),
         DavBody::Made(None, _) => headers.push(("transfer-encoding", "chunked".to_owned())),
     }
-    // Unless the server is asked first, all of a large body is sent even if the server then refuses or redirects the
-    // request. Asking costs a round trip, which is too much for a small body.
-    let is_large =
-        matches!(&call.body, DavBody::Made(size, _) if size.is_none_or(|size| size >= ASK_FIRST_BYTES));
-    let asks_first = is_large && !call.must_not_ask;
+    let asks_first = !call.must_not_ask && is_worth_asking(&call.body, route.session.options.http);
     if asks_first {
         headers.push(("expect", "100-continue".to_owned()));
     }

@@ -20,8 +20,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multistatus};
 
 use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members};
+use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
-use super::{HttpVersion, Timeouts};
 use crate::vector::{RangeTarget as _, WebFile};
 
 /// The timeout for the response to a request that changes something: a server may copy or remove a lot of data before
@@ -82,12 +82,7 @@ impl WebDav {
             let options = &self.session.options;
             let first_byte = options.timeouts.first_byte.max(PATIENCE);
             let timeouts = Timeouts { first_byte, ..options.timeouts };
-            // The session uses HTTP/1.1, because a streamed body needs chunked encoding.
-            Arc::new(HttpSession::new(SessionOptions {
-                timeouts,
-                http: HttpVersion::Http1,
-                ..options.clone()
-            }))
+            Arc::new(HttpSession::new(SessionOptions { timeouts, ..options.clone() }))
         })
     }
 
@@ -290,8 +285,8 @@ impl WebDav {
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
     /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`
     /// if the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request
-    /// (PUT), plus a round trip if the content is 64 KiB or larger or its size is unknown, because the server is asked
-    /// before the body is sent.
+    /// (PUT), plus a round trip if the content is 64 KiB or larger (HTTP/1.1) or its size is unknown, because the
+    /// server is asked before the body is sent.
     pub fn put<'p>(
         &self,
         url: &str,

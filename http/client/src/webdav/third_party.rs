@@ -12,7 +12,7 @@ use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
-use crate::{HttpClient, HttpExchange, HttpResponse, HttpVersion, Origin, ReplayPolicy, Timeouts};
+use crate::{HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
@@ -177,8 +177,7 @@ fn order(
     // at each tick, and may stop the copy.
     let timeouts = Timeouts { progress: TICK, ..options.timeouts };
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
-    let http =
-        HttpClient::identified(HttpVersion::Http1, timeouts, roots, who).through(options.proxies.clone());
+    let http = HttpClient::identified(options.http, timeouts, roots, who).through(options.proxies.clone());
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let exchange = HttpExchange {
         origin: route.file.origin(),

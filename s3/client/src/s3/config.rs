@@ -169,8 +169,7 @@ impl S3Config {
         };
         let signature = get("FORDWAY_SIGNATURE_VERSION").or_else(|| setting("s3.signature_version"));
         let signature = signature.as_deref().map_or(Ok(SignatureVersion::V4), SignatureVersion::named)?;
-        let http =
-            get("FORDWAY_HTTP_VERSION").as_deref().map_or(Ok(HttpVersion::default()), HttpVersion::named)?;
+        let http = HttpVersion::resolve(variable)?;
         let bundle = get("AWS_CA_BUNDLE").or_else(|| setting("ca_bundle"));
         let tls_roots = bundle.map_or(TlsRoots::System, |path| TlsRoots::File(path.into()));
         Ok(S3Config {

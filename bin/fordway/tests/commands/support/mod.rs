@@ -11,6 +11,8 @@ use std::time::Duration;
 use clap::Parser;
 use fordway_cli::CommandLine;
 use fordway_command::{CommandContext, CommandExit, CommandOutput, InterruptFlag, OutputFormat};
+use fordway_http::vector::SessionOptions;
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_lanes::{Lane, Presigner};
 use fordway_store::{
     Bucket, GetOptions, Key, ListQuery, MemoryStore, ObjectContent, Objects, OpenObject, PutOptions, Result,
@@ -58,6 +60,8 @@ pub(crate) struct Rig {
     pub(crate) input: Vec<u8>,
     pub(crate) multipart_threshold_bytes: Option<u64>,
     pub(crate) presigner: Option<Arc<dyn Presigner>>,
+    /// The options for connections to web servers, instead of those that the environment names.
+    pub(crate) web: Option<SessionOptions>,
 }
 
 impl Rig {
@@ -78,7 +82,14 @@ impl Rig {
             input: Vec::new(),
             multipart_threshold_bytes: None,
             presigner: None,
+            web: None,
         }
+    }
+
+    /// Uses this HTTP version with web servers, which have the certificate in this file, if any.
+    pub(crate) fn over_http(self, http: HttpVersion, certificate: Option<PathBuf>) -> Self {
+        let tls_roots = certificate.map_or(TlsRoots::System, TlsRoots::File);
+        Rig { web: Some(SessionOptions { http, tls_roots, ..SessionOptions::default() }), ..self }
     }
 
     /// Runs `fordway WORDS`; `DIR` in a word stands for the temporary directory.
@@ -117,6 +128,7 @@ impl Rig {
             multipart_threshold_bytes: self.multipart_threshold_bytes,
         };
         let context = CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
+        self.web.iter().for_each(|options| context.use_web_options(options.clone()));
         fordway_cli::run(cli, &context)
     }
 

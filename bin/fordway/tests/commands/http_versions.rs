@@ -1,0 +1,135 @@
+//! Files at URLs over each version of HTTP: the same commands with the same results.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use fordway_command::CommandExit;
+use fordway_http::HttpVersion;
+use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
+
+use crate::binary::text;
+use crate::support::Rig;
+
+fn content() -> Vec<u8> {
+    (0..300_000_u32).flat_map(u32::to_le_bytes).map(|byte| b'a' + byte % 26).collect()
+}
+
+fn over_http2() -> Rig {
+    Rig::new().over_http(HttpVersion::Http2, None)
+}
+
+#[test]
+fn files_are_read_and_resumed_over_http2() {
+    let (rig, server) = (over_http2(), HostileServer::start_http2(content(), ResponseFaultScript::honest()));
+    let url = server.url();
+    assert!(rig.run(&["cat", &url]).ok().stdout.into_bytes() == content());
+    assert_eq!(rig.run(&["cat", &url, "--range", "-5"]).ok().stdout.as_bytes(), &content()[1_199_995..]);
+    assert!(rig.run(&["stat", &url]).ok().stdout.contains("(1200000 bytes)"));
+    rig.run(&["cp", "--streams", "3", &url, "DIR/streams"]).ok();
+    let before = server.requests().len();
+    server.follow(
+        ResponseFaultScript::honest()
+            .on_requests(before + 1..before + 2, ResponseFault::CloseAt(700_000))
+            .on_requests(before + 2..before + 3, ResponseFault::Status(404, None)),
+    );
+    assert_ne!(rig.run(&["cp", &url, "DIR/copy"]).exit, CommandExit::Ok);
+    server.follow(ResponseFaultScript::honest());
+    rig.run(&["cp", &url, "DIR/copy"]).ok();
+    let range = server.requests().pop().unwrap().header("range").map(str::to_owned);
+    assert!(range.is_some_and(|range| range.ends_with("-1199999")), "it is resumed");
+    for name in ["copy", "streams"] {
+        assert!(std::fs::read(rig.path(name)).unwrap() == content(), "{name}");
+    }
+    assert_eq!(rig.files(), ["copy", "streams"]);
+}
+
+/// The end of a stream marks the end of the file.
+#[test]
+fn a_file_without_a_stated_size_is_copied_over_http2() {
+    let (rig, server) = (over_http2(), HostileServer::start_http2(content(), ResponseFaultScript::honest()));
+    let unsized_file = || {
+        ResponseFaultScript::honest()
+            .always(ResponseFault::WholeForRange)
+            .always(ResponseFault::Chunked(70_000))
+    };
+    server.follow(unsized_file());
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+    assert!(std::fs::read(rig.path("copy")).unwrap() == content());
+    server.follow(unsized_file().always(ResponseFault::ResetAt(500_000)));
+    assert_ne!(rig.run(&["cp", &server.url(), "DIR/other"]).exit, CommandExit::Ok);
+    assert_eq!(rig.files(), ["copy"]);
+}
+
+#[test]
+fn a_redirection_leads_to_another_host_over_http2() {
+    let (rig, there) = (over_http2(), HostileServer::start_http2(content(), ResponseFaultScript::honest()));
+    let moved = ResponseFault::Redirect(307, there.url());
+    let door = HostileServer::start_http2(content(), ResponseFaultScript::honest().always(moved));
+    assert!(rig.run(&["cat", &door.url()]).ok().stdout.into_bytes() == content());
+    // The version is demanded of every server.
+    let plain = HostileServer::start(content(), ResponseFaultScript::honest());
+    door.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(307, plain.url())));
+    assert_ne!(rig.run(&["cat", &door.url()]).exit, CommandExit::Ok);
+}
+
+/// Runs all commands for WebDAV on a server.
+fn go_up_and_come_down(rig: Rig, server: &ExternalServerProcess) {
+    let dav = |path: &str| server.url(path).replace("http", "dav");
+    rig.write("tree/a", "1");
+    rig.write("tree/sub/c", vec![b'c'; 3_000_000]);
+    rig.run(&["cp", "--recursive", "DIR/tree", &dav("up")]).ok();
+    assert!(rig.run(&["ls", &dav("up"), "--recursive"]).ok().stdout.contains("3000000 sub/c"));
+    rig.run(&["cp", "--recursive", &dav("up"), "DIR/down"]).ok();
+    assert_eq!(std::fs::read(rig.path("down/sub/c")).unwrap(), vec![b'c'; 3_000_000]);
+    rig.run(&["mkdir", "--parents", &dav("d/e")]).ok();
+    rig.run(&["mv", &dav("up/a"), &dav("d/e/")]).ok();
+    assert_eq!(rig.run(&["cat", &dav("d/e/a")]).ok().stdout, "1");
+    assert!(rig.run(&["stat", &dav("d/e/a")]).ok().stdout.contains("(1 bytes)"));
+    rig.run(&["rm", "--recursive", &dav("d")]).ok();
+    let rig = Rig { input: vec![b'p'; 300_000], ..rig };
+    rig.run(&["cp", "-", &dav("piped")]).ok();
+    assert_eq!(rig.run(&["cat", &dav("piped")]).ok().stdout.len(), 300_000);
+    rig.run(&["rm", &dav("piped")]).ok();
+    assert_eq!(rig.run(&["ls", &dav(""), "--recursive"]).ok().stdout.lines().count(), 1, "up/sub/c");
+}
+
+#[test]
+fn webdav_works_over_http2() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    go_up_and_come_down(over_http2(), &server);
+}
+
+/// Runs the program itself with this version in the environment.
+fn fordway(version: &str, ca_bundle: PathBuf, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_fordway"))
+        .args(words)
+        .env("FORDWAY_HTTP_VERSION", version)
+        .env("AWS_CA_BUNDLE", ca_bundle)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_environment_names_the_version() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::nginx_with_tls(&authority) else { return };
+    std::fs::write(server.files().join("f"), content()).unwrap();
+    for version in ["", "1.1", "2"] {
+        let ran = fordway(version, authority.file(), &["cat", &server.url("f")]);
+        assert!(ran.status.success() && ran.stdout == content(), "{version}: {}", text(&ran.stderr));
+    }
+    let ran = fordway("4", authority.file(), &["cat", &server.url("f")]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(text(&ran.stderr).contains("FORDWAY_HTTP_VERSION"), "{}", text(&ran.stderr));
+}
+
+/// The version is demanded: a server that does not support it is an error that says what to do.
+#[test]
+fn a_server_without_http2_is_an_error() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
+    let ran = fordway("2", authority.file(), &["cat", &server.url("f")]);
+    assert!(!ran.status.success());
+    assert!(text(&ran.stderr).contains("does not support HTTP/2; use HTTP/1.1"), "{}", text(&ran.stderr));
+}
