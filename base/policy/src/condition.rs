@@ -116,7 +116,7 @@ pub(crate) struct Condition {
     is_negated: bool,
     /// Whether the condition holds if the key is missing.
     if_exists: bool,
-    expected: Expected,
+    expected: ExpectedValues,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ enum SetQualifier {
 
 /// The values in the document, at least one of which must match.
 #[derive(Clone, Debug, PartialEq)]
-enum Expected {
+enum ExpectedValues {
     Texts(Vec<Pattern>),
     TextsIgnoringCase(Vec<Pattern>),
     Arns(Vec<Vec<Pattern>>),
@@ -242,7 +242,7 @@ impl Condition {
     pub(crate) fn is_met_by(&self, request: &AccessRequest<'_>) -> bool {
         let mut values = request.keys.values(&self.key).peekable();
         let is_missing = values.peek().is_none();
-        if let Expected::Missing(expected) = &self.expected {
+        if let ExpectedValues::Missing(expected) = &self.expected {
             return expected.contains(&is_missing);
         }
         if is_missing {
@@ -265,7 +265,7 @@ impl Condition {
     /// Returns the networks that a positive condition names.
     pub(crate) fn networks(&self) -> Option<&[Network]> {
         match &self.expected {
-            Expected::Networks(networks) if self.restricts() => Some(networks),
+            ExpectedValues::Networks(networks) if self.restricts() => Some(networks),
             _ => None,
         }
     }
@@ -273,10 +273,10 @@ impl Condition {
     /// Returns whether no value of a positive condition contains a wildcard or variable.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
-            Expected::Texts(texts) | Expected::TextsIgnoringCase(texts) => {
+            ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {
                 texts.iter().all(Pattern::is_fixed)
             }
-            Expected::Arns(arns) => arns.iter().flatten().all(Pattern::is_fixed),
+            ExpectedValues::Arns(arns) => arns.iter().flatten().all(Pattern::is_fixed),
             _ => false,
         };
         is_fixed && self.restricts()
@@ -288,30 +288,30 @@ impl Condition {
     }
 }
 
-impl Expected {
+impl ExpectedValues {
     fn fits(&self, value: &str, request: &AccessRequest<'_>) -> bool {
         match self {
-            Expected::Texts(patterns) => patterns.iter().any(|pattern| pattern.fits(value, request)),
-            Expected::TextsIgnoringCase(patterns) => {
+            ExpectedValues::Texts(patterns) => patterns.iter().any(|pattern| pattern.fits(value, request)),
+            ExpectedValues::TextsIgnoringCase(patterns) => {
                 patterns.iter().any(|pattern| pattern.equals_ignoring_case(value, request))
             }
-            Expected::Arns(arns) => arns.iter().any(|arn| {
+            ExpectedValues::Arns(arns) => arns.iter().any(|arn| {
                 let parts: Vec<_> = value.splitn(ARN_PARTS, ':').collect();
                 parts.len() == ARN_PARTS
                     && arn.iter().zip(parts).all(|(pattern, part)| pattern.fits(part, request))
             }),
-            Expected::Numbers(order, limits) => {
+            ExpectedValues::Numbers(order, limits) => {
                 number(value).is_some_and(|value| limits.iter().any(|limit| order.holds(&value, limit)))
             }
-            Expected::Dates(order, limits) => {
+            ExpectedValues::Dates(order, limits) => {
                 date(value).is_some_and(|value| limits.iter().any(|limit| order.holds(&value, limit)))
             }
-            Expected::Bools(expected) => boolean(value).is_some_and(|value| expected.contains(&value)),
-            Expected::Networks(networks) => value.parse().is_ok_and(|address| {
+            ExpectedValues::Bools(expected) => boolean(value).is_some_and(|value| expected.contains(&value)),
+            ExpectedValues::Networks(networks) => value.parse().is_ok_and(|address| {
                 let address = as_v6(address);
                 networks.iter().any(|network| network.has(address))
             }),
-            Expected::Missing(_) => false,
+            ExpectedValues::Missing(_) => false,
         }
     }
 }
@@ -353,7 +353,7 @@ impl<'o> ConditionOperator<'o> {
     }
 
     /// Reads the values. Errors: the value that the operator does not accept, or the name of an unknown operator.
-    fn expected(&self, values: &[String], has_variables: bool) -> Result<Expected, String> {
+    fn expected(&self, values: &[String], has_variables: bool) -> Result<ExpectedValues, String> {
         let syntax = |has_wildcards| PatternSyntax { has_wildcards, has_variables };
         let pattern = |text: &str, syntax| Pattern::new(text, syntax, is_known_key);
         let order = |name: &str| {
@@ -369,35 +369,40 @@ impl<'o> ConditionOperator<'o> {
         let numeric = self.base.strip_prefix("Numeric").and_then(order);
         let dated = self.base.strip_prefix("Date").and_then(order);
         Ok(match self.base {
-            "StringEquals" => Expected::Texts(each(values, |text| pattern(text, syntax(false)))?),
+            "StringEquals" => ExpectedValues::Texts(each(values, |text| pattern(text, syntax(false)))?),
             "StringEqualsIgnoreCase" => {
-                Expected::TextsIgnoringCase(each(values, |text| pattern(text, syntax(false)))?)
+                ExpectedValues::TextsIgnoringCase(each(values, |text| pattern(text, syntax(false)))?)
             }
-            "StringLike" => Expected::Texts(each(values, |text| pattern(text, syntax(true)))?),
-            "ArnEquals" | "ArnLike" => Expected::Arns(each(values, |text| {
+            "StringLike" => ExpectedValues::Texts(each(values, |text| pattern(text, syntax(true)))?),
+            "ArnEquals" | "ArnLike" => ExpectedValues::Arns(each(values, |text| {
                 let parts: Result<Vec<_>, _> =
                     text.splitn(ARN_PARTS, ':').map(|part| pattern(part, syntax(true))).collect();
                 parts
                     .and_then(|parts| if parts.len() == ARN_PARTS { Ok(parts) } else { Err(text.to_owned()) })
             })?),
-            "BinaryEquals" => Expected::Texts(each(values, |text| {
+            "BinaryEquals" => ExpectedValues::Texts(each(values, |text| {
                 let bytes = STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok());
                 let text = bytes.ok_or_else(|| text.to_owned())?;
                 pattern(&text, PatternSyntax { has_wildcards: false, has_variables: false })
             })?),
-            "Bool" => Expected::Bools(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?),
-            "Null" => Expected::Missing(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?),
-            "IpAddress" => {
-                Expected::Networks(each(values, |text| Network::read(text).ok_or_else(|| text.to_owned()))?)
+            "Bool" => {
+                ExpectedValues::Bools(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?)
             }
+            "Null" => {
+                ExpectedValues::Missing(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?)
+            }
+            "IpAddress" => ExpectedValues::Networks(each(values, |text| {
+                Network::read(text).ok_or_else(|| text.to_owned())
+            })?),
             base => match (numeric, dated) {
-                (Some(order), _) => Expected::Numbers(
+                (Some(order), _) => ExpectedValues::Numbers(
                     order,
                     each(values, |text| number(text).ok_or_else(|| text.to_owned()))?,
                 ),
-                (_, Some(order)) => {
-                    Expected::Dates(order, each(values, |text| date(text).ok_or_else(|| text.to_owned()))?)
-                }
+                (_, Some(order)) => ExpectedValues::Dates(
+                    order,
+                    each(values, |text| date(text).ok_or_else(|| text.to_owned()))?,
+                ),
                 _ => return Err(base.to_owned()),
             },
         })

@@ -22,6 +22,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
+/// Builds a JSON value from what the parser finds, and refuses objects with duplicate members.
 struct JsonVisitor;
 
 impl<'de> Visitor<'de> for JsonVisitor {

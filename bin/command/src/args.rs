@@ -48,9 +48,9 @@ impl GlobalArgs {
     }
 }
 
-/// How ranges are grouped into calls, and calls into requests.
+/// Options of vectored reads: how ranges are grouped into calls, and calls into requests; connections and time limits.
 #[derive(Debug, Args)]
-pub struct RangeReadArgs {
+pub struct VectorReadArgs {
     /// Number of ranges that one call reads
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub per_call: u32,

@@ -14,7 +14,7 @@ use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result
 use serde::Serialize;
 
 use crate::address::StorageAddress;
-use crate::args::{RangeReadArgs, ReplicaArgs};
+use crate::args::{ReplicaArgs, VectorReadArgs};
 use crate::context::CommandContext;
 use crate::exit::file_error;
 use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
@@ -26,7 +26,7 @@ pub struct ReadPlan<'a> {
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
     /// How ranges are grouped into calls.
-    pub calls: &'a RangeReadArgs,
+    pub calls: &'a VectorReadArgs,
     /// Options for replicas of the file.
     pub replicas: &'a ReplicaArgs,
     /// Whether the pieces that contain ranges are verified against their digests.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
 use fordway_sys::MountVerdict;
-use fordway_testkit::cluster::FileSystemCluster;
+use fordway_testkit::cluster::SharedFileSystemFixture;
 use serde_json::Value;
 
 const CROWDED: &str =
@@ -97,10 +97,10 @@ fn what_is_no_copy_is_refused() {
 }
 
 /// Returns the verdicts on two mounts of a cluster, by check.
-fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
-    let [one, other] = FileSystemCluster::MOUNTS;
+fn verdicts(cluster: &SharedFileSystemFixture) -> BTreeMap<String, String> {
+    let [one, other] = SharedFileSystemFixture::MOUNTS;
     let program = env!("CARGO_BIN_EXE_fordway-lab");
-    let file = format!("{}/verdict", FileSystemCluster::CONTROL);
+    let file = format!("{}/verdict", SharedFileSystemFixture::CONTROL);
     let doctor = format!("{program} doctor --shared {one} {other} --json --verdict {file}");
     let told = cluster.task(&format!("{doctor} 2>&1")).output();
     let verdict = |line: &str| -> Option<(String, String)> {
@@ -114,7 +114,7 @@ fn verdicts(cluster: &FileSystemCluster) -> BTreeMap<String, String> {
 
 /// Checks two mounts with separate caches: the guarantees that the store relies on must hold, and reads that do not
 /// query the server must be stale.
-fn hold_but_remember(cluster: &FileSystemCluster) {
+fn hold_but_remember(cluster: &SharedFileSystemFixture) {
     let found = verdicts(cluster);
     for check in ["locks", "flock", "exclusive", "unnamed", "time-step", "content", "refresh"] {
         assert_eq!(found[&format!("shared-{check}")], "ok", "{}: {check}", cluster.name);
@@ -129,12 +129,12 @@ fn hold_but_remember(cluster: &FileSystemCluster) {
 
 #[test]
 fn two_mounts_of_nfs_are_measured() {
-    FileSystemCluster::nfs().inspect(hold_but_remember);
+    SharedFileSystemFixture::nfs().inspect(hold_but_remember);
 }
 
 #[test]
 fn two_mounts_of_glusterfs_are_measured() {
-    FileSystemCluster::glusterfs().inspect(hold_but_remember);
+    SharedFileSystemFixture::glusterfs().inspect(hold_but_remember);
 }
 
 #[test]

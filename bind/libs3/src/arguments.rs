@@ -183,8 +183,8 @@ pub(crate) struct ParsedPutProperties {
     pub(crate) md5: Option<[u8; 16]>,
 }
 
-/// The put properties of either ABI.
-pub(crate) trait AbiPutProperties {
+/// Reads the put properties of either ABI.
+pub(crate) trait ParsePutProperties {
     /// Reads the properties. Errors: properties that are not supported (encryption, public access), too much metadata,
     /// or an invalid MD5.
     ///
@@ -193,7 +193,7 @@ pub(crate) trait AbiPutProperties {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties>;
 }
 
-impl AbiPutProperties for PutProperties2 {
+impl ParsePutProperties for PutProperties2 {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         check_acl(self.canned_acl)?;
         // SAFETY: the caller guarantees that each pointer is NULL or valid.
@@ -218,7 +218,7 @@ impl AbiPutProperties for PutProperties2 {
     }
 }
 
-impl AbiPutProperties for PutProperties4 {
+impl ParsePutProperties for PutProperties4 {
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties> {
         if self.use_server_side_encryption != 0 {
             let why =
@@ -234,7 +234,7 @@ impl AbiPutProperties for PutProperties4 {
 ///
 /// # Safety
 /// `pointer` is NULL or points to properties whose pointers are valid for their fields.
-pub(crate) unsafe fn properties<P: AbiPutProperties>(
+pub(crate) unsafe fn properties<P: ParsePutProperties>(
     pointer: *const P,
 ) -> RequestResult<Option<ParsedPutProperties>> {
     // SAFETY: guaranteed by the caller.

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use fordway_testkit::cluster::FileSystemCluster;
+use fordway_testkit::cluster::SharedFileSystemFixture;
 
 #[allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program")]
 fn main() -> ExitCode {
@@ -13,10 +13,10 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let started = match name.as_str() {
-        "glusterfs" => FileSystemCluster::glusterfs(),
-        "nfs" => FileSystemCluster::nfs(),
-        "moosefs" => FileSystemCluster::moosefs(),
-        "cephfs" => FileSystemCluster::cephfs(),
+        "glusterfs" => SharedFileSystemFixture::glusterfs(),
+        "nfs" => SharedFileSystemFixture::nfs(),
+        "moosefs" => SharedFileSystemFixture::moosefs(),
+        "cephfs" => SharedFileSystemFixture::cephfs(),
         _ => {
             eprintln!("{name} is not a file system that this program starts");
             return ExitCode::from(2);

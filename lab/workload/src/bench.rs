@@ -117,7 +117,7 @@ pub struct MeasurementArgs {
     /// Number of rounds, in which the targets take turns; five or more give intervals for ratios
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Bucket or directory to create, which is removed at the end
+    /// Bucket or directory to create for the run; it is removed at the end
     #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
     pub name: Bucket,
     /// Do not remove the bucket or directory at the end

@@ -160,7 +160,7 @@ struct ComparisonState<'c> {
 
 /// One file in a block, and the range of the file to read.
 #[derive(Clone, Copy)]
-struct FileAccessTask<'t> {
+struct FileRangeAccess<'t> {
     item: &'t TreeFile,
     offset: u64,
     len: u64,
@@ -186,12 +186,12 @@ impl ComparisonState<'_> {
     fn round(&mut self, tree: &FileTree, round: u16) -> Result<()> {
         let mut items: Vec<&TreeFile> = tree.items.iter().collect();
         self.random.shuffle(&mut items);
-        let jobs: Vec<FileAccessTask> = items.into_iter().map(|item| self.job(item)).collect();
+        let jobs: Vec<FileRangeAccess> = items.into_iter().map(|item| self.job(item)).collect();
         self.note_objects(round, &jobs);
         let blocks = cut(&jobs, BLOCK_FILES * self.plan.threads);
-        let ranged: Vec<FileAccessTask> = jobs.iter().copied().filter(|job| job.len > 0).collect();
+        let ranged: Vec<FileRangeAccess> = jobs.iter().copied().filter(|job| job.len > 0).collect();
         let range_blocks = cut(&ranged, BLOCK_FILES * self.plan.threads);
-        let listings: Vec<&[FileAccessTask]> = vec![&jobs[..1]; LISTINGS];
+        let listings: Vec<&[FileRangeAccess]> = vec![&jobs[..1]; LISTINGS];
         let rounds = u64::from(self.plan.warm_up + self.plan.rounds);
         self.total =
             rounds * self.targets.len() as u64 * (4 * blocks.len() + range_blocks.len() + LISTINGS) as u64;
@@ -208,18 +208,18 @@ impl ComparisonState<'_> {
         self.expect_nothing_left()
     }
 
-    fn note_objects(&mut self, round: u16, jobs: &[FileAccessTask]) {
+    fn note_objects(&mut self, round: u16, jobs: &[FileRangeAccess]) {
         if let Some(counted) = round.checked_sub(self.plan.warm_up) {
             let objects = jobs.iter().map(|job| (job.item.key.as_str(), job.item.body.len() as u64));
             self.outcome.records.objects.extend(tree::directory_records(counted, objects));
         }
     }
 
-    fn job<'t>(&mut self, item: &'t TreeFile) -> FileAccessTask<'t> {
+    fn job<'t>(&mut self, item: &'t TreeFile) -> FileRangeAccess<'t> {
         let size = item.body.len() as u64;
         let len = size.min(self.plan.range_bytes);
         let offset = self.random.below((size - len + 1) as usize) as u64;
-        FileAccessTask { item, offset, len }
+        FileRangeAccess { item, offset, len }
     }
 
     /// Runs one block on every target, in a new random order.
@@ -228,7 +228,7 @@ impl ComparisonState<'_> {
         tree: &FileTree,
         phase: ComparePhase,
         round: u16,
-        jobs: &[FileAccessTask],
+        jobs: &[FileRangeAccess],
     ) -> Result<()> {
         let mut order: Vec<usize> = (0..self.targets.len()).collect();
         self.random.shuffle(&mut order);
@@ -247,7 +247,7 @@ impl ComparisonState<'_> {
         lane: usize,
         phase: ComparePhase,
         round: u16,
-        jobs: &[FileAccessTask],
+        jobs: &[FileRangeAccess],
     ) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Interrupted, "stopped by request"));
@@ -294,7 +294,7 @@ impl ComparisonState<'_> {
         &mut self,
         tree: &FileTree,
         phase: ComparePhase,
-        job: &FileAccessTask,
+        job: &FileRangeAccess,
         index: usize,
         done: FileAccessResult,
         block: &BlockRecord,
@@ -335,7 +335,7 @@ impl ComparisonState<'_> {
     fn note_failure(
         &mut self,
         phase: ComparePhase,
-        job: &FileAccessTask,
+        job: &FileRangeAccess,
         lane: u8,
         error: Option<Error>,
     ) -> Result<()> {
@@ -390,7 +390,7 @@ fn same_keys(keys: &[(String, u64)], tree: &FileTree) -> bool {
     keys.iter().map(|(key, size)| (key.as_str(), *size)).eq(wanted)
 }
 
-fn cut<'j, 't>(jobs: &'j [FileAccessTask<'t>], most: usize) -> Vec<&'j [FileAccessTask<'t>]> {
+fn cut<'j, 't>(jobs: &'j [FileRangeAccess<'t>], most: usize) -> Vec<&'j [FileRangeAccess<'t>]> {
     let mut blocks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, job) in jobs.iter().enumerate() {
@@ -417,12 +417,12 @@ fn elapsed(done: &[FileAccessResult]) -> u64 {
 fn do_jobs(
     target: &dyn MeasuredTarget,
     phase: ComparePhase,
-    jobs: &[FileAccessTask],
+    jobs: &[FileRangeAccess],
     buffers: &mut [Vec<u8>],
     threads: usize,
     clock: RunClock,
 ) -> Vec<FileAccessResult> {
-    let work = |thread: usize, jobs: &[FileAccessTask], buffers: &mut [Vec<u8>]| -> Vec<FileAccessResult> {
+    let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<FileAccessResult> {
         let pairs = jobs.iter().zip(buffers);
         pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
     };
@@ -445,12 +445,12 @@ fn do_jobs(
 fn do_job(
     target: &dyn MeasuredTarget,
     phase: ComparePhase,
-    job: &FileAccessTask,
+    job: &FileRangeAccess,
     buffer: &mut Vec<u8>,
     thread: u16,
     clock: RunClock,
 ) -> FileAccessResult {
-    let FileAccessTask { item, offset, len } = *job;
+    let FileRangeAccess { item, offset, len } = *job;
     let key = &item.key;
     let start_ns = clock.now_ns();
     let result = match phase {

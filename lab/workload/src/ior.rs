@@ -40,7 +40,7 @@ pub struct IorPlan {
     /// rnd: 16 MiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
-    /// Number of blocks of each rank [easy, rnd: 1, hard: 1000]
+    /// Number of blocks per rank [easy, rnd: 1, hard: 1000]
     #[arg(long, short, value_name = "N")]
     pub segments: Option<u64>,
     /// Use a file for each rank instead of a shared file; implied by easy
@@ -58,7 +58,7 @@ pub struct IorPlan {
     /// Write files to stable storage before they are closed (only plain files)
     #[arg(long, short = 'e')]
     pub fsync: bool,
-    /// Seed of random orders
+    /// Seed for random orders
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

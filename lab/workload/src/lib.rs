@@ -41,6 +41,6 @@ pub use phase::{MAX_RAW_OPERATIONS, RunControl, WorkloadRank};
 pub use posix::{PosixTarget, SyncLevel};
 pub use result::{PhaseResult, RankResult};
 pub use site::WorkloadSite;
-pub use target::{DelayInjectingTarget, InjectedDelayLog, MeasuredTarget, StoreTarget};
+pub use target::{DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, StoreTarget};
 pub use team::RankTeam;
 pub use tree::{FileTree, TreeFile, TreeLimits};

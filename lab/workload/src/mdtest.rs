@@ -24,7 +24,7 @@ pub struct MdtestPlan {
     /// Preset for the other options
     #[arg(long, short, value_enum, default_value_t = MdtestMode::Easy)]
     pub mode: MdtestMode,
-    /// Number of files of each rank
+    /// Number of files per rank
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
     pub items: u64,
     /// Size of a file [easy: 0, hard: 3901]

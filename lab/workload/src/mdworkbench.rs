@@ -24,7 +24,7 @@ pub struct MdworkbenchPlan {
     /// Phases to run; omit phases to use data sets of an earlier run, or to keep them for a later run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
     pub phases: Vec<MdworkbenchPhase>,
-    /// Number of data sets of each rank
+    /// Number of data sets per rank
     #[arg(long, short = 'D', value_name = "N", default_value_t = 10)]
     pub datasets: u64,
     /// Number of objects of a data set (the working set)

@@ -50,7 +50,7 @@ pub struct ForceArgs {
 /// The seed of all random choices.
 #[derive(Clone, Debug, Args)]
 pub struct SeedArgs {
-    /// Seed of all random choices, such as the order of operations [default: a random seed, which is reported]
+    /// Seed for all random choices, such as the order of operations [default: a random seed, which is reported]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }

@@ -174,12 +174,12 @@ pub struct DelayInjectingTarget {
     lane: MeasuredLane,
     within: Box<dyn MeasuredTarget>,
     delay: Duration,
-    log: InjectedDelayLog,
+    log: InjectedDelayCounter,
 }
 
 /// The time that a [`DelayInjectingTarget`] has slept so far; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct InjectedDelayLog(Arc<InjectedDelayTotals>);
+pub struct InjectedDelayCounter(Arc<InjectedDelayTotals>);
 
 #[derive(Debug, Default)]
 struct InjectedDelayTotals {
@@ -187,7 +187,7 @@ struct InjectedDelayTotals {
     ns: AtomicU64,
 }
 
-impl InjectedDelayLog {
+impl InjectedDelayCounter {
     /// Returns the mean duration of a sleep in nanoseconds; `None` before the first sleep.
     pub fn mean_ns(&self) -> Option<f64> {
         let calls = self.0.calls.load(Ordering::Relaxed);
@@ -204,12 +204,12 @@ impl DelayInjectingTarget {
             lane: MeasuredLane { name, description },
             within,
             delay,
-            log: InjectedDelayLog::default(),
+            log: InjectedDelayCounter::default(),
         }
     }
 
     /// Returns the log of the sleeps, which can be read even after the target has been moved.
-    pub fn log(&self) -> InjectedDelayLog {
+    pub fn log(&self) -> InjectedDelayCounter {
         self.log.clone()
     }
 

@@ -16,7 +16,7 @@ use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::{ForceArgs, OptionalOutputFileArgs, ReportArgs, SeedArgs};
 
 use crate::args::NetworkLinkArgs;
-use crate::args::RangeReadArgs;
+use crate::args::VectorReadArgs;
 use crate::args::netlab::percent;
 
 /// Options of `bench`.
@@ -434,7 +434,7 @@ pub(crate) struct VectorReadBenchArgs {
     pub(crate) window: Vec<u32>,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub(crate) calls: RangeReadArgs,
+    pub(crate) calls: VectorReadArgs,
     /// Number of times to read all ranges with each window
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,

@@ -66,8 +66,8 @@ pub(crate) struct ProbeArgs {
   fordway machines measure --name login1 --peer storage1 --catalogue ours.toml
 
 Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and records the medians. If a program is \
-missing, the command names its Debian package and omits its features. Each run of a program takes at most one \
-minute.")]
+missing, the command names its Debian package and leaves out the features that it measures. Each run of a \
+program takes at most one minute.")]
 pub(crate) struct MeasureArgs {
     /// Name of the machine [default: its host name]
     #[arg(long)]
@@ -107,7 +107,8 @@ pub(crate) struct MeasureArgs {
   fordway machines compare --table contrib/catalogues/kratzke-quint-table-iv.toml
 
 A similarity of 1 means equal, and 0 means nothing in common (eq. 2 of Kratzke and Quint). Only features that all \
-machines have are compared; the command names the others. Shades: ░ from 0.5, ▒ 0.65, ▓ 0.8, █ 0.9.")]
+machines have are compared; the command names the others. Shading: ░ for 0.5 and above, ▒ for 0.65, ▓ for \
+0.8, █ for 0.9.")]
 pub(crate) struct SimilarityArgs {
     /// Catalogue whose machines form the rows
     #[arg(value_name = "CATALOGUE", required_unless_present = "table")]

@@ -11,7 +11,7 @@ pub(crate) use bench::{
     HttpVersionArg, PingpongBenchArgs, RestBenchArgs, SizeDistributionArg, TransportBenchArgs,
     TransportKindArg, VectorReadBenchArgs,
 };
-pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs};
+pub(crate) use fordway_command::args::{DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs};
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use machines::{
     DoctorArgs, JobSchedulerArg, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs,
@@ -71,7 +71,7 @@ pub(crate) enum LabSubcommand {
     Machines(MachinesArgs),
     /// Report what slows down programs on this node, and what to do about it
     Doctor(DoctorArgs),
-    /// Measure the speed-up of a parallel program with more ranks, over shared memory, TCP and overlay networks
+    /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     Speedup(SpeedupArgs),
     /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
     Bench(BenchArgs),
@@ -192,7 +192,8 @@ pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
-    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file (needs root)
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or one that a file describes
+    /// (needs root)
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
@@ -303,7 +304,8 @@ pub(crate) struct SpeedupArgs {
     /// MPI launcher [default: mpirun from PATH]
     #[arg(long, value_name = "FILE")]
     pub(crate) mpirun: Option<PathBuf>,
-    /// Library that reports the ranks' communication [default: libfordway-pmpi.so next to this program, if it exists]
+    /// Library that records the ranks' MPI calls, preloaded into them [default: libfordway-pmpi.so next to this
+    /// program, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pmpi: Option<PathBuf>,
     /// Seed for the random order of jobs within a round

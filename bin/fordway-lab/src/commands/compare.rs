@@ -18,8 +18,8 @@ use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run as compare};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
-    DelayInjectingTarget, FileTree, InjectedDelayLog, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel,
-    TreeLimits,
+    DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
+    SyncLevel, TreeLimits,
 };
 use serde_json::{Map, json};
 use tempfile::TempDir;
@@ -266,7 +266,7 @@ const DELAY: Duration = Duration::from_millis(1);
 #[derive(Default)]
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
-    delays: Option<InjectedDelayLog>,
+    delays: Option<InjectedDelayCounter>,
     /// The gateways that were started, each with the lane that it serves.
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
@@ -407,7 +407,7 @@ impl ComparedLanes {
 
     /// Returns the mean of the injected delays, if there were any.
     fn mean_slept_ns(&self) -> Option<f64> {
-        self.delays.as_ref().and_then(InjectedDelayLog::mean_ns)
+        self.delays.as_ref().and_then(InjectedDelayCounter::mean_ns)
     }
 
     /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error, and

@@ -9,7 +9,7 @@ use fordway_wire::date::{format_http, parse_http, parse_iso8601};
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Metadata of the objects written")]
 pub struct MetadataArgs {
-    /// Metadata to store with the object; in a copy of an object, replaces all metadata of this kind
+    /// User metadata to store with the object; if the source is an object, replaces all of its user metadata
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = key_value)]
     pub metadata: Vec<(String, String)>,
     /// What happens to the metadata and headers of an object that is copied to an object [default: those that an

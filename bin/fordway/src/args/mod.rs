@@ -11,7 +11,7 @@ pub(crate) use admin::{
     AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand, BucketSettingArg,
 };
 pub(crate) use fordway_command::args::{
-    DurabilityArg, ETagArg, GlobalArgs, RangeReadArgs, ReplicaArgs, byte_range,
+    DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs, byte_range,
 };
 pub(crate) use fordway_command::manual::{CompletionsArgs, ManArgs};
 pub(crate) use listing::{
@@ -173,7 +173,7 @@ pub enum LabCommand {
     /// Report what slows down programs on this node, and what to do about it
     #[command(disable_help_flag = true, after_help = lab_help("doctor"))]
     Doctor(LabPassthroughArgs),
-    /// Measure the speed-up of a parallel program with more ranks, over shared memory, TCP and overlay networks
+    /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     #[command(disable_help_flag = true, after_help = lab_help("speedup"))]
     Speedup(LabPassthroughArgs),
     /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane

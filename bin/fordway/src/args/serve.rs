@@ -282,7 +282,7 @@ pub struct NodeArgs {
     /// several users may call, half of it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub user_connections: Option<u16>,
-    /// Maximum number of requests in progress per user; with HTTP/2, one connection can have many
+    /// Maximum number of requests in flight per user; with HTTP/2, one connection can have many
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: u32,
     /// Memory for the long messages of one user [default: --memory; if several users may call, half of it]
@@ -304,9 +304,9 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The directory to process, and its buckets.
+/// The root of a store, and the buckets in it to process.
 #[derive(Debug, Args)]
-pub struct DirectoryArgs {
+pub struct StoreRootArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
     /// Process only this bucket (may be repeated)
@@ -332,7 +332,7 @@ cannot be removed, the command reports it and continues.")]
 pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
-    pub directory: DirectoryArgs,
+    pub directory: StoreRootArgs,
     /// Remove staged files and empty directories that have not changed for this long; choose a time longer than any
     /// writer's pause
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
@@ -360,7 +360,7 @@ cannot be removed, the command reports it and continues.")]
 pub struct LifecycleRunArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
-    pub directory: DirectoryArgs,
+    pub directory: StoreRootArgs,
     /// Show what would expire, without removing it
     #[arg(long)]
     pub dry_run: bool,
@@ -395,7 +395,7 @@ there are notes.")]
 pub struct FsckArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
-    pub directory: DirectoryArgs,
+    pub directory: StoreRootArgs,
     /// Read the content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,

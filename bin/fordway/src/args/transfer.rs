@@ -10,7 +10,7 @@ use clap::{
 use fordway_store::{ByteRange, ChecksumAlgorithm, VersionId};
 use fordway_wire::size_text::parse_bytes;
 
-use super::{MetadataArgs, RangeReadArgs, ReplicaArgs, byte_range, version_id};
+use super::{MetadataArgs, ReplicaArgs, VectorReadArgs, byte_range, version_id};
 use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 
 /// Options of `cp`.
@@ -362,7 +362,7 @@ pub struct ReadArgs {
     pub window: u32,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
-    pub calls: RangeReadArgs,
+    pub calls: VectorReadArgs,
     /// Replicas of http(s) files
     #[command(flatten)]
     pub replicas: ReplicaArgs,

@@ -66,7 +66,7 @@ pub(super) fn copy_all(
     let destination = StorageAddress::parse(to)?;
     let several =
         sources.len() > 1 || sources.iter().any(|source| !matches!(source, SourceSelection::One(_)));
-    let target = CopyDestination::new(to, destination, several)?;
+    let target = DestinationPathRule::new(to, destination, several)?;
     for source in sources {
         check_places(source, target.directory())?;
         settings.metadata.check(&source.root(), target.directory())?;
@@ -123,7 +123,7 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
 /// `InvalidArgument` if there is such an object.
 fn check_overlap(
     source: &SourceSelection,
-    target: &CopyDestination,
+    target: &DestinationPathRule,
     filters: &FilterRules,
     context: &CommandContext,
 ) -> Result<()> {
@@ -161,15 +161,15 @@ pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy
     }
 }
 
-/// The destination of copies.
-enum CopyDestination {
+/// How a copy's path follows from its source's name.
+enum DestinationPathRule {
     /// This exact name.
     Exactly(StorageAddress),
     /// Below this directory or prefix, with the name of the source.
     Below(StorageAddress),
 }
 
-impl CopyDestination {
+impl DestinationPathRule {
     fn new(text: &str, destination: StorageAddress, several: bool) -> Result<Self> {
         let is_directory = match &destination {
             StorageAddress::Service => {
@@ -185,21 +185,21 @@ impl CopyDestination {
                     format!("several objects cannot be copied to {text}, which is a file; give a directory");
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            _ if is_directory || several => Ok(CopyDestination::Below(destination.into_directory())),
-            _ => Ok(CopyDestination::Exactly(destination)),
+            _ if is_directory || several => Ok(DestinationPathRule::Below(destination.into_directory())),
+            _ => Ok(DestinationPathRule::Exactly(destination)),
         }
     }
 
     fn directory(&self) -> &StorageAddress {
         match self {
-            CopyDestination::Exactly(place) | CopyDestination::Below(place) => place,
+            DestinationPathRule::Exactly(place) | DestinationPathRule::Below(place) => place,
         }
     }
 
     fn place(&self, name: &str) -> Result<StorageAddress> {
         match self {
-            CopyDestination::Exactly(place) => Ok(place.clone()),
-            CopyDestination::Below(directory) => directory.below(name),
+            DestinationPathRule::Exactly(place) => Ok(place.clone()),
+            DestinationPathRule::Below(directory) => directory.below(name),
         }
     }
 }
@@ -208,7 +208,7 @@ impl CopyDestination {
 fn actions<'a>(
     context: &CommandContext,
     source: &'a SourceSelection,
-    target: &'a CopyDestination,
+    target: &'a DestinationPathRule,
     filters: &'a FilterRules,
 ) -> Result<Actions<'a>> {
     let root = source.root();
@@ -225,13 +225,15 @@ fn actions<'a>(
 /// Returns the copy of a single source; `None` if a filter excludes the source.
 fn one(
     from: &StorageAddress,
-    target: &CopyDestination,
+    target: &DestinationPathRule,
     filters: &FilterRules,
 ) -> Result<Option<TransferAction>> {
     let name = match from {
         StorageAddress::S3(_, key) => key.rsplit('/').next().unwrap_or_default().to_owned(),
         StorageAddress::Local(path) => base_name(path)?,
-        StorageAddress::Service | StorageAddress::Stdio if matches!(target, CopyDestination::Exactly(_)) => {
+        StorageAddress::Service | StorageAddress::Stdio
+            if matches!(target, DestinationPathRule::Exactly(_)) =>
+        {
             String::new()
         }
         StorageAddress::Service | StorageAddress::Stdio => {
@@ -263,7 +265,7 @@ fn many<'a>(
     lane: &'static str,
     items: SyncItemIterator,
     root: StorageAddress,
-    target: &'a CopyDestination,
+    target: &'a DestinationPathRule,
     filters: &'a FilterRules,
 ) -> Actions<'a> {
     let own_copies = nested(&root, target.directory());

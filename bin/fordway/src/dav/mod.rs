@@ -148,6 +148,7 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
     removal.tally.finish(context)
 }
 
+/// A running `rm` of files and collections on WebDAV servers.
 struct DavRemoveCommand<'r> {
     dav: &'r WebDav,
     args: &'r RmArgs,

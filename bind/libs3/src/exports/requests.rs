@@ -10,7 +10,7 @@ use crate::abi::{
     RequestCallbacks, ResponseHandler, UploadIdCallback,
 };
 use crate::arguments::{
-    AbiBucketContext, AbiPutProperties, check_acl, conditions, count, key, owned, properties, required,
+    AbiBucketContext, ParsePutProperties, check_acl, conditions, count, key, owned, properties, required,
     required_key, text,
 };
 use crate::bucket::{self, AclOutputPointers};
@@ -172,7 +172,7 @@ pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_put_object`.
-pub(super) unsafe fn put_object<C: AbiBucketContext, P: AbiPutProperties>(
+pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
     (length, said): (u64, *const P),
@@ -278,7 +278,7 @@ pub(super) struct CopyPart {
 
 /// # Safety
 /// The arguments are as the header describes for `S3_copy_object` and `S3_copy_object_range`.
-pub(super) unsafe fn copy_object<C: AbiBucketContext, P: AbiPutProperties>(
+pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
     to: CopyDestinationArguments,
@@ -421,7 +421,7 @@ pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
 
 /// # Safety
 /// The arguments are as the header describes for `S3_initiate_multipart`.
-pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: AbiPutProperties>(
+pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
     said: *const P,
@@ -442,7 +442,7 @@ pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: AbiPutProperties
 
 /// # Safety
 /// The arguments are as the header describes for `S3_upload_part`.
-pub(super) unsafe fn upload_part<C: AbiBucketContext, P: AbiPutProperties>(
+pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
     (number, upload, length, said): (c_int, *const c_char, c_int, *const P),

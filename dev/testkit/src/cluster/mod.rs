@@ -34,7 +34,7 @@ use fordway_netlab::setup::USER_MODE_KERNEL_REGISTERS as XSTATE;
 /// A running shared file system, mounted twice. The server and the mounts are removed when this value is dropped, or
 /// when the thread that started it ends.
 #[derive(Debug)]
-pub struct FileSystemCluster {
+pub struct SharedFileSystemFixture {
     /// The name of the file system in messages.
     pub name: &'static str,
     agent: NamespaceProcess,
@@ -44,11 +44,11 @@ pub struct FileSystemCluster {
 /// A command running in a cluster.
 #[derive(Debug)]
 pub struct ClusterCommand<'c> {
-    cluster: &'c FileSystemCluster,
+    cluster: &'c SharedFileSystemFixture,
     number: usize,
 }
 
-impl FileSystemCluster {
+impl SharedFileSystemFixture {
     /// The two nodes' mounts, as tasks see them; each is an empty directory in the file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
     /// A directory that tasks share, outside the file system.
@@ -59,7 +59,7 @@ impl FileSystemCluster {
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
-        is_possible.then(|| FileSystemCluster::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
+        is_possible.then(|| SharedFileSystemFixture::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
     /// Starts MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both.
@@ -67,7 +67,7 @@ impl FileSystemCluster {
     pub fn moosefs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount MooseFS")
             && fordway_needs::programs(&["mfsmaster", "mfschunkserver", "mfsmount", "ip"]);
-        is_possible.then(|| FileSystemCluster::start("moosefs", &format!("{MOOSEFS}{AGENT}")))?
+        is_possible.then(|| SharedFileSystemFixture::start("moosefs", &format!("{MOOSEFS}{AGENT}")))?
     }
 
     /// Starts CephFS as packaged by Debian, mounted by `ceph-fuse`. Returns `None` and records a skip if it is not
@@ -75,7 +75,7 @@ impl FileSystemCluster {
     pub fn cephfs() -> Option<Self> {
         let programs = ["ceph", "monmaptool", "ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ip"];
         let is_possible = fordway_needs::root("mount CephFS") && fordway_needs::programs(&programs);
-        is_possible.then(|| FileSystemCluster::start("cephfs", &format!("{CEPHFS}{AGENT}")))?
+        is_possible.then(|| SharedFileSystemFixture::start("cephfs", &format!("{CEPHFS}{AGENT}")))?
     }
 
     /// Starts NFS 4.2 with default mount options, with the server and both clients in one user-mode Linux. Returns
@@ -96,11 +96,11 @@ impl FileSystemCluster {
             fordway_needs::root("start a kernel with namespaces") && fordway_needs::programs(&programs);
         let kernel = KERNEL.replace("\nXSTATE\n", &format!("\n{XSTATE}\n"));
         let script = kernel.replace("\nINIT\n", &format!("\n{NFS}{AGENT}\n"));
-        is_possible.then(|| FileSystemCluster::start("nfs", &script))?
+        is_possible.then(|| SharedFileSystemFixture::start("nfs", &script))?
     }
 
     fn start(name: &'static str, script: &str) -> Option<Self> {
-        match FileSystemCluster::try_start(name, script) {
+        match SharedFileSystemFixture::try_start(name, script) {
             Ok(cluster) => Some(cluster),
             Err(why) => {
                 fordway_needs::skip(format_args!("{name} does not start: {why}"));
@@ -118,7 +118,7 @@ impl FileSystemCluster {
         let mut command = Command::new("bash");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(copy()?).stderr(copy()?);
         let agent = network.start_within(&mounts, command).map_err(|error| error.to_string())?;
-        let mut cluster = FileSystemCluster { name, agent, next: AtomicUsize::new(0) };
+        let mut cluster = SharedFileSystemFixture { name, agent, next: AtomicUsize::new(0) };
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
@@ -132,7 +132,7 @@ impl FileSystemCluster {
         Ok(cluster)
     }
 
-    /// Returns the path of a file in [`FileSystemCluster::CONTROL`], as seen by the test.
+    /// Returns the path of a file in [`SharedFileSystemFixture::CONTROL`], as seen by the test.
     pub fn control(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }

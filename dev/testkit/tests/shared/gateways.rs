@@ -36,7 +36,7 @@ fn key_pair() -> AccessKeyPair {
 }
 
 fn control(name: &str) -> PathBuf {
-    Path::new(FileSystemCluster::CONTROL).join(name)
+    Path::new(SharedFileSystemFixture::CONTROL).join(name)
 }
 
 fn address_file(number: usize) -> String {
@@ -44,7 +44,7 @@ fn address_file(number: usize) -> String {
 }
 
 /// Runs the gateways and one process for each of `roles`. The first role ends the gateways when all others have ended.
-fn run_with_gateways(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
+fn run_with_gateways(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     for name in (0..GATEWAYS).map(address_file).chain([END.to_owned()]) {
         // An earlier check may have left the file behind.
         let _ = fs::remove_file(cluster.control(&name));
@@ -128,7 +128,7 @@ fn round_robin() -> RoundRobinStore {
     )
 }
 
-pub(crate) fn are_one_service(cluster: &FileSystemCluster) {
+pub(crate) fn are_one_service(cluster: &SharedFileSystemFixture) {
     let reports =
         run_with_gateways(cluster, "", &["gateway-user", "gateway-racer", "gateway-racer", "gateway-racer"]);
     let [user, racers @ ..] = &reports[GATEWAYS..] else { panic!("{reports:?}") };
@@ -141,7 +141,7 @@ pub(crate) fn are_one_service(cluster: &FileSystemCluster) {
     assert!(winners.values().all(|winners| *winners == 1), "{winners:?}");
 }
 
-pub(crate) fn survive_the_death_of_one(cluster: &FileSystemCluster) {
+pub(crate) fn survive_the_death_of_one(cluster: &SharedFileSystemFixture) {
     run_with_gateways(cluster, "", &["gateway-killer"]);
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn kill_a_gateway(_: &Member) {
 }
 
 /// Silences the file server of one bucket of a local root. Another bucket is on a local file system.
-pub(crate) fn outlast_a_silent_server(cluster: &FileSystemCluster) {
+pub(crate) fn outlast_a_silent_server(cluster: &SharedFileSystemFixture) {
     let signal = |signal: &str, programs: &str| format!("kill -{signal} $(pgrep -x \"{programs}\")");
     let of_programs = |programs: &str| [signal("STOP", programs), signal("CONT", programs)];
     let [silence, speech] = match cluster.name {
@@ -414,9 +414,9 @@ const CALLS: [Call; 7] = [
 
 /// Creates a root with two gateways, one on each mount; calls go to them in turn.
 pub(crate) fn in_turn() -> StoreFixture {
-    let dir = tempfile::tempdir_in(FileSystemCluster::MOUNTS[0]).unwrap();
+    let dir = tempfile::tempdir_in(SharedFileSystemFixture::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();
-    let gateways = FileSystemCluster::MOUNTS.map(|mount| open_gateway(&Path::new(mount).join(name)));
+    let gateways = SharedFileSystemFixture::MOUNTS.map(|mount| open_gateway(&Path::new(mount).join(name)));
     let clients =
         gateways.iter().map(|gateway| Arc::new(client(gateway.local_addr())) as Arc<dyn Store>).collect();
     StoreFixture::new(RoundRobinStore::new(clients), (gateways, dir))

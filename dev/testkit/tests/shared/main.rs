@@ -25,7 +25,7 @@ use fordway_store::{
     ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags,
 };
 use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
-use fordway_testkit::cluster::{ClusterCommand, FileSystemCluster};
+use fordway_testkit::cluster::{ClusterCommand, SharedFileSystemFixture};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 use fordway_testkit::turns::RoundRobinStore;
@@ -61,7 +61,7 @@ struct Member {
 type Role = (&'static str, fn(&Member));
 
 /// A guarantee, and the function that checks it.
-type Check = (&'static str, fn(&FileSystemCluster));
+type Check = (&'static str, fn(&SharedFileSystemFixture));
 
 const ROLES: &[Role] = &[
     ("set-up", set_up),
@@ -101,22 +101,22 @@ const ROLES: &[Role] = &[
 
 #[test]
 fn glusterfs_is_one_store_for_two_nodes() {
-    FileSystemCluster::glusterfs().inspect(is_one_store);
+    SharedFileSystemFixture::glusterfs().inspect(is_one_store);
 }
 
 #[test]
 fn nfs_is_one_store_for_two_nodes() {
-    FileSystemCluster::nfs().inspect(is_one_store);
+    SharedFileSystemFixture::nfs().inspect(is_one_store);
 }
 
 #[test]
 fn moosefs_is_one_store_for_two_nodes() {
-    in_soak(FileSystemCluster::moosefs);
+    in_soak(SharedFileSystemFixture::moosefs);
 }
 
 #[test]
 fn cephfs_is_one_store_for_two_nodes() {
-    in_soak(FileSystemCluster::cephfs);
+    in_soak(SharedFileSystemFixture::cephfs);
 }
 
 /// Returns whether to run checks that take too long for CI.
@@ -125,7 +125,7 @@ fn is_long() -> bool {
 }
 
 /// Runs the checks only on request, because CI has no time for more file systems.
-fn in_soak(start: fn() -> Option<FileSystemCluster>) {
+fn in_soak(start: fn() -> Option<SharedFileSystemFixture>) {
     match is_long() {
         true => drop(start().inspect(is_one_store)),
         false => fordway_needs::skip("`make soak` starts this file system, or FORDWAY_CLUSTERS=all"),
@@ -138,7 +138,7 @@ fn a_member_of_a_team() {
     let Ok(task) = std::env::var(MEMBER) else { return };
     let [role, number, team] = task.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };
     let (_, act) = ROLES.iter().find(|(name, _)| *name == role).unwrap();
-    let control = Path::new(FileSystemCluster::CONTROL);
+    let control = Path::new(SharedFileSystemFixture::CONTROL);
     fs::write(control.join(format!("ready.{team}.{number}")), "").unwrap();
     wait_for(&control.join(format!("go.{team}")));
     act(&Member { number: number.parse().unwrap() });
@@ -153,12 +153,12 @@ fn wait_for(file: &Path) {
 }
 
 /// Runs one process for each of `roles`, all started at the same moment; returns what each reports.
-fn run(cluster: &FileSystemCluster, roles: &[&str]) -> Vec<Vec<String>> {
+fn run(cluster: &SharedFileSystemFixture, roles: &[&str]) -> Vec<Vec<String>> {
     run_with(cluster, "", roles)
 }
 
 /// Like [`run`], with `settings` in the environment of each process.
-fn run_with(cluster: &FileSystemCluster, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
+fn run_with(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     static TEAMS: AtomicUsize = AtomicUsize::new(0);
     let team = TEAMS.fetch_add(1, Ordering::Relaxed);
     let program = std::env::current_exe().unwrap();
@@ -189,7 +189,7 @@ fn report(line: impl std::fmt::Display) {
 }
 
 #[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
-fn is_one_store(cluster: &FileSystemCluster) {
+fn is_one_store(cluster: &SharedFileSystemFixture) {
     run(cluster, &["set-up"]);
     let checks: &[Check] = &[
         ("the put just acknowledged is listed", |cluster| {
@@ -267,13 +267,13 @@ fn is_one_store(cluster: &FileSystemCluster) {
     assert!(failed.is_empty(), "on {}: {failed:?}", cluster.name);
 }
 
-fn no_increment_is_lost(cluster: &FileSystemCluster) {
+fn no_increment_is_lost(cluster: &SharedFileSystemFixture) {
     run(cluster, &["counter"; 8]);
     let seen = run(cluster, &["count"; 2]);
     assert_eq!(seen, vec![vec![(8 * at_length(INCREMENTS)).to_string()]; 2]);
 }
 
-fn one_creator_wins(cluster: &FileSystemCluster) {
+fn one_creator_wins(cluster: &SharedFileSystemFixture) {
     let won = run(cluster, &["creator"; 8]);
     let mut winners: BTreeMap<&str, usize> = BTreeMap::new();
     won.iter().flatten().for_each(|key| *winners.entry(key.as_str()).or_default() += 1);
@@ -293,7 +293,7 @@ fn key(name: &str) -> Key {
 fn roots() -> [&'static str; 2] {
     match std::env::var_os(ON_LOCAL_ROOTS) {
         Some(_) => LOCAL_ROOTS,
-        None => FileSystemCluster::MOUNTS,
+        None => SharedFileSystemFixture::MOUNTS,
     }
 }
 
@@ -325,7 +325,7 @@ fn read(store: &PosixStore, name: &str) -> Result<Vec<u8>, ErrorKind> {
 fn set_up(_: &Member) {
     let store = store(0);
     // On a local root, the bucket is a mount that already exists.
-    if roots() == FileSystemCluster::MOUNTS {
+    if roots() == SharedFileSystemFixture::MOUNTS {
         store.create_bucket(&bucket()).unwrap();
     }
     put(&store, "dir/count", b"0");
@@ -429,7 +429,7 @@ fn content(round: usize) -> Vec<u8> {
 /// A verdict in a root directory makes the store refuse that root only if nobody but the user root or the directory's
 /// owner can have written the verdict, and if the verdict is about this mount.
 fn believe_verdicts(_: &Member) {
-    let root = Path::new(FileSystemCluster::MOUNTS[0]).join("judged");
+    let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
     let mount = MountIdentity::of(fs::File::open(&root).unwrap()).unwrap();
     let file = root.join(PRIVATE_DIR).join("verdict");
@@ -472,7 +472,7 @@ const HOLDER: &str = "FORDWAY_TEST_HOLDER";
 #[ignore = "run by another test, as a process that is killed"]
 fn holds_a_cluster() {
     let Ok(file) = std::env::var(HOLDER) else { return };
-    let cluster = FileSystemCluster::glusterfs().unwrap();
+    let cluster = SharedFileSystemFixture::glusterfs().unwrap();
     let new = format!("{file}.new");
     fs::write(&new, cluster.process().to_string()).unwrap();
     fs::rename(new, file).unwrap();
@@ -482,7 +482,7 @@ fn holds_a_cluster() {
 #[test]
 fn a_test_that_is_killed_leaves_nothing_behind() {
     // This checks that a cluster can start here, before another process starts one.
-    let Some(cluster) = FileSystemCluster::glusterfs() else { return };
+    let Some(cluster) = SharedFileSystemFixture::glusterfs() else { return };
     drop(cluster);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("process");
@@ -504,7 +504,7 @@ fn a_test_that_is_killed_leaves_nothing_behind() {
 
 #[test]
 fn a_cluster_ends_with_its_test() {
-    let Some(cluster) = FileSystemCluster::glusterfs() else { return };
+    let Some(cluster) = SharedFileSystemFixture::glusterfs() else { return };
     let process = Path::new("/proc").join(cluster.process().to_string());
     let said = cluster.task("grep -c glusterfs /proc/mounts").output();
     assert_eq!(said.trim(), "2", "both mounts exist");
@@ -517,18 +517,18 @@ fn a_cluster_ends_with_its_test() {
 /// Creates a root in which nothing has been cached yet; it is removed with the fixture. Calls alternate between stores
 /// on the two mounts.
 fn in_turn() -> StoreFixture {
-    let dir = tempfile::tempdir_in(FileSystemCluster::MOUNTS[0]).unwrap();
+    let dir = tempfile::tempdir_in(SharedFileSystemFixture::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();
     let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
     let open = |mount: &str| -> Arc<dyn Store> {
         Arc::new(PosixStore::open(&Path::new(mount).join(name), config.clone()).unwrap())
     };
-    StoreFixture::new(RoundRobinStore::new(FileSystemCluster::MOUNTS.map(open).into()), dir)
+    StoreFixture::new(RoundRobinStore::new(SharedFileSystemFixture::MOUNTS.map(open).into()), dir)
 }
 
 /// This does not run on NFS, where tags that are replaced within one tick of the server's clock look unchanged to the
 /// other client.
-fn are_one_in_turn(cluster: &FileSystemCluster) {
+fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);
         run(cluster, &["conformance", "model", "model", "gateway-conformance"]);
@@ -536,7 +536,7 @@ fn are_one_in_turn(cluster: &FileSystemCluster) {
 }
 
 /// Mounts MooseFS without the attribute cache, in which the metadata of objects may be 30 s old.
-fn without_attribute_cache(cluster: &FileSystemCluster) {
+fn without_attribute_cache(cluster: &SharedFileSystemFixture) {
     if cluster.name == "moosefs" {
         let mount = "umount /mnt/$node && mfsmount -H 10.88.0.1 -o mfsxattrcacheto=0 /mnt/$node";
         cluster.task(&format!("set -e; for node in 1 2; do {mount}; done")).output();
@@ -555,15 +555,15 @@ fn follow_model(member: &Member) {
 }
 
 /// Mounts a directory of the shared file system as the bucket of a local root on each node, unless that is done.
-fn mount_buckets(cluster: &FileSystemCluster) {
+fn mount_buckets(cluster: &SharedFileSystemFixture) {
     let [one, other] = LOCAL_ROOTS.map(|root| format!("{root}/bucket"));
-    let [shared, seen] = FileSystemCluster::MOUNTS.map(|mount| format!("{mount}/alone"));
+    let [shared, seen] = SharedFileSystemFixture::MOUNTS.map(|mount| format!("{mount}/alone"));
     let mounts =
         format!("mkdir -p {one} {other} {shared}; mount --bind {shared} {one}; mount --bind {seen} {other}");
     cluster.task(&format!("set -e; mountpoint -q {one} || {{ {mounts}; }}")).output();
 }
 
-fn shared_buckets_of_local_roots(cluster: &FileSystemCluster) {
+fn shared_buckets_of_local_roots(cluster: &SharedFileSystemFixture) {
     mount_buckets(cluster);
     let run = |roles: &[&str]| run_with(cluster, &format!("{ON_LOCAL_ROOTS}=1"), roles);
     for role in ["set-up", "old-tags", "opened", "listed-anew", "directories"] {

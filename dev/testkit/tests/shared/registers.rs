@@ -58,7 +58,7 @@ fn now_ns() -> u64 {
 }
 
 #[allow(clippy::print_stderr, reason = "how often it held")]
-pub(super) fn one_order(cluster: &FileSystemCluster) {
+pub(super) fn one_order(cluster: &SharedFileSystemFixture) {
     let rounds = std::env::var("FORDWAY_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
         run(cluster, &["no-registers"]);

@@ -157,7 +157,7 @@ pub(crate) fn share_documents(_: &Member) {
 pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();
-    let there = Path::new(FileSystemCluster::MOUNTS[1]).join("bucket/.fordway");
+    let there = Path::new(SharedFileSystemFixture::MOUNTS[1]).join("bucket/.fordway");
     let dir = fs::File::open(&there).unwrap();
     let mut opener = FrozenOpener::start(&there);
     let mut kept_missing = 0;

@@ -42,7 +42,7 @@ pub(super) fn read_whole(member: &Member) {
 pub(super) fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
-    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/listed");
+    let dir = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket/listed");
     (0..600).for_each(|number| fs::write(dir.join(format!("{number:04}")), "").unwrap());
     let start_after = Some("listed/0599".to_owned());
     let query = ListQuery { prefix: "listed/".to_owned(), start_after, ..Default::default() };
@@ -62,7 +62,7 @@ pub(super) fn list_what_was_put(_: &Member) {
 /// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a moment. Nobody
 /// may mistake that for the removal of the object.
 pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
-    let mount = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket");
+    let mount = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket");
     let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
     let overwrite = |round| {
         let _open =
@@ -148,7 +148,7 @@ pub(super) fn read_what_was_opened(_: &Member) {
 pub(super) fn find_what_was_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     put(&one, "early/x", b"");
-    let [here, there] = FileSystemCluster::MOUNTS.map(|mount| Path::new(mount).join("bucket/early"));
+    let [here, there] = SharedFileSystemFixture::MOUNTS.map(|mount| Path::new(mount).join("bucket/early"));
     let dir = fs::File::open(&there).unwrap();
     let mut opener = FrozenOpener::start(&there);
     let mut kept_missing = 0;
@@ -298,7 +298,7 @@ pub(super) fn share_directories(_: &Member) {
 /// NFS renames a file that is removed while it is open to a hidden name; FUSE may do the same.
 pub(super) fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));
-    let dir = Path::new(FileSystemCluster::MOUNTS[0]).join("bucket/left");
+    let dir = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket/left");
     put(&one, "left/a", b"1");
     put(&one, "left/.nfs", b"an object");
     let open = fs::File::open(dir.join("a")).unwrap();

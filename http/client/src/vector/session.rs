@@ -89,6 +89,7 @@ pub struct HttpSession {
     stranger: OnceLock<Arc<HttpSession>>,
 }
 
+/// Limits the connections that are in use at each origin.
 #[derive(Default)]
 struct OpenConnectionCounts {
     by_origin: Mutex<HashMap<Origin, usize>>,

@@ -34,13 +34,13 @@ pub struct Io500Plan {
     /// Maximum number of bytes that each rank writes in ior-easy
     #[arg(long, value_name = "SIZE", default_value = "9920000MiB", value_parser = parse_bytes)]
     pub easy_bytes: u64,
-    /// Maximum number of transfers of each rank in ior-hard
+    /// Maximum number of transfers per rank in ior-hard
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     pub hard_transfers: u64,
-    /// Maximum number of files of each rank in mdtest-easy
+    /// Maximum number of files per rank in mdtest-easy
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub easy_files: u64,
-    /// Maximum number of files of each rank in mdtest-hard
+    /// Maximum number of files per rank in mdtest-hard
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub hard_files: u64,
     /// How to remove a file on S3

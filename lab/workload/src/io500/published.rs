@@ -12,12 +12,12 @@ pub struct PublishedTable {
     /// The systems, in the order of the figures.
     pub systems: &'static [&'static str],
     /// The rows.
-    pub rows: &'static [PublishedRow],
+    pub rows: &'static [PublishedTableRow],
 }
 
 /// A row: a phase, its unit, and a figure for each system.
 #[derive(Clone, Copy, Debug)]
-pub struct PublishedRow {
+pub struct PublishedTableRow {
     /// The phase's name.
     pub phase: &'static str,
     /// The unit of the figures.
@@ -33,13 +33,13 @@ impl PublishedTable {
     }
 
     /// Returns the figures of a phase; `None` if the table does not have the phase.
-    pub fn row(&self, phase: &str) -> Option<&'static PublishedRow> {
+    pub fn row(&self, phase: &str) -> Option<&'static PublishedTableRow> {
         self.rows.iter().find(|row| row.phase == phase)
     }
 }
 
-const fn row(phase: &'static str, unit: &'static str, figures: &'static [Option<f64>]) -> PublishedRow {
-    PublishedRow { phase, unit, figures }
+const fn row(phase: &'static str, unit: &'static str, figures: &'static [Option<f64>]) -> PublishedTableRow {
+    PublishedTableRow { phase, unit, figures }
 }
 
 /// All tables.

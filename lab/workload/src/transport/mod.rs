@@ -255,7 +255,7 @@ pub struct TransportBenchmarkArgs {
     /// Maximum number of messages in flight for bandwidth, limited to 16 MiB in total
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub window: u64,
-    /// Seed of the order in which the transports take turns
+    /// Seed for the order in which the transports take turns
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The run file to write.

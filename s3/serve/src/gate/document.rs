@@ -23,11 +23,11 @@ const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// The reason why a document is refused, set once the document has been read.
+/// Why the document in a request's body is refused; empty until the body has been read. Clones share the reason.
 #[derive(Clone, Default)]
-pub(crate) struct DocumentRefusalReason(Arc<OnceLock<GateRefusal>>);
+pub(crate) struct RequestBodyRefusal(Arc<OnceLock<GateRefusal>>);
 
-impl DocumentRefusalReason {
+impl RequestBodyRefusal {
     /// Returns the reason, or `None` if the document has not been refused.
     pub(crate) fn get(&self) -> Option<&GateRefusal> {
         self.0.get()
@@ -56,7 +56,7 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
 pub(crate) fn take_document(
     operation: &'static OperationRule,
     request: Request<s3s::Body>,
-) -> Result<(Request<s3s::Body>, Option<DocumentRefusalReason>), GateRefusal> {
+) -> Result<(Request<s3s::Body>, Option<RequestBodyRefusal>), GateRefusal> {
     if operation.resource == PathResource::Bucket && is_in_chunks(request.headers()) {
         let words = "The value of x-amz-content-sha256 header is invalid.";
         let detail = "a document in chunks is not supported; send it in one piece";
@@ -72,7 +72,7 @@ pub(crate) fn take_document(
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
-    let complaint = DocumentRefusalReason::default();
+    let complaint = RequestBodyRefusal::default();
     let document = CheckedDocument {
         inner: body,
         read: BytesMut::new(),
@@ -189,7 +189,7 @@ struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,
     claims: DocumentDigests,
-    complaint: DocumentRefusalReason,
+    complaint: RequestBodyRefusal,
     is_over: bool,
 }
 

@@ -29,6 +29,7 @@ const TURN_BYTES: u64 = 4 * 1024 * 1024;
 /// How long a refused client may continue to send; it must have read the response by then.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// A connection, and the bytes of it that have been received but not processed.
 pub(crate) struct BufferedSocket {
     stream: ClientSocket,
     ahead: Vec<u8>,

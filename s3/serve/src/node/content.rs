@@ -305,7 +305,7 @@ impl ResponseOutbox {
 }
 
 /// The bucket and key of an object, and the options of its put.
-pub(super) type PutTarget = (Bucket, Key, PutOptions);
+pub(super) type PutParameters = (Bucket, Key, PutOptions);
 
 /// An object whose write is started before the object's key is known.
 pub(super) struct PrecreatedObject {
@@ -316,7 +316,7 @@ pub(super) struct PrecreatedObject {
 
 impl PrecreatedObject {
     /// Starts a spare object with the same bucket and options; `None` if its content cannot go to a file.
-    fn new(store: &dyn Store, (bucket, key, options): PutTarget) -> Option<Self> {
+    fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
@@ -326,7 +326,7 @@ impl PrecreatedObject {
 
     /// Returns the writer, changed to write the given key; `None` if the bucket or the options differ, or if the writer
     /// cannot change its key.
-    fn turned_to(mut self, (bucket, key, options): &PutTarget) -> Option<Box<dyn Writer>> {
+    fn turned_to(mut self, (bucket, key, options): &PutParameters) -> Option<Box<dyn Writer>> {
         let is_fit = self.bucket == *bucket && self.options == *options && self.writer.retarget(key);
         is_fit.then_some(self.writer)
     }
@@ -335,7 +335,7 @@ impl PrecreatedObject {
 impl ClientSession {
     /// Publishes the content that the client has written to the spare file, and hands out another spare file to the
     /// client.
-    pub(super) fn put_spare(&mut self, id: u32, object: PutTarget, bytes: u64) -> Result<(), Errno> {
+    pub(super) fn put_spare(&mut self, id: u32, object: PutParameters, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
             return self.outbox.answer(id, &Ok(None::<CommitResponse>));
         };
@@ -352,7 +352,7 @@ impl ClientSession {
         &mut self,
         id: u32,
         made: PutResult,
-        next: Option<PutTarget>,
+        next: Option<PutParameters>,
         answer: impl FnOnce(CommitResponse) -> T,
     ) -> Result<(), Errno> {
         let next = next.filter(|_| self.lends_files);

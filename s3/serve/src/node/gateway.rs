@@ -319,8 +319,8 @@ fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
 #[derive(Default)]
 struct ConnectionTable(Mutex<Vec<Arc<GatewayConnection>>>);
 
-/// The entry of a connection in the table, removed when dropped.
-struct ConnectionEntry {
+/// Keeps a connection in the table of open connections until it is dropped.
+struct ConnectionRegistration {
     connections: Arc<ConnectionTable>,
     socket: Arc<OwnedFd>,
 }
@@ -331,11 +331,15 @@ impl ConnectionTable {
     }
 
     /// Adds a connection; returns `None` if `most` connections are already open.
-    fn add(self: &Arc<Self>, connection: &Arc<GatewayConnection>, most: usize) -> Option<ConnectionEntry> {
+    fn add(
+        self: &Arc<Self>,
+        connection: &Arc<GatewayConnection>,
+        most: usize,
+    ) -> Option<ConnectionRegistration> {
         let mut open = self.locked();
         (open.len() < most).then(|| {
             open.push(connection.clone());
-            ConnectionEntry { connections: self.clone(), socket: connection.socket.clone() }
+            ConnectionRegistration { connections: self.clone(), socket: connection.socket.clone() }
         })
     }
 
@@ -363,7 +367,7 @@ impl ConnectionTable {
     }
 }
 
-impl Drop for ConnectionEntry {
+impl Drop for ConnectionRegistration {
     fn drop(&mut self) {
         self.connections.locked().retain(|open| !Arc::ptr_eq(&open.socket, &self.socket));
     }

@@ -13,7 +13,7 @@ use crate::node::access::AdmittedCaller;
 use crate::node::access::{ConnectionResourceLimits, InFlightRequestSlot, MemoryShare, answer_bytes};
 use crate::node::connection::ConnectionDrainState;
 use crate::node::content::ResponseOutbox;
-use crate::node::content::{PrecreatedObject, PutTarget};
+use crate::node::content::{PrecreatedObject, PutParameters};
 
 /// Serves the requests of one client, one after the other.
 pub(super) struct ClientSession {
@@ -42,7 +42,7 @@ pub(super) struct ClientSession {
 struct PiecewiseWrite {
     writer: Box<dyn Writer>,
     /// The object that is written; `None` for a part of an upload.
-    object: Option<PutTarget>,
+    object: Option<PutParameters>,
     /// The first error that occurred during the write, if any.
     failed: Option<Error>,
 }
@@ -220,7 +220,7 @@ impl ClientSession {
         &mut self,
         id: u32,
         started: Result<Box<dyn Writer>>,
-        object: Option<PutTarget>,
+        object: Option<PutParameters>,
     ) -> Result<(), Errno> {
         if self.writing.is_some() {
             return Err(Errno::PROTO);
