@@ -54,8 +54,8 @@ def open(  # noqa: A001
     `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
     On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-    retries (default: no limit for the call as a whole), and `retries` is the number of times that a request
-    is repeated after a transient failure (default 4). The other lanes have neither.
+    retries (default: no limit for the call as a whole), and `retries` is the maximum number of times that a
+    request is retried after a transient failure (default 4). The other lanes have neither.
 
     Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
     lane does not support an option.
@@ -412,7 +412,7 @@ class Store:
         `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
         arguments are as for `put`; conditions are checked at the commit.
 
-        Raises `NotFoundError` (no bucket; perhaps only at `commit`).
+        Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
         """
 
     def upload(
@@ -530,7 +530,7 @@ class ObjectStream(io.RawIOBase):
         """Returns the number of bytes read so far."""
 
     def flush(self) -> None:
-        """Does nothing, because nothing is written."""
+        """Does nothing: the stream is read-only."""
 
     def close(self) -> None:
         """Releases the file or the connection. Closing again does nothing."""

@@ -35,8 +35,8 @@ use crate::writer::PyObjectWriter;
 /// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
 /// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-/// retries (default: no limit for the call as a whole), and `retries` is the number of times that a request
-/// is repeated after a transient failure (default 4). The other lanes have neither.
+/// retries (default: no limit for the call as a whole), and `retries` is the maximum number of times that a
+/// request is retried after a transient failure (default 4). The other lanes have neither.
 ///
 /// Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
 /// lane does not support an option.
@@ -593,7 +593,7 @@ impl PyStore {
     /// `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
     /// arguments are as for `put`; conditions are checked at the commit.
     ///
-    /// Raises `NotFoundError` (no bucket; perhaps only at `commit`).
+    /// Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn writer(

@@ -185,7 +185,7 @@ impl PyObjectStream {
         self.locked().position
     }
 
-    /// Does nothing, because nothing is written.
+    /// Does nothing: the stream is read-only.
     fn flush(&self) {}
 
     /// Releases the file or the connection. Closing again does nothing.
