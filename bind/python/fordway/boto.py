@@ -70,6 +70,9 @@ _usual_types: dict[str, dict[str, type | None]] = {}
 
 _counting = threading.Lock()
 
+_call = threading.local()
+"""The thread's current call: `unknown`, the parameters that it has and `OPERATIONS` does not know."""
+
 _botocore_call = BaseClient._make_api_call
 
 _store: Store | None = None
@@ -153,6 +156,7 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
                 _count(operation_name, "in process")
                 return answer
         _count(operation_name, "botocore")
+        _call.unknown = _unknown_parameters(operation_name, api_params)
         return own_call(self, operation_name, api_params)
 
     def __init__(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401, N807
@@ -183,6 +187,12 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
     if answer is not None:
         add_headers(client, operation, answer)
     return answer
+
+
+def _unknown_parameters(operation: str, parameters: dict[str, Any]) -> list[str]:
+    """Returns the parameters because of which botocore must send a call of a supported operation."""
+    known = OPERATIONS.get(operation)
+    return [] if known is None else sorted(parameters.keys() - known.known)
 
 
 def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool:  # noqa: ANN401
@@ -236,8 +246,10 @@ def _is_aws(client: Any) -> bool:  # noqa: ANN401
 def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
     """Refuses a call before botocore signs and sends it."""
     if _store is not None:
+        unknown = " and ".join(getattr(_call, "unknown", []))
         raise UnsupportedError(
-            f"fordway.boto cannot carry out this {model.name} in the process, and would have to send it to "
+            f"fordway.boto cannot carry out this {model.name} in the process"
+            f"{unknown and f', because of {unknown}'}, and would have to send it to "
             "AWS, because no server is set as the endpoint; run the program with `fordway run`, which has a "
             "gateway for such calls, or set AWS_ENDPOINT_URL to the service to use"
         )

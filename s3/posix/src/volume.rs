@@ -182,7 +182,7 @@ impl StoreRootDirectory {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
                 // Another process is removing empty directories while this one creates them, so start again.
                 Ok(_) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(from_errno(errno, "making the directory")),
+                Err(errno) => return Err(unmade(errno, dir)),
             }
             self.require_bucket(bucket)?;
         }
@@ -270,6 +270,15 @@ impl StoreRootDirectory {
 #[cold]
 pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
+}
+
+/// Returns the error for a directory that cannot be created.
+fn unmade(errno: Errno, dir: &str) -> Error {
+    if is_private(dir) && matches!(errno, Errno::ACCESS | Errno::PERM) {
+        let why = "whoever replaces or deletes objects, or uploads in parts, must be able to write to the bucket's directory";
+        return Error::new(ErrorKind::AccessDenied, format!("cannot make {dir}: {why}"));
+    }
+    from_errno(errno, &format!("making {dir}"))
 }
 
 /// Opens a directory that was just created, and marks it as created by Fordway. On a file system without attributes,

@@ -2,7 +2,7 @@
 
 use fordway_store::{CopyOptions, MultipartUploads, Objects};
 
-use crate::ground::{ALICE, BOB, Ground, bucket, is_root, key, put, read};
+use crate::ground::{ALICE, BOB, Ground, Lane, bucket, is_root, key, put, read};
 
 /// A directory whose name AWS does not allow for a bucket can be the source of a copy like any other.
 #[test]
@@ -38,4 +38,29 @@ fn copies_come_from_buckets_of_any_name() {
         .copy((&bucket("No_Such"), &key("k")), &target, &key("copied"), &CopyOptions::default())
         .expect_err("it does not exist");
     assert_eq!(error.kind(), fordway_store::ErrorKind::NoSuchBucket, "{error}");
+}
+
+/// A user who may write only to a subdirectory of a bucket can create objects. For anything else, Fordway needs its private
+/// directory; the error names that directory, which the user does not know.
+#[test]
+fn a_user_who_may_write_only_below_a_bucket_is_told_what_else_needs() {
+    if !is_root() {
+        return;
+    }
+    for lane in Lane::ALL {
+        let ground = Ground::new();
+        let lab = ground.bucket("lab", 0, 0o755);
+        ground.make_dirs(&ground.path("lab/alice"), ALICE);
+        ground.on(lane, ALICE, |store| {
+            put(store, &lab, "alice/x", b"first").unwrap();
+            let error = put(store, &lab, "alice/x", b"second").expect_err("there is no .fordway");
+            assert_eq!(error.kind(), fordway_store::ErrorKind::AccessDenied, "{lane:?}: {error}");
+            let told = error.to_string();
+            assert!(
+                told.contains("lab/.fordway") && told.contains("the bucket's directory"),
+                "{lane:?}: {told}"
+            );
+            assert_eq!(read(store, &lab, "alice/x").unwrap(), b"first");
+        });
+    }
 }
