@@ -42,10 +42,10 @@ enum GatewayProtocol {
 }
 
 /// A certificate for the loopback address and its key, in a directory that is removed when this value is dropped.
-struct LoopbackCertificate(TempDir);
+pub(super) struct LoopbackCertificate(TempDir);
 
 impl LoopbackCertificate {
-    fn make() -> Result<Self> {
+    pub(super) fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
             .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
@@ -59,6 +59,11 @@ impl LoopbackCertificate {
             std::fs::write(&path, text).map_err(|error| file_error("writing", path.display(), error))?;
         }
         Ok(certificate)
+    }
+
+    /// Returns the directory, in which the files are called `cert.pem` and `key.pem`.
+    pub(super) fn directory(&self) -> &Path {
+        self.0.path()
     }
 
     fn path(&self) -> PathBuf {

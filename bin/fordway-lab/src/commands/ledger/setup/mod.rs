@@ -2,6 +2,8 @@
 //! and write on this machine. This file contains the paths through the networks of set-ups, which show how much an
 //! overlay adds to a known path.
 
+#[cfg(feature = "http3")]
+mod http3;
 mod paths;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use super::components::{
 };
 use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
+#[cfg(feature = "http3")]
+use crate::commands::gateway::LoopbackCertificate;
 
 /// The number of content bytes in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
@@ -38,6 +42,9 @@ pub(super) struct LedgerSetup {
     /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
+    /// The certificate of the other sides of round trips, if they need one.
+    #[cfg(feature = "http3")]
+    certificate: Option<LoopbackCertificate>,
     networks: Vec<NetworkPair>,
 }
 
@@ -136,7 +143,17 @@ impl LedgerSetup {
             LedgerPathArg::NodePut => self.node_put(site),
             LedgerPathArg::HttpPut => self.http_put(site),
             LedgerPathArg::HttpsPut => self.https_put(site),
+            LedgerPathArg::Http3 => self.http3_path(ObjectOperation::Get, site),
+            LedgerPathArg::Http3Put => self.http3_path(ObjectOperation::Put, site),
         }
+    }
+
+    /// Leaves out a path over HTTP/3, which this program lacks.
+    #[cfg(not(feature = "http3"))]
+    fn http3_path(&mut self, operation: ObjectOperation, _: &LedgerObjectLocation<'_>) -> Result<()> {
+        let path = operation.path_over("http3");
+        self.left_out.push(format!("skipped the path {path}: fordway-lab was built without HTTP/3"));
+        Ok(())
     }
 
     /// Starts a gateway over HTTP/1.1 without TLS, with durability `none`, which costs nothing.
