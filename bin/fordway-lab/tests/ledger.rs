@@ -173,6 +173,51 @@ fn http3_is_a_ladder() {
     assert!(records.iter().any(|record| record["component"] == "packet protection"), "{records:?}");
 }
 
+/// A GET on a new connection is a GET on a kept one, and what the connection takes. The components check that sessions are
+/// resumed.
+#[test]
+fn new_connections_are_taken_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes", "--json"];
+    let paths = if cfg!(feature = "http3") { "http-new,https-new,http3-new" } else { "http-new,https-new" };
+    let ran = fordway(dir.path(), &[&words[..], &["--path", paths]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let parts = |path: &str| -> Vec<String> {
+        let entry = records.iter().find(|record| record["path"] == path);
+        let entry = entry.unwrap_or_else(|| panic!("{path}: {records:?}"));
+        let part = |part: &Value| match part["beyond"].as_str() {
+            Some(base) => format!("{} beyond {base}", part["component"].as_str().unwrap()),
+            None => part["component"].as_str().unwrap().to_owned(),
+        };
+        entry["parts"].as_array().unwrap().iter().map(part).collect()
+    };
+    let tcp = "tcp, new connection beyond tcp, kept connection";
+    assert_eq!(parts("http get, new connection"), ["http get", tcp]);
+    assert_eq!(
+        parts("https get, new connection"),
+        ["https get", tcp, "tls, new connection beyond tcp, new connection", "tls settings"]
+    );
+    assert_eq!(
+        parts("https get, resumed session"),
+        ["https get", tcp, "tls, resumed session beyond tcp, new connection"]
+    );
+    for name in ["http get", "https get"] {
+        assert_eq!(records.iter().filter(|record| record["path"] == name).count(), 1, "{name}");
+    }
+    if cfg!(feature = "http3") {
+        assert_eq!(
+            parts("http3 get, resumed session"),
+            ["http3 get", "quic, resumed session beyond quic, kept connection"]
+        );
+        assert_eq!(parts("http3 get, new connection")[2], "tls settings");
+    }
+    for component in ["tls handshake", "tls handshake, resumed"] {
+        assert!(records.iter().any(|record| record["component"] == component), "{component}");
+    }
+}
+
 /// The program has no HTTP/3, so these paths are left out by name, and the others are measured.
 #[cfg(not(feature = "http3"))]
 #[test]

@@ -255,6 +255,12 @@ pub(crate) enum LedgerPathArg {
     Http2,
     /// S3 over HTTP/3
     Http3,
+    /// S3 over HTTP/1.1, each GET on a new connection
+    HttpNew,
+    /// S3 over HTTPS, each GET on a new connection, with and without a resumed TLS session
+    HttpsNew,
+    /// S3 over HTTP/3, each GET on a new connection, with and without a resumed TLS session
+    Http3New,
     /// PUT with S3 semantics in this process
     EmbeddedPut,
     /// PUT over the node protocol

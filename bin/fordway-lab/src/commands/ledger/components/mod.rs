@@ -1,7 +1,9 @@
 //! The components of the ledger. Each component does the work of one layer, with the layer's own code if that can be
 //! called separately. This file contains the components that work in memory: a clock reading, a copy and digests.
 
+pub(super) mod connections;
 pub(super) mod framing;
+pub(super) mod handshake;
 #[cfg(feature = "http3")]
 pub(super) mod protection;
 #[cfg(feature = "http3")]

@@ -1,6 +1,6 @@
-//! Round trips of the layers of HTTP/3, each with the work of the one before and more: datagrams over UDP alone, streams of
-//! QUIC, and requests of HTTP/3. The other side is a process that does nothing but respond. Our client's connections are
-//! opened by the client's own code.
+//! Round trips of the layers of HTTP/3, each with the work of the one before and more: datagrams over UDP alone, streams
+//! of QUIC, and requests of HTTP/3; and new QUIC connections. The other side is a process that does nothing but respond.
+//! Connections are opened by our client's own code.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,16 +13,18 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
 use fordway_command::file_error;
+use fordway_http::Origin;
 use fordway_http::parts::{TlsConnector, open_quic};
-use fordway_http::{Origin, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::LedgerComponent;
 use h3::client::SendRequest;
 use h3_quinn::OpenStreams;
 use http::{HeaderName, HeaderValue, Request};
+use quinn::VarInt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_local};
 
+use super::connections::{short_order, tls_settings};
 use super::framing::PIECE_BYTES;
 use super::request::{HttpMessageHeads, S3RequestTemplate, fields};
 use super::round_trip::{MessageSizes, PeerServer, RoundTripState};
@@ -197,7 +199,7 @@ impl QuicClient {
     /// Starts the process.
     fn new(kind: &str, certificate: &Path) -> Result<Self> {
         let server = PeerServer::start(kind, certificate)?;
-        let tls = TlsConnector::new(TlsRoots::File(certificate.join("cert.pem")), b"h3");
+        let tls = tls_settings(certificate, b"h3")?;
         Ok(QuicClient { runtime: runtime()?, local: LocalSet::new(), tls, server, used: Instant::now() })
     }
 
@@ -271,6 +273,87 @@ impl LedgerComponent for QuicRoundTripComponent {
 
     fn check(&self) -> Result<()> {
         self.trip.check()
+    }
+
+    fn server_pid(&self) -> Option<u32> {
+        Some(self.client.server.pid())
+    }
+}
+
+/// How an operation gets its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commands::ledger) enum QuicSetup {
+    /// The connection is kept.
+    Kept,
+    /// A new connection with a full handshake (RFC 9001 section 4).
+    Full,
+    /// A new connection that resumes an earlier TLS session (RFC 9001 section 4.5), without early data.
+    Resumed,
+}
+
+/// An exchange of the smallest messages over QUIC.
+pub(in crate::commands::ledger) struct QuicConnectionComponent {
+    setup: QuicSetup,
+    certificate: PathBuf,
+    connection: Option<quinn::Connection>,
+    client: QuicClient,
+}
+
+impl QuicConnectionComponent {
+    pub(in crate::commands::ledger) fn new(setup: QuicSetup, certificate: &Path) -> Result<Self> {
+        let client = QuicClient::new("quic", certificate)?;
+        Ok(QuicConnectionComponent { setup, certificate: certificate.to_owned(), connection: None, client })
+    }
+
+    /// Closes the connection, and waits until the other side has been told.
+    fn close(&mut self) -> Result<()> {
+        let Some(connection) = self.connection.take() else { return Ok(()) };
+        connection.close(VarInt::from_u32(0), b"");
+        self.client.drive(async {
+            connection.closed().await;
+            tokio::task::yield_now().await;
+            Ok(())
+        })
+    }
+}
+
+impl LedgerComponent for QuicConnectionComponent {
+    fn moves_content(&self) -> bool {
+        false
+    }
+
+    fn prepare(&mut self, _: u64) -> Result<()> {
+        if self.setup == QuicSetup::Kept && self.client.is_stale() {
+            self.close()?;
+        }
+        // Opens the session that is resumed, or the connection that is kept.
+        if self.connection.is_none() { self.run() } else { Ok(()) }
+    }
+
+    fn before(&mut self) -> Result<()> {
+        if self.setup != QuicSetup::Kept {
+            self.close()?;
+        }
+        if self.setup == QuicSetup::Full {
+            // Sessions can be resumed only with the settings that they were opened with.
+            self.client.tls = tls_settings(&self.certificate, b"h3")?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let connection = match self.connection.take() {
+            Some(kept) => kept,
+            None => self.client.connect()?,
+        };
+        let request = short_order().to_bytes();
+        let exchanged = async { exchange(&connection, &request).await.map_err(failed) };
+        let received = self.client.drive(exchanged)?;
+        self.connection = Some(connection);
+        match received == short_order().head_bytes {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::IncompleteBody, "the response is of another length")),
+        }
     }
 
     fn server_pid(&self) -> Option<u32> {

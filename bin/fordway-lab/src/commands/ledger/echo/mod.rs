@@ -1,15 +1,16 @@
 //! The other side of round trips: a process that does nothing but respond with as many bytes as a request specifies, on
 //! the same kind of socket and with the same system calls as a gateway.
 
+mod connections;
 #[cfg(feature = "http3")]
 pub(super) mod datagrams;
 #[cfg(feature = "http3")]
 pub(super) mod quic;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -97,9 +98,9 @@ impl EchoRequest {
 }
 
 /// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
-/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open a port of their own
-/// say over that connection which. `file` is the file that is sent, or the directory with the certificate of QUIC. Errors:
-/// those caused by the address, the file or the socket.
+/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open a port of their
+/// own tell their address over that connection. `file` is the file that is sent, or the directory with the certificate of
+/// TLS and QUIC. Errors: those caused by the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
@@ -113,6 +114,8 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
     match kind {
         "tcp" => serve_tcp(&socket, file),
         "loop" => serve_by_event_loop(socket),
+        "connect" => connections::serve(socket),
+        "connect-tls" => connections::serve_tls(socket, file),
         #[cfg(feature = "http3")]
         "udp" => quic::serve_datagrams(socket),
         #[cfg(feature = "http3")]
@@ -124,9 +127,7 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
 }
 
 /// Tells the measuring process at which address this process serves.
-#[cfg(feature = "http3")]
-fn announce(control: &TcpStream, address: std::net::SocketAddr) -> io::Result<()> {
-    use std::io::Write as _;
+fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
     writeln!(&mut &*control, "{address}")
 }
 

@@ -1,5 +1,5 @@
 //! The other side of QUIC and HTTP/3: like the gateway, it reads the UDP socket in one thread, and drives the connection
-//! and responds in another. It uses the gateway's QUIC configuration, from the certificate that the measuring process made.
+//! and responds in another. It uses the gateway's QUIC configuration, with a certificate from the measuring process.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
@@ -14,11 +14,10 @@ use fordway_serve::{TlsCertificate, prepare_quic_socket, quic_server_config};
 use fordway_store::Result;
 use http::{HeaderName, HeaderValue, Request, Response};
 use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime};
-use tokio::io::AsyncReadExt as _;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{LocalSet, spawn_local};
 
+use super::connections::{runtime, until_closed};
 use super::datagrams::DatagramLine;
 use super::{EchoRequest, PIECE_BYTES, announce};
 use crate::commands::ledger::components::request::fields;
@@ -80,20 +79,6 @@ fn bind(control: &TcpStream) -> io::Result<UdpSocket> {
     prepare_quic_socket(&socket)?;
     announce(control, socket.local_addr()?)?;
     Ok(socket)
-}
-
-fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
-}
-
-/// Runs `serve` until the measuring process closes the connection.
-async fn until_closed(control: TcpStream, serve: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-    control.set_nonblocking(true)?;
-    let mut control = tokio::net::TcpStream::from_std(control)?;
-    tokio::select! {
-        served = serve => served,
-        _ = control.read_u8() => Ok(()),
-    }
 }
 
 async fn accept(endpoint: Endpoint, accepted: UnboundedSender<Incoming>) -> io::Result<()> {
@@ -171,8 +156,8 @@ fn response_of(head: &[u8]) -> Option<Response<()>> {
 }
 
 /// Returns the lengths of the HEADERS frames (RFC 9114 section 7.2.2) of a request and of the response with the head
-/// `answered`, as the library writes them: a request is sent to a server that only counts its bytes, and these bytes are then
-/// sent to a server of HTTP/3, whose response is counted. Call it in a [`LocalSet`]. Errors: from the system.
+/// `answered`, as the library writes them: the request is sent to a server that only counts its bytes, and these bytes are
+/// then sent to a server of HTTP/3, whose response is counted. Call it in a [`LocalSet`]. Errors: from the system.
 pub(in crate::commands::ledger) async fn frame_lengths(
     certificate: &Path,
     asked: Request<()>,

@@ -1,7 +1,7 @@
 //! The paths over HTTP/3, which are a ladder: datagrams over UDP, the streams of QUIC over them, and the requests of
 //! HTTP/3 over those. Each rung is measured by a round trip of its own, and counts what it takes beyond the rung below.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use fordway_posix::Durability;
 use fordway_store::{ETagPolicy, ErrorKind, Result};
@@ -9,7 +9,7 @@ use fordway_workload::ledger::PathDecomposition;
 
 use super::paths::{GET_PIECES, PUT_CONTENT};
 use super::{LedgerObjectLocation, LedgerSetup};
-use crate::commands::gateway::{GatewayProcess, LoopbackCertificate};
+use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::protection::PacketProtectionComponent;
 use crate::commands::ledger::components::quic::{
@@ -21,6 +21,11 @@ use crate::commands::ledger::components::socket_pair::SocketPairComponent;
 use crate::commands::ledger::echo::ReplySendMethod;
 
 impl LedgerSetup {
+    /// Starts a gateway that serves HTTP/3.
+    pub(super) fn http3_gateway(root: &Path) -> Result<GatewayProcess> {
+        GatewayProcess::start_http3(root, ETagPolicy::Fast, Durability::None)
+    }
+
     /// Adds a path over HTTP/3. If the gateway does not support HTTP/3, the path is left out.
     pub(super) fn http3_path(
         &mut self,
@@ -28,7 +33,7 @@ impl LedgerSetup {
         site: &LedgerObjectLocation<'_>,
     ) -> Result<()> {
         let path = operation.path_over("http3");
-        let gateway = match GatewayProcess::start_http3(site.root, ETagPolicy::Fast, Durability::None) {
+        let gateway = match LedgerSetup::http3_gateway(site.root) {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 self.left_out.push(format!("skipped the path {path}: {error} with --http3"));
                 return Ok(());
@@ -80,17 +85,6 @@ impl LedgerSetup {
         self.add(&named("socket pair round trip", operation), description, || {
             Ok(Box::new(SocketPairComponent::new(pair_messages(request.clone()))))
         })
-    }
-
-    /// Returns the directory with the certificate of the other sides.
-    fn certificate(&mut self) -> Result<PathBuf> {
-        let certificate = match self.certificate.take() {
-            Some(made) => made,
-            None => LoopbackCertificate::make()?,
-        };
-        let directory = certificate.directory().to_owned();
-        self.certificate = Some(certificate);
-        Ok(directory)
     }
 }
 
