@@ -57,10 +57,14 @@ fn every_path_is_taken_apart() {
         "http get",
         "https get",
         "http2 get",
+        #[cfg(feature = "http3")]
+        "http3 get",
         "embedded put",
         "node put",
         "http put",
         "https put",
+        #[cfg(feature = "http3")]
+        "http3 put",
     ] {
         let entries: Vec<&Value> =
             account["entries"].as_array().unwrap().iter().filter(|entry| entry["path"] == path).collect();
@@ -139,6 +143,97 @@ fn http2_is_taken_apart_without_the_pipe() {
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
+/// Each layer of HTTP/3 counts what it takes beyond the layer below. The sizes are on both sides of a packet's, and large
+/// enough that acknowledgements are needed.
+#[cfg(feature = "http3")]
+#[test]
+fn http3_is_a_ladder() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--only-sizes", "--json"];
+    let sizes = ["--size", "1,1400,1MiB", "--path", "http3,http3-put"];
+    let ran = fordway(dir.path(), &[&words[..], &sizes].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (path, suffix) in [("http3 get", ""), ("http3 put", ", put")] {
+        let entries: Vec<&Value> = records.iter().filter(|record| record["path"] == path).collect();
+        assert_eq!(entries.len(), 3, "{path}");
+        for entry in entries {
+            let parts = entry["parts"].as_array().unwrap();
+            let beyond = |name: &str| {
+                let part = parts.iter().find(|part| part["component"] == format!("{name}{suffix}"));
+                part.unwrap_or_else(|| panic!("{name}: {entry}"))["beyond"].clone()
+            };
+            assert_eq!(beyond("udp round trip"), Value::Null);
+            assert_eq!(beyond("quic round trip"), format!("udp round trip{suffix}"));
+            assert_eq!(beyond("http3 round trip"), format!("quic round trip{suffix}"));
+            assert_eq!(beyond("socket pair round trip"), Value::Null);
+        }
+    }
+    assert!(records.iter().any(|record| record["component"] == "packet protection"), "{records:?}");
+}
+
+/// A GET on a new connection is a GET on a kept one, and what the connection takes. The components check that sessions are
+/// resumed.
+#[test]
+fn new_connections_are_taken_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes", "--json"];
+    let paths = if cfg!(feature = "http3") { "http-new,https-new,http3-new" } else { "http-new,https-new" };
+    let ran = fordway(dir.path(), &[&words[..], &["--path", paths]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let records: Vec<Value> =
+        text(&ran.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let parts = |path: &str| -> Vec<String> {
+        let entry = records.iter().find(|record| record["path"] == path);
+        let entry = entry.unwrap_or_else(|| panic!("{path}: {records:?}"));
+        let part = |part: &Value| match part["beyond"].as_str() {
+            Some(base) => format!("{} beyond {base}", part["component"].as_str().unwrap()),
+            None => part["component"].as_str().unwrap().to_owned(),
+        };
+        entry["parts"].as_array().unwrap().iter().map(part).collect()
+    };
+    let tcp = "tcp, new connection beyond tcp, kept connection";
+    assert_eq!(parts("http get, new connection"), ["http get", tcp]);
+    assert_eq!(
+        parts("https get, new connection"),
+        ["https get", tcp, "tls, new connection beyond tcp, new connection", "tls settings"]
+    );
+    assert_eq!(
+        parts("https get, resumed session"),
+        ["https get", tcp, "tls, resumed session beyond tcp, new connection"]
+    );
+    for name in ["http get", "https get"] {
+        assert_eq!(records.iter().filter(|record| record["path"] == name).count(), 1, "{name}");
+    }
+    if cfg!(feature = "http3") {
+        assert_eq!(
+            parts("http3 get, resumed session"),
+            ["http3 get", "quic, resumed session beyond quic, kept connection"]
+        );
+        assert_eq!(parts("http3 get, new connection")[2], "tls settings");
+    }
+    for component in ["tls handshake", "tls handshake, resumed"] {
+        assert!(records.iter().any(|record| record["component"] == component), "{component}");
+    }
+}
+
+/// The program has no HTTP/3, so these paths are left out by name, and the others are measured.
+#[cfg(not(feature = "http3"))]
+#[test]
+fn a_program_without_http3_leaves_it_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
+    let ran = fordway(dir.path(), &[&words[..], &["--path", "posix,http3,http3-put"]].concat());
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
+    for path in ["http3 get", "http3 put"] {
+        let start = format!("skipped the path {path}: ");
+        assert!(run.warnings.iter().any(|warning| warning.starts_with(&start)), "{:?}", run.warnings);
+    }
+    assert!(text(&ran.stdout).contains("posix get, 4.00 KiB"), "{}", text(&ran.stdout));
+}
+
 /// Content over 128 KiB is sent in a file that the gateway provides, and no part of the file is left behind.
 #[test]
 fn puts_are_the_sum_of_theirs() {
@@ -202,6 +297,7 @@ fn what_cannot_be_measured_is_said() {
     for (words, said) in [
         (&["ledger", "--size", "0"][..], "--size 0: use 1 B to 64.0 MiB"),
         (&["ledger", "--root", "missing"], "missing"),
+        (&["ledger", "--path", "http4"], "similar value"),
         (&["ledger", "--root", ".", "--setup", "moon"], "there is no set-up \"moon\""),
         (&["ledger", "--root", ".", "--setup", "container"], "cannot hold other programs"),
         (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "give each only once"),

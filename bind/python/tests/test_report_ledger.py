@@ -61,6 +61,14 @@ def test_what_is_taken_off_goes_back() -> None:
     assert [begin for _, begin, _, _ in bars][2:4] == [2_500, 2_200]
 
 
+def test_what_is_counted_apart_is_named() -> None:
+    more = {"component": "quic", "beyond": "udp", "times": 1.0, "ns": interval(300.0)}
+    whole = entry(1)
+    bars = figures_ledger.steps(whole | {"parts": [*whole["parts"], more]})
+    assert [bar[0] for bar in bars][2:4] == ["quic\nbeyond udp", "residual"]
+    assert [begin for _, begin, _, _ in bars][2:4] == [2_500, 2_800]
+
+
 def test_a_run_that_calls_components_rungs_is_drawn_alike() -> None:
     now = entry(1)
     older = now | {"parts": [{"rung": part.pop("component")} | part for part in entry(1)["parts"]]}

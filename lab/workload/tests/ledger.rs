@@ -145,6 +145,31 @@ fn what_a_component_has_too_much_is_taken_off() {
     }
 }
 
+/// Of two components, one does the work of the other and more. The path counts both, but the common work once.
+#[test]
+fn a_ladder_counts_common_work_once() {
+    let clock = Rc::new(Cell::new(0));
+    let mut components =
+        [fake("path", &clock, 3_100, 4), fake("quic", &clock, 3_100, 4), fake("udp", &clock, 100, 4)];
+    let records = run(&mut components, &clock).unwrap();
+    let names: Vec<String> = components.iter().map(|component| component.lane.name.clone()).collect();
+    let path = PathDecomposition::new("path").with("udp").with_beyond("quic", "udp");
+    let account = LedgerCostReport::of(&names, &SIZES, &[path], &records, 1).unwrap();
+    for size in SIZES {
+        let entry = account.entry("path", size).unwrap();
+        assert!(entry.residual_ns.value.abs() <= 10.0, "{size}: {entry:?}");
+        assert!((entry.fitted_sum_ns.unwrap() / entry.sum_ns.value - 1.0).abs() < 0.01, "{size}: {entry:?}");
+        let beyond = &entry.parts[1];
+        assert_eq!(beyond.beyond.as_deref(), Some("udp"));
+        assert!((beyond.ns.value - 3_000.0).abs() <= 10.0, "{size}: {beyond:?}");
+        assert!(beyond.ns.low <= beyond.ns.value && beyond.ns.value <= beyond.ns.high, "{beyond:?}");
+        assert!(entry_table(entry).contains("quic beyond udp"), "{}", entry_table(entry));
+    }
+    let gone = PathDecomposition::new("path").with_beyond("quic", "none");
+    let error = LedgerCostReport::of(&names, &SIZES, &[gone], &records, 1).expect_err("no such component");
+    assert!(error.to_string().contains("the component none"), "{error}");
+}
+
 #[test]
 fn a_hidden_cost_is_the_residual() {
     let account = account(1_500);
@@ -215,6 +240,41 @@ fn what_goes_wrong_ends_it_and_is_named() {
     let error =
         LedgerCostReport::of(&["a".into()], &SIZES, &[path], &records, 1).expect_err("no such component");
     assert!(error.to_string().contains("the component none"), "{error}");
+}
+
+/// Ctrl-C in a terminal also reaches the gateways, so a component may fail before the ledger notices the request.
+#[test]
+fn a_failure_after_a_request_to_stop_keeps_the_complete_rounds() {
+    struct Gateway {
+        round: Rc<Cell<u16>>,
+        stopped: Rc<AtomicBool>,
+        is_asked: bool,
+    }
+    impl LedgerComponent for Gateway {
+        fn prepare(&mut self, _: u64) -> Result<()> {
+            Ok(())
+        }
+        fn run(&mut self) -> Result<()> {
+            if self.round.get() < 7 {
+                return Ok(());
+            }
+            self.stopped.store(self.is_asked, Ordering::Relaxed);
+            Err(Error::new(ErrorKind::Unavailable, "the gateway is gone"))
+        }
+    }
+    let clock = Rc::new(Cell::new(0));
+    let measured = |is_asked: bool| {
+        let (round, stopped) = (Rc::new(Cell::new(0)), Rc::new(AtomicBool::new(false)));
+        let component = Box::new(Gateway { round: round.clone(), stopped: stopped.clone(), is_asked });
+        let lane = MeasuredLane { name: "gateway".into(), description: String::new() };
+        let long = LedgerPlan { duration: Duration::from_secs(1_000), ..plan() };
+        let mut progress = |at: LedgerProgress| round.set(at.round);
+        let mut components = [NamedComponent { lane, component }];
+        measure(&long, &mut components, &|| clock.get(), &stopped, &mut progress)
+    };
+    assert_eq!(measured(false).expect_err("nobody asked to stop").kind(), ErrorKind::Unavailable);
+    let records = measured(true).unwrap();
+    assert_eq!(records.blocks.iter().map(|block| block.round).max(), Some(5));
 }
 
 /// An account that was written when components were called rungs must be readable, and must be written again with the

@@ -339,6 +339,17 @@ impl QuicListener {
     }
 }
 
+/// Returns the configuration with which a gateway accepts clients, for servers that measure QUIC without a gateway.
+/// Errors: `InvalidArgument`.
+pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
+    config(&tls.current(), idle_timeout)
+}
+
+/// Prepares a UDP socket as a gateway does. Errors: from the system.
+pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
+    QuicListener::prepare(socket)
+}
+
 fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
     let failed =
         |why: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, why).caused_by(error);

@@ -59,6 +59,8 @@ mod watch;
 mod workers;
 
 pub use crate::answer::S3Responder;
+#[cfg(feature = "http3")]
+pub use crate::http3::{prepare_quic_socket, quic_server_config};
 pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;

@@ -223,7 +223,7 @@ pub(crate) struct LedgerArgs {
     /// Run as the other side of the round trips, for the process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the other side sends.
+    /// The file that the other side sends, or the directory with its certificate.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }
@@ -254,6 +254,14 @@ pub(crate) enum LedgerPathArg {
     Https,
     /// S3 over HTTP/2 without TLS
     Http2,
+    /// S3 over HTTP/3
+    Http3,
+    /// S3 over HTTP/1.1, each GET on a new connection
+    HttpNew,
+    /// S3 over HTTPS, each GET on a new connection, with and without a resumed TLS session
+    HttpsNew,
+    /// S3 over HTTP/3, each GET on a new connection, with and without a resumed TLS session
+    Http3New,
     /// PUT with S3 semantics in this process
     EmbeddedPut,
     /// PUT over the node protocol
@@ -262,6 +270,8 @@ pub(crate) enum LedgerPathArg {
     HttpPut,
     /// PUT with S3 over HTTPS
     HttpsPut,
+    /// PUT with S3 over HTTP/3
+    Http3Put,
 }
 
 /// Options of `speedup`.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
@@ -42,10 +43,10 @@ enum GatewayProtocol {
 }
 
 /// A certificate for the loopback address and its key, in a directory that is removed when this value is dropped.
-struct LoopbackCertificate(TempDir);
+pub(super) struct LoopbackCertificate(TempDir);
 
 impl LoopbackCertificate {
-    fn make() -> Result<Self> {
+    pub(super) fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
             .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
         let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
@@ -59,6 +60,11 @@ impl LoopbackCertificate {
             std::fs::write(&path, text).map_err(|error| file_error("writing", path.display(), error))?;
         }
         Ok(certificate)
+    }
+
+    /// Returns the directory, in which the files are called `cert.pem` and `key.pem`.
+    pub(super) fn directory(&self) -> &Path {
+        self.0.path()
     }
 
     fn path(&self) -> PathBuf {
@@ -151,25 +157,41 @@ impl GatewayProcess {
 
     /// Returns a client whose keys the gateway accepts.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(match &self.speaks {
-            GatewayProtocol::Http {
-                endpoint,
-                identity: AccessKeyPair { access_key, secret_key },
-                certificate,
-                version,
-            } => {
-                let keys = S3Credentials::keys(access_key, secret_key, "this run");
-                let mut config = S3Config::new(endpoint, "us-east-1", keys);
-                config.http = *version;
-                if let Some(certificate) = certificate {
-                    config.tls_roots = TlsRoots::File(certificate.path());
-                }
-                Arc::new(S3Store::new(config)?)
-            }
-            GatewayProtocol::Node { socket, .. } => {
-                Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone())))
-            }
-        })
+        self.new_clients()()
+    }
+
+    /// Returns a function that makes such a client.
+    pub(super) fn new_clients(&self) -> impl Fn() -> Result<Arc<dyn Store>> + 'static {
+        let (config, socket) = match &self.speaks {
+            GatewayProtocol::Http { .. } => (self.client_config(), None),
+            GatewayProtocol::Node { socket, .. } => (None, Some(socket.clone())),
+        };
+        move || match (&config, &socket) {
+            (Some(config), _) => Ok(Arc::new(S3Store::new(config.clone())?)),
+            (None, Some(socket)) => Ok(Arc::new(NodeStore::new(NodeAddress::Unix(socket.clone())))),
+            (None, None) => Err(ErrorKind::Internal.into()),
+        }
+    }
+
+    /// Returns a client that opens a connection for each request. Errors: `Internal` if the gateway does not serve HTTP.
+    pub(super) fn client_without_pool(&self) -> Result<Arc<dyn Store>> {
+        let mut config = self.client_config().ok_or(ErrorKind::Internal)?;
+        config.timeouts.idle = Duration::ZERO;
+        Ok(Arc::new(S3Store::new(config)?))
+    }
+
+    fn client_config(&self) -> Option<S3Config> {
+        let GatewayProtocol::Http { endpoint, identity, certificate, version } = &self.speaks else {
+            return None;
+        };
+        let AccessKeyPair { access_key, secret_key } = identity;
+        let keys = S3Credentials::keys(access_key, secret_key, "this run");
+        let mut config = S3Config::new(endpoint, "us-east-1", keys);
+        config.http = *version;
+        if let Some(certificate) = certificate {
+            config.tls_roots = TlsRoots::File(certificate.path());
+        }
+        Some(config)
     }
 
     /// Returns the address with its port, and the keys, if the gateway serves HTTP.

@@ -49,6 +49,8 @@ def steps(entry: dict[str, Any]) -> list[tuple[str, float, dict[str, Any], str]]
         # Older runs call components rungs.
         component = part["component"] if "component" in part else part["rung"]
         name = component if part["times"] == 1 else f"{part['times']:g} × {component}"
+        if "beyond" in part:
+            name = f"{component}\nbeyond {part['beyond']}"
         bars.append((name, begin_ns, part["ns"], PART))
         begin_ns += part["ns"]["value"]
     bars.append(("residual", begin_ns, entry["residual_ns"], MISSING))

@@ -86,10 +86,25 @@ pub struct ComponentCost {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
+    /// The component whose time is subtracted, because it is counted apart; `None` if no time is subtracted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<String>,
     /// The number of times that the component occurs in the path.
     pub times: f64,
-    /// The component's total time over all occurrences, in nanoseconds.
+    /// The component's total time over all occurrences, in nanoseconds. With `beyond`, the difference in each round.
     pub ns: ConfidenceInterval,
+}
+
+impl ComponentCost {
+    /// Returns the name of the component's row in a table.
+    fn label(&self) -> String {
+        let ComponentCost { component, beyond, times, .. } = self;
+        match beyond {
+            Some(base) => format!("{component} beyond {base}"),
+            None if *times == 1.0 => component.clone(),
+            None => format!("{times} x {component}"),
+        }
+    }
 }
 
 impl LedgerCostReport {
@@ -215,13 +230,22 @@ impl<'b> BlockMedians<'b> {
         let mut sums = vec![0.0; whole.len()];
         let (mut parts, mut fitted_sum_ns) = (Vec::new(), Some(0.0));
         for part in path.parts_at(size_bytes) {
-            let component = self.index(&part.component)?;
-            let ns: Vec<f64> = self.medians_ns[component][size].iter().map(|ns| ns * part.times).collect();
+            // A component's own time, and with `beyond` the time that is counted apart.
+            let mut terms = vec![(self.index(&part.component)?, part.times)];
+            if let Some(base) = &part.beyond {
+                terms.push((self.index(base)?, -part.times));
+            }
+            let mut ns = vec![0.0; whole.len()];
+            for (component, times) in terms {
+                let of_component = &self.medians_ns[component][size];
+                ns.iter_mut().zip(of_component).for_each(|(ns, of_component)| *ns += of_component * times);
+                let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * times);
+                fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
+            }
             sums.iter_mut().zip(&ns).for_each(|(sum, ns)| *sum += ns);
-            let line = components[component].fit.as_ref().map(|fit| fit.predict_ns(size_bytes) * part.times);
-            fitted_sum_ns = fitted_sum_ns.zip(line).map(|(sum, line)| sum + line);
             parts.push(ComponentCost {
                 component: part.component.clone(),
+                beyond: part.beyond.clone(),
                 times: part.times,
                 ns: self.interval(&ns)?,
             });
@@ -437,10 +461,7 @@ pub fn entry_table(entry: &LedgerPathBreakdown) -> String {
         rows.push(vec![name.to_owned(), time(ns, 1.0), share]);
     };
     for part in &entry.parts {
-        match part.times == 1.0 {
-            true => row(&part.component, &part.ns),
-            false => row(&format!("{} x {}", part.times, part.component), &part.ns),
-        }
+        row(&part.label(), &part.ns);
     }
     row("sum of components", &entry.sum_ns);
     row("measured", &entry.measured_ns);

@@ -68,6 +68,10 @@ pub struct LedgerPathComponent {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
+    /// The component whose work `component` includes and which is counted apart, so that only the difference counts
+    /// here; `None` if all of the component's time counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<String>,
     /// The number of times that the component occurs in the path; negative if the component is subtracted.
     pub times: f64,
     /// The smallest size, in bytes, at which the component is part of the path.
@@ -87,11 +91,22 @@ impl PathDecomposition {
         self.part(component, 0, None)
     }
 
+    /// Adds the time that `component` takes beyond the time of `base`, at all sizes. This is for components of which
+    /// each does the work of the one before and more, like a ladder.
+    pub fn with_beyond(self, component: &str, base: &str) -> Self {
+        let mut path = self.part(component, 0, None);
+        if let Some(part) = path.parts.last_mut() {
+            part.beyond = Some(base.to_owned());
+        }
+        path
+    }
+
     /// Subtracts `component` once. This is needed if other components include the work of `component`, but the path
     /// does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(LedgerPathComponent {
             component: component.to_owned(),
+            beyond: None,
             times: -1.0,
             from_bytes: 0,
             to_bytes: None,
@@ -113,6 +128,7 @@ impl PathDecomposition {
     pub fn part(mut self, component: &str, from_bytes: u64, to_bytes: Option<u64>) -> Self {
         self.parts.push(LedgerPathComponent {
             component: component.to_owned(),
+            beyond: None,
             times: 1.0,
             from_bytes,
             to_bytes,
@@ -186,6 +202,7 @@ pub fn measure(
     let mut random = SeededRandom::new(plan.seed);
     let mut round = 0;
     let mut began_ns = now_ns();
+    let is_stopped = |error: &Error| error.kind() == ErrorKind::Interrupted || stop.load(Ordering::Relaxed);
     while round <= ROUNDS_MIN || (now_ns() - began_ns) < plan.duration.as_nanos() as u64 && round < u16::MAX {
         progress(LedgerProgress { round, elapsed_ns: now_ns() - began_ns });
         let mut sizes: Vec<usize> = (0..plan.sizes.len()).collect();
@@ -193,7 +210,8 @@ pub fn measure(
         let done =
             sizes.into_iter().try_for_each(|size| work.all_at(plan, size, components, round, &mut random));
         match done {
-            Err(error) if error.kind() == ErrorKind::Interrupted && round > ROUNDS_MIN => {
+            // Ctrl-C also reaches the gateways, so a component may fail before this loop notices the request.
+            Err(error) if is_stopped(&error) && round > ROUNDS_MIN => {
                 work.records.keep_rounds(round - 1);
                 break;
             }

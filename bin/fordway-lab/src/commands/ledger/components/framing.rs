@@ -26,11 +26,10 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
+use super::handshake::{TlsEnds, TlsSession};
 use super::request::{S3RequestTemplate, fields};
 use super::{NonrepeatingContent, ObjectOperation, failed, same};
 
@@ -329,8 +328,7 @@ const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Both ends of a TLS session after the handshake.
 pub(in crate::commands::ledger) struct TlsRecordComponent {
-    client: ClientConnection,
-    server: ServerConnection,
+    session: TlsSession,
     contents: NonrepeatingContent,
     sealed: Vec<u8>,
     opened: Vec<u8>,
@@ -338,62 +336,11 @@ pub(in crate::commands::ledger) struct TlsRecordComponent {
 
 impl TlsRecordComponent {
     pub(in crate::commands::ledger) fn new(contents: &NonrepeatingContent) -> Result<Self> {
-        let (client, server) = ends()?;
+        let mut session = TlsEnds::make()?.session()?;
+        session.server.set_buffer_limit(None);
         let contents = contents.clone();
-        let mut tls = TlsRecordComponent { client, server, contents, sealed: Vec::new(), opened: Vec::new() };
-        while tls.client.is_handshaking() || tls.server.is_handshaking() {
-            tls.shake_hands()?;
-        }
-        // After the handshake, only session tickets remain to be exchanged.
-        tls.shake_hands()?;
-        tls.server.set_buffer_limit(None);
-        Ok(tls)
+        Ok(TlsRecordComponent { session, contents, sealed: Vec::new(), opened: Vec::new() })
     }
-
-    fn shake_hands(&mut self) -> Result<()> {
-        let mut flight = Vec::new();
-        while self.client.wants_write() {
-            self.client.write_tls(&mut flight).map_err(failed)?;
-        }
-        let mut rest = flight.as_slice();
-        while !rest.is_empty() {
-            self.server.read_tls(&mut rest).map_err(failed)?;
-            self.server.process_new_packets().map_err(failed)?;
-        }
-        flight.clear();
-        while self.server.wants_write() {
-            self.server.write_tls(&mut flight).map_err(failed)?;
-        }
-        let mut rest = flight.as_slice();
-        while !rest.is_empty() {
-            self.client.read_tls(&mut rest).map_err(failed)?;
-            self.client.process_new_packets().map_err(failed)?;
-        }
-        Ok(())
-    }
-}
-
-fn ends() -> Result<(ClientConnection, ServerConnection)> {
-    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).map_err(failed)?;
-    let certificate = made.cert.der().clone();
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.clone()).map_err(failed)?;
-    let client = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(failed)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(failed)?
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .map_err(failed)?;
-    let name = ServerName::try_from("127.0.0.1").map_err(failed)?;
-    let client = ClientConnection::new(Arc::new(client), name).map_err(failed)?;
-    Ok((client, ServerConnection::new(Arc::new(server)).map_err(failed)?))
 }
 
 impl LedgerComponent for TlsRecordComponent {
@@ -403,18 +350,19 @@ impl LedgerComponent for TlsRecordComponent {
     }
 
     fn run(&mut self) -> Result<()> {
+        let TlsSession { client, server } = &mut self.session;
         let mut done = 0;
         for piece in self.contents.of(self.opened.len() as u64).chunks(TLS_PIECE_BYTES) {
             self.sealed.clear();
-            self.server.writer().write_all(piece).map_err(failed)?;
-            while self.server.wants_write() {
-                self.server.write_tls(&mut self.sealed).map_err(failed)?;
+            server.writer().write_all(piece).map_err(failed)?;
+            while server.wants_write() {
+                server.write_tls(&mut self.sealed).map_err(failed)?;
             }
             let mut rest = self.sealed.as_slice();
             while !rest.is_empty() {
-                self.client.read_tls(&mut rest).map_err(failed)?;
-                let ready = self.client.process_new_packets().map_err(failed)?.plaintext_bytes_to_read();
-                self.client.reader().read_exact(&mut self.opened[done..done + ready]).map_err(failed)?;
+                client.read_tls(&mut rest).map_err(failed)?;
+                let ready = client.process_new_packets().map_err(failed)?.plaintext_bytes_to_read();
+                client.reader().read_exact(&mut self.opened[done..done + ready]).map_err(failed)?;
                 done += ready;
             }
         }

@@ -1,9 +1,17 @@
 //! The components of the ledger. Each component does the work of one layer, with the layer's own code if that can be
 //! called separately. This file contains the components that work in memory: a clock reading, a copy and digests.
 
+pub(super) mod connections;
 pub(super) mod framing;
+pub(super) mod handshake;
+#[cfg(feature = "http3")]
+pub(super) mod protection;
+#[cfg(feature = "http3")]
+pub(super) mod quic;
 pub(super) mod request;
 pub(super) mod round_trip;
+#[cfg(feature = "http3")]
+pub(super) mod socket_pair;
 pub(super) mod storage;
 
 use std::hint::black_box;
@@ -55,6 +63,14 @@ impl ObjectOperation {
         match self {
             ObjectOperation::Get => storage::name_of_size(size_bytes),
             ObjectOperation::Put => format!("upload-{size_bytes}"),
+        }
+    }
+
+    /// Returns the name of the path with this operation over a protocol.
+    pub(super) fn path_over(self, protocol: &str) -> String {
+        match self {
+            ObjectOperation::Get => format!("{protocol} get"),
+            ObjectOperation::Put => format!("{protocol} put"),
         }
     }
 }

@@ -86,6 +86,11 @@ impl S3RequestTemplate {
         ObjectRequest { path, headers: vec![header], length }
     }
 
+    #[cfg(feature = "http3")]
+    pub(in crate::commands::ledger) fn operation(&self) -> ObjectOperation {
+        self.operation
+    }
+
     pub(super) fn method(&self) -> &'static str {
         match self.operation {
             ObjectOperation::Get => "GET",
@@ -176,7 +181,7 @@ fn push_all(head: &mut Vec<u8>, pieces: &[&str]) {
 }
 
 /// Returns the names and values of the headers in a head.
-pub(super) fn fields(head: &[u8]) -> Vec<(String, String)> {
+pub(in crate::commands::ledger) fn fields(head: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(head);
     let fields = text.lines().filter_map(|line| line.split_once(": "));
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

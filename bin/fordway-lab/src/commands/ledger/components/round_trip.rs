@@ -2,8 +2,9 @@
 //! a lane's messages, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
 
 use std::hint::black_box;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,7 +23,7 @@ use super::super::echo::{AdaptivePollingWait, EchoRequest, ORDER_BYTES, ReplySen
 use super::framing::PIECE_BYTES;
 
 /// The number of bytes that the client of the http lane receives at a time while it waits for a head.
-const HEAD_BUFFER_BYTES: usize = 16 << 10;
+pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
 /// The maximum time for the other side to start.
@@ -55,6 +56,45 @@ impl Drop for PeerProcess {
         // The connection has already been closed, so the process is about to end, or it never connected.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A process that serves at an address of its own. It ends when the connection over which it told that address is closed.
+pub(super) struct PeerServer {
+    pub(super) address: SocketAddr,
+    _control: TcpStream,
+    other: PeerProcess,
+}
+
+impl PeerServer {
+    /// Starts a process of this kind on the loopback interface; `file` is its argument.
+    pub(super) fn start(kind: &str, file: &Path) -> Result<Self> {
+        let failed = |error| file_error("listening at", "127.0.0.1", error);
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        PeerServer::told(&listener, start(&format!("{kind}:{address}"), file)?)
+    }
+
+    /// Waits until the process tells its address.
+    fn told(listener: &TcpListener, mut other: PeerProcess) -> Result<Self> {
+        let failed = |error| file_error("listening for", "the other side of a round trip", error);
+        listener.set_nonblocking(true).map_err(failed)?;
+        let (control, _) = accepted(|| listener.accept(), &mut other)?;
+        control.set_nonblocking(false).map_err(failed)?;
+        control.set_read_timeout(Some(READY_WITHIN)).map_err(failed)?;
+        let mut line = String::new();
+        BufReader::new(&control).read_line(&mut line).map_err(failed)?;
+        let address = line.trim_end().parse().map_err(|_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "the process at the other side of the round trips did not serve",
+            )
+        })?;
+        Ok(PeerServer { address, _control: control, other })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.other.pid()
     }
 }
 
@@ -137,6 +177,28 @@ impl RoundTripState {
     pub(super) fn expected(&self) -> usize {
         let EchoRequest { head_bytes, body_bytes, form, .. } = self.order;
         head_bytes + if form == ReplySendMethod::Descriptor { 0 } else { body_bytes }
+    }
+
+    /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
+    /// into its buffer. `received` is then the number of bytes until the end of the response or of the connection.
+    pub(super) fn receive(&mut self, socket: impl AsFd, buffer: &mut [u8]) -> Result<(), fordway_sys::Errno> {
+        let head_bytes = self.order.head_bytes;
+        self.received = 0;
+        while self.received < head_bytes {
+            match recv(&socket, &mut buffer[self.received..], RecvFlags::empty())?.1 {
+                0 => return Ok(()),
+                count => self.received += count,
+            }
+        }
+        let early = &buffer[head_bytes..self.received];
+        self.body[..early.len()].copy_from_slice(early);
+        while self.received < self.expected() {
+            match recv(&socket, &mut self.body[self.received - head_bytes..], RecvFlags::WAITALL)?.1 {
+                0 => return Ok(()),
+                count => self.received += count,
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -277,28 +339,6 @@ impl TcpRoundTripComponent {
             other,
         })
     }
-
-    /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
-    /// into its buffer.
-    fn receive(&mut self) -> Result<usize, fordway_sys::Errno> {
-        let head_bytes = self.trip.order.head_bytes;
-        let mut filled = 0;
-        while filled < head_bytes {
-            match recv(&self.socket, &mut self.buffer[filled..], RecvFlags::empty())?.1 {
-                0 => return Ok(filled),
-                count => filled += count,
-            }
-        }
-        let early = &self.buffer[head_bytes..filled];
-        self.trip.body[..early.len()].copy_from_slice(early);
-        while filled < self.trip.expected() {
-            match recv(&self.socket, &mut self.trip.body[filled - head_bytes..], RecvFlags::WAITALL)?.1 {
-                0 => return Ok(filled),
-                count => filled += count,
-            }
-        }
-        Ok(filled)
-    }
 }
 
 impl LedgerComponent for TcpRoundTripComponent {
@@ -314,7 +354,7 @@ impl LedgerComponent for TcpRoundTripComponent {
     fn run(&mut self) -> Result<()> {
         let failed = |errno: fordway_sys::Errno| file_error("a round trip by", "TCP", errno.into());
         send_all(&self.socket, &self.trip.request, &[], None).map_err(failed)?;
-        self.trip.received = self.receive().map_err(failed)?;
+        self.trip.receive(&self.socket, &mut self.buffer).map_err(failed)?;
         self.trip.check()
     }
 

@@ -323,11 +323,21 @@ pub(in crate::commands::ledger) struct ObjectGetComponent {
     server_pid: Option<u32>,
     /// The network from which requests are sent, if it is not this process's own network.
     network: Option<NetworkNamespace>,
+    /// Makes the client of each operation, if each has its own.
+    new_client: Option<ClientFactory>,
 }
+
+/// Makes a client.
+pub(in crate::commands::ledger) type ClientFactory = Box<dyn Fn() -> Result<Arc<dyn Store>>>;
 
 impl ObjectGetComponent {
     pub(in crate::commands::ledger) fn new(objects: MeasuredObject, server_pid: Option<u32>) -> Self {
-        ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None }
+        ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None, new_client: None }
+    }
+
+    /// Returns the same get, each by a new client without connections.
+    pub(in crate::commands::ledger) fn each_by(self, new_client: ClientFactory) -> Self {
+        ObjectGetComponent { new_client: Some(new_client), ..self }
     }
 
     /// Returns the same get, over connections made from another network.
@@ -341,7 +351,16 @@ impl LedgerComponent for ObjectGetComponent {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
         // A connection belongs to the network in which it was made, whichever thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
-        network.run(|| self.run())?
+        let MeasuredObject { store, bucket, key, .. } = &self.objects;
+        let buffer = &mut self.buffer;
+        network.run(|| store.read(bucket, key, &GetOptions::default(), buffer).map(drop))?
+    }
+
+    fn before(&mut self) -> Result<()> {
+        if let Some(new_client) = &self.new_client {
+            self.objects.store = new_client()?;
+        }
+        Ok(())
     }
 
     fn run(&mut self) -> Result<()> {

@@ -2,6 +2,9 @@
 //! and write on this machine. This file contains the paths through the networks of set-ups, which show how much an
 //! overlay adds to a known path.
 
+mod connections;
+#[cfg(feature = "http3")]
+mod http3;
 mod paths;
 
 use std::path::{Path, PathBuf};
@@ -22,7 +25,7 @@ use super::components::{
     ClockReadingComponent, DigestComponent, MemoryCopyComponent, NonrepeatingContent, ObjectOperation,
 };
 use crate::args::LedgerPathArg;
-use crate::commands::gateway::GatewayProcess;
+use crate::commands::gateway::{GatewayProcess, LoopbackCertificate};
 
 /// The number of content bytes in a TLS record.
 const RECORD_BYTES: u64 = 16 << 10;
@@ -38,6 +41,10 @@ pub(super) struct LedgerSetup {
     /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
+    /// The paths that were added, or left out.
+    seen: Vec<LedgerPathArg>,
+    /// The certificate of the other sides of round trips, if they need one.
+    certificate: Option<LoopbackCertificate>,
     networks: Vec<NetworkPair>,
 }
 
@@ -80,10 +87,8 @@ impl LedgerSetup {
         let site = LedgerObjectLocation { dir, root: &root, bucket, files, largest, objects, contents };
         let mut ledger = LedgerSetup::default();
         ledger.memory(&site.contents);
-        for (at, path) in paths.iter().enumerate() {
-            if !paths[..at].contains(path) {
-                ledger.path(*path, &site)?;
-            }
+        for path in paths {
+            ledger.path(*path, &site)?;
         }
         for setup in &setups {
             ledger.network(setup, &site)?;
@@ -124,7 +129,12 @@ impl LedgerSetup {
         add("md5", "MD5 of the content", Box::new(DigestComponent::md5(contents)));
     }
 
+    /// Adds a path, unless it was added before.
     fn path(&mut self, path: LedgerPathArg, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        if self.seen.contains(&path) {
+            return Ok(());
+        }
+        self.seen.push(path);
         match path {
             LedgerPathArg::Posix => self.posix(site),
             LedgerPathArg::Embedded => self.embedded(site),
@@ -136,7 +146,31 @@ impl LedgerSetup {
             LedgerPathArg::NodePut => self.node_put(site),
             LedgerPathArg::HttpPut => self.http_put(site),
             LedgerPathArg::HttpsPut => self.https_put(site),
+            LedgerPathArg::HttpNew => self.http_new(site),
+            LedgerPathArg::HttpsNew => self.https_new(site),
+            LedgerPathArg::Http3New => self.http3_new(site),
+            LedgerPathArg::Http3 => self.http3_path(ObjectOperation::Get, site),
+            LedgerPathArg::Http3Put => self.http3_path(ObjectOperation::Put, site),
         }
+    }
+
+    /// Returns the directory with the certificate of the other sides.
+    fn certificate(&mut self) -> Result<PathBuf> {
+        let certificate = match self.certificate.take() {
+            Some(made) => made,
+            None => LoopbackCertificate::make()?,
+        };
+        let directory = certificate.directory().to_owned();
+        self.certificate = Some(certificate);
+        Ok(directory)
+    }
+
+    /// Leaves out a path over HTTP/3, which this program lacks.
+    #[cfg(not(feature = "http3"))]
+    fn http3_path(&mut self, operation: ObjectOperation, _: &LedgerObjectLocation<'_>) -> Result<()> {
+        let path = operation.path_over("http3");
+        self.left_out.push(format!("skipped the path {path}: fordway-lab was built without HTTP/3"));
+        Ok(())
     }
 
     /// Starts a gateway over HTTP/1.1 without TLS, with durability `none`, which costs nothing.

@@ -31,6 +31,12 @@ const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 /// copies.
 const COPIED_BYTES_MAX: u64 = 16 << 10;
 
+/// The components of a get whose content the gateway reads in pieces.
+#[cfg(feature = "http3")]
+pub(super) const GET_PIECES: [&str; 2] = ["object open", "pread in pieces"];
+/// The components of a put over HTTP that handle content. Both sides compute the checksum.
+pub(super) const PUT_CONTENT: [&str; 2] = ["embedded put, checksum", "crc64nvme"];
+
 impl LedgerSetup {
     fn file_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.add("file open", "open by absolute path, fstat, close", || {
@@ -97,7 +103,7 @@ impl LedgerSetup {
     }
 
     /// Adds the whole path through a gateway.
-    fn whole(
+    pub(super) fn whole(
         &mut self,
         name: &str,
         description: &str,
@@ -163,7 +169,11 @@ impl LedgerSetup {
         Ok(())
     }
 
-    pub(super) fn http2(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+    /// Adds the components of which a get over HTTP/2 and 3 consists, apart from the round trip; returns the request.
+    pub(super) fn multiplexed_get_request(
+        &mut self,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<S3RequestTemplate> {
         self.embedded_components(site)?;
         let request = self.get_request(site)?;
         let description = "pread of an open file in the page cache, 64 KiB at a time";
@@ -172,6 +182,11 @@ impl LedgerSetup {
         self.add("s3 layer", description, || {
             Ok(Box::new(S3LayerComponent::new(ObjectOperation::Get, &site.bucket, &site.contents)?))
         })?;
+        Ok(request)
+    }
+
+    pub(super) fn http2(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        let request = self.multiplexed_get_request(site)?;
         self.http2_components(site, &request)?;
         let gateway = LedgerSetup::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
@@ -297,8 +312,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the components of which every put over HTTP consists.
-    fn put_request_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+    /// Adds the components of which every put over HTTP consists, apart from the round trip; returns the request.
+    pub(super) fn put_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3RequestTemplate> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
         self.add("embedded put, checksum", description, || {
@@ -312,6 +327,12 @@ impl LedgerSetup {
         })?;
         let request = self.request(site, ObjectOperation::Put)?;
         self.heads("http1 heads, put", &request)?;
+        Ok(request)
+    }
+
+    /// Adds the components of a put over HTTP/1.1.
+    fn http1_put_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        let request = self.put_request(site)?;
         let sizes = move |size_bytes: u64| {
             let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
             let (size, form) = (size_bytes as usize, ReplySendMethod::Bytes);
@@ -326,7 +347,7 @@ impl LedgerSetup {
     }
 
     /// Adds the whole path through a gateway that writes the files itself.
-    fn whole_put(
+    pub(super) fn whole_put(
         &mut self,
         name: &str,
         description: &str,
@@ -342,7 +363,7 @@ impl LedgerSetup {
     }
 
     pub(super) fn http_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
-        self.put_request_components(site)?;
+        self.http1_put_components(site)?;
         let gateway = LedgerSetup::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
         self.paths.push(with_put_request(PathDecomposition::new("http put")));
@@ -350,7 +371,7 @@ impl LedgerSetup {
     }
 
     pub(super) fn https_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
-        self.put_request_components(site)?;
+        self.http1_put_components(site)?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
         let gateway = LedgerSetup::tls_gateway(site.root)?;
@@ -365,10 +386,11 @@ impl LedgerSetup {
     }
 }
 
-/// Adds to `path` the components that are part of every put over HTTP. Both sides compute the checksum.
+/// Adds to `path` the components that are part of every put over HTTP/1.1.
 fn with_put_request(path: PathDecomposition) -> PathDecomposition {
-    path.with("embedded put, checksum")
-        .with("crc64nvme")
+    PUT_CONTENT
+        .into_iter()
+        .fold(path, |path, component| path.with(component))
         .with("tcp round trip, put")
         .with("http1 heads, put")
         .with("sign")

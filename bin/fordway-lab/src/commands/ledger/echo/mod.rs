@@ -1,10 +1,16 @@
 //! The other side of round trips: a process that does nothing but respond with as many bytes as a request specifies, on
 //! the same kind of socket and with the same system calls as a gateway.
 
+mod connections;
+#[cfg(feature = "http3")]
+pub(super) mod datagrams;
+#[cfg(feature = "http3")]
+pub(super) mod quic;
+
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -30,7 +36,7 @@ const RARELY: u32 = 64;
 /// The size, in bytes, of the order at the start of each request, which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
 /// The maximum number of bytes received at a time; heads are shorter.
-const RECEIVED_BYTES_MAX: usize = 256 << 10;
+pub(super) const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// How a response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +78,7 @@ impl EchoRequest {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (order, _) = bytes.split_first_chunk::<ORDER_BYTES>()?;
         let number = |at: usize, len: usize| {
             order[at..at + len].iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte))
@@ -91,16 +97,38 @@ impl EchoRequest {
     }
 }
 
-/// Responds to requests at `address` (`unix:PATH`, `tcp:HOST:PORT` or `loop:HOST:PORT`, where the measuring process
-/// listens) until that process closes the connection. Errors: those caused by the address, the file or the socket.
+/// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
+/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open a port of their
+/// own tell their address over that connection. `file` is the file that is sent, or the directory with the certificate of
+/// TLS and QUIC. Errors: those caused by the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
-    let served = File::open(file).and_then(|file| match address.split_once(':') {
-        Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, &file)),
-        Some(("tcp", place)) => TcpStream::connect(place).and_then(|socket| serve_tcp(&socket, &file)),
-        Some(("loop", place)) => TcpStream::connect(place).and_then(serve_by_event_loop),
-        _ => Err(io::ErrorKind::InvalidInput.into()),
-    });
+    let served = match address.split_once(':') {
+        Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
+        Some((kind, place)) => TcpStream::connect(place).and_then(|socket| serve_kind(kind, socket, file)),
+        None => Err(io::ErrorKind::InvalidInput.into()),
+    };
     served.map(|()| CommandExit::Ok).map_err(|error| file_error("answering", address, error))
+}
+
+fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
+    match kind {
+        "tcp" => serve_tcp(&socket, file),
+        "loop" => serve_by_event_loop(socket),
+        "connect" => connections::serve(socket),
+        "connect-tls" => connections::serve_tls(socket, file),
+        #[cfg(feature = "http3")]
+        "udp" => quic::serve_datagrams(socket),
+        #[cfg(feature = "http3")]
+        "quic" => quic::serve(socket, file, quic::QuicApplication::Streams),
+        #[cfg(feature = "http3")]
+        "http3" => quic::serve(socket, file, quic::QuicApplication::Http3),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Tells the measuring process at which address this process serves.
+fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
+    writeln!(&mut &*control, "{address}")
 }
 
 /// Waits as both sides of the node lane do: polls briefly, unless recent polls were unsuccessful, and then sleeps.
@@ -132,7 +160,8 @@ impl AdaptivePollingWait {
 }
 
 /// Responds like the node gateway: a thread that polls and then sleeps in `recv`.
-fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
+fn serve_unix(socket: &UnixStream, file: &Path) -> io::Result<()> {
+    let file = File::open(file)?;
     let mut buffer = vec![0; RECEIVED_BYTES_MAX];
     let answer = vec![1; 1 << 20];
     let (mut last, mut lookout) = (ReplySendMethod::Bytes, AdaptivePollingWait::default());
@@ -152,7 +181,8 @@ fn serve_unix(socket: &UnixStream, file: &File) -> io::Result<()> {
 }
 
 /// Responds like the HTTP gateway: `epoll_wait`, `recv`, `send` or `sendfile` on a non-blocking socket.
-fn serve_tcp(socket: &TcpStream, file: &File) -> io::Result<()> {
+fn serve_tcp(socket: &TcpStream, file: &Path) -> io::Result<()> {
+    let file = &File::open(file)?;
     socket.set_nodelay(true)?;
     send_unpaced_on_loopback(socket, socket.peer_addr()?.ip())?;
     socket.set_nonblocking(true)?;

@@ -1,0 +1,163 @@
+//! The paths of GETs on new connections: what such a GET takes beyond a GET on a kept connection, and what the resumption
+//! of a TLS session saves.
+
+use fordway_store::Result;
+use fordway_workload::ledger::PathDecomposition;
+use rustls::HandshakeKind;
+
+use super::{LedgerObjectLocation, LedgerSetup};
+use crate::args::LedgerPathArg;
+use crate::commands::gateway::GatewayProcess;
+use crate::commands::ledger::components::connections::{
+    ConnectionSetup, TcpConnectionComponent, TlsSettingsComponent,
+};
+use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
+#[cfg(feature = "http3")]
+use crate::commands::ledger::components::quic::{QuicConnectionComponent, QuicSetup};
+use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
+
+/// The component whose connection is kept, which the others are compared with.
+const KEPT_TCP: &str = "tcp, kept connection";
+const NEW_TCP: &str = "tcp, new connection";
+const NEW_TLS: &str = "tls, new connection";
+const RESUMED_TLS: &str = "tls, resumed session";
+const SETTINGS: &str = "tls settings";
+
+impl LedgerSetup {
+    /// Adds a GET over HTTP/1.1 on new connections, and the GET on a kept connection.
+    pub(super) fn http_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        self.path(LedgerPathArg::Http, site)?;
+        self.tcp_connections()?;
+        let gateway = LedgerSetup::gateway(site.root)?;
+        self.fresh_get("http get, new connection", "HTTP/1.1", &gateway, site)?;
+        self.gateways.push(gateway);
+        let path = PathDecomposition::new("http get, new connection").with("http get");
+        self.paths.push(path.with_beyond(NEW_TCP, KEPT_TCP));
+        Ok(())
+    }
+
+    /// Adds the same with TLS, and a GET that resumes a session.
+    pub(super) fn https_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        self.path(LedgerPathArg::Https, site)?;
+        self.tcp_connections()?;
+        self.tls_connections()?;
+        let gateway = LedgerSetup::tls_gateway(site.root)?;
+        self.fresh_get("https get, new connection", "HTTP/1.1 and TLS", &gateway, site)?;
+        self.resuming_get("https get, resumed session", "HTTP/1.1 and TLS", &gateway, site)?;
+        self.gateways.push(gateway);
+        let base = |name| PathDecomposition::new(name).with("https get").with_beyond(NEW_TCP, KEPT_TCP);
+        let full = base("https get, new connection").with_beyond(NEW_TLS, NEW_TCP);
+        self.paths.push(full.with(SETTINGS));
+        self.paths.push(base("https get, resumed session").with_beyond(RESUMED_TLS, NEW_TCP));
+        Ok(())
+    }
+
+    /// Adds the same over HTTP/3, unless HTTP/3 is left out.
+    #[cfg(feature = "http3")]
+    pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        self.path(LedgerPathArg::Http3, site)?;
+        if !self.paths.iter().any(|path| path.name == "http3 get") {
+            self.left_out
+                .push("skipped the path http3 get, new connection: there is no http3 get".to_owned());
+            return Ok(());
+        }
+        let certificate = self.certificate()?;
+        let mut connection = |name: &str, description: &str, setup| {
+            self.add(name, description, || Ok(Box::new(QuicConnectionComponent::new(setup, &certificate)?)))
+        };
+        let description = "the smallest messages over QUIC on a kept connection";
+        connection("quic, kept connection", description, QuicSetup::Kept)?;
+        let description = "the same on a new connection: full handshake, certificate verified";
+        connection("quic, new connection", description, QuicSetup::Full)?;
+        let description = "the same on a new connection that resumes a session";
+        connection("quic, resumed session", description, QuicSetup::Resumed)?;
+        self.tls_in_memory()?;
+        let gateway = LedgerSetup::http3_gateway(site.root)?;
+        self.fresh_get("http3 get, new connection", "HTTP/3", &gateway, site)?;
+        self.resuming_get("http3 get, resumed session", "HTTP/3", &gateway, site)?;
+        self.gateways.push(gateway);
+        let base = |name| PathDecomposition::new(name).with("http3 get");
+        let full =
+            base("http3 get, new connection").with_beyond("quic, new connection", "quic, kept connection");
+        self.paths.push(full.with(SETTINGS));
+        let resumed = base("http3 get, resumed session");
+        self.paths.push(resumed.with_beyond("quic, resumed session", "quic, kept connection"));
+        Ok(())
+    }
+
+    /// Leaves out the path, which this program lacks.
+    #[cfg(not(feature = "http3"))]
+    pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
+        self.path(LedgerPathArg::Http3, site)?;
+        self.left_out.push("skipped the path http3 get, new connection: there is no http3 get".to_owned());
+        Ok(())
+    }
+
+    fn tcp_connections(&mut self) -> Result<()> {
+        let certificate = self.certificate()?;
+        for (name, description, setup) in [
+            (KEPT_TCP, "the smallest messages over TCP on a kept connection", ConnectionSetup::Kept),
+            (NEW_TCP, "the same on a new connection", ConnectionSetup::Tcp),
+        ] {
+            self.add(name, description, || Ok(Box::new(TcpConnectionComponent::new(setup, &certificate)?)))?;
+        }
+        Ok(())
+    }
+
+    fn tls_connections(&mut self) -> Result<()> {
+        let certificate = self.certificate()?;
+        for (name, description, setup) in [
+            (NEW_TLS, "the same with TLS: full handshake, certificate verified", ConnectionSetup::FullTls),
+            (RESUMED_TLS, "the same with TLS that resumes a session", ConnectionSetup::ResumedTls),
+        ] {
+            self.add(name, description, || Ok(Box::new(TcpConnectionComponent::new(setup, &certificate)?)))?;
+        }
+        self.tls_in_memory()
+    }
+
+    fn tls_in_memory(&mut self) -> Result<()> {
+        let certificate = self.certificate()?;
+        let description = "our client's TLS settings made, from a file with one trusted certificate";
+        self.add(SETTINGS, description, || Ok(Box::new(TlsSettingsComponent(certificate))))?;
+        let description = "both sides of a full TLS handshake, in memory";
+        self.add("tls handshake", description, || {
+            Ok(Box::new(TlsHandshakeComponent::new(HandshakeKind::Full)?))
+        })?;
+        let description = "both sides of a TLS handshake that resumes a session, in memory";
+        self.add("tls handshake, resumed", description, || {
+            Ok(Box::new(TlsHandshakeComponent::new(HandshakeKind::Resumed)?))
+        })
+    }
+
+    /// Adds GETs of which each is the first of a new client, as in a program that makes one request.
+    fn fresh_get(
+        &mut self,
+        name: &str,
+        protocol: &str,
+        gateway: &GatewayProcess,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
+        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
+        let (pid, new_client) = (gateway.pid(), gateway.new_clients());
+        let description = format!("S3 over {protocol} on loopback, each by a new client");
+        self.add(name, &description, || {
+            let get = ObjectGetComponent::new(objects, Some(pid));
+            Ok(Box::new(get.each_by(Box::new(new_client))))
+        })
+    }
+
+    /// Adds GETs of one client that opens a connection for each, and resumes its session.
+    fn resuming_get(
+        &mut self,
+        name: &str,
+        protocol: &str,
+        gateway: &GatewayProcess,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
+        let client = gateway.client_without_pool()?;
+        let objects = MeasuredObject::new(client, &site.bucket, &site.contents)?;
+        let pid = gateway.pid();
+        let description = format!("S3 over {protocol} on loopback, each on a new connection of one client");
+        self.add(name, &description, || Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)))))
+    }
+}

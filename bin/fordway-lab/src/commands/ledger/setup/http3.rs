@@ -1,0 +1,132 @@
+//! The paths over HTTP/3, which are a ladder: datagrams over UDP, the streams of QUIC over them, and the requests of
+//! HTTP/3 over those. Each rung is measured by a round trip of its own, and counts what it takes beyond the rung below.
+
+use std::path::Path;
+
+use fordway_posix::Durability;
+use fordway_store::{ETagPolicy, ErrorKind, Result};
+use fordway_workload::ledger::PathDecomposition;
+
+use super::paths::{GET_PIECES, PUT_CONTENT};
+use super::{LedgerObjectLocation, LedgerSetup};
+use crate::commands::gateway::GatewayProcess;
+use crate::commands::ledger::components::ObjectOperation;
+use crate::commands::ledger::components::protection::PacketProtectionComponent;
+use crate::commands::ledger::components::quic::{
+    Http3Messages, Http3RoundTripComponent, QuicRoundTripComponent, UdpRoundTripComponent,
+};
+use crate::commands::ledger::components::request::{HttpMessageHeads, S3RequestTemplate};
+use crate::commands::ledger::components::round_trip::{MessageSizeFunction, MessageSizes};
+use crate::commands::ledger::components::socket_pair::SocketPairComponent;
+use crate::commands::ledger::echo::ReplySendMethod;
+
+impl LedgerSetup {
+    /// Starts a gateway that serves HTTP/3.
+    pub(super) fn http3_gateway(root: &Path) -> Result<GatewayProcess> {
+        GatewayProcess::start_http3(root, ETagPolicy::Fast, Durability::None)
+    }
+
+    /// Adds a path over HTTP/3. If the gateway does not support HTTP/3, the path is left out.
+    pub(super) fn http3_path(
+        &mut self,
+        operation: ObjectOperation,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
+        let path = operation.path_over("http3");
+        let gateway = match LedgerSetup::http3_gateway(site.root) {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.left_out.push(format!("skipped the path {path}: {error} with --http3"));
+                return Ok(());
+            }
+            started => started?,
+        };
+        let request = match operation {
+            ObjectOperation::Get => self.multiplexed_get_request(site)?,
+            ObjectOperation::Put => self.put_request(site)?,
+        };
+        let description = "content protected in packets of QUIC (RFC 9001) and opened again, both in memory";
+        self.add("packet protection", description, || {
+            Ok(Box::new(PacketProtectionComponent::new(&site.contents)?))
+        })?;
+        self.rungs(operation, &request, site)?;
+        let description = "S3 over HTTP/3 on loopback, a gateway process";
+        let whole = match operation {
+            ObjectOperation::Get => self.whole(&path, description, site, gateway),
+            ObjectOperation::Put => self.whole_put(&path, description, site, gateway),
+        };
+        whole?;
+        self.paths.push(decomposition(&path, operation));
+        Ok(())
+    }
+
+    /// Adds the round trips.
+    fn rungs(
+        &mut self,
+        operation: ObjectOperation,
+        request: &S3RequestTemplate,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
+        let messages = Http3Messages::new(request, &self.certificate()?);
+        let description = "datagrams as many and as long as QUIC's over loopback UDP to a process that only \
+                           responds, and back, by QUIC's socket code";
+        self.add(&named("udp round trip", operation), description, || {
+            Ok(Box::new(UdpRoundTripComponent::new(&messages)?))
+        })?;
+        let description = "messages as long as HTTP/3's on a stream of QUIC to a process that only responds";
+        self.add(&named("quic round trip", operation), description, || {
+            Ok(Box::new(QuicRoundTripComponent::new(&messages)?))
+        })?;
+        let description = "a request over HTTP/3 to a process that responds with the gateway's head";
+        self.add(&named("http3 round trip", operation), description, || {
+            Ok(Box::new(Http3RoundTripComponent::new(&messages, &site.contents)?))
+        })?;
+        let description =
+            "messages as long as HTTP/1.1's over a pair of sockets to a thread that only responds";
+        self.add(&named("socket pair round trip", operation), description, || {
+            Ok(Box::new(SocketPairComponent::new(pair_messages(request.clone()))))
+        })
+    }
+}
+
+/// Returns the name of a component that is different for gets and puts.
+fn named(component: &str, operation: ObjectOperation) -> String {
+    match operation {
+        ObjectOperation::Get => component.to_owned(),
+        ObjectOperation::Put => format!("{component}, put"),
+    }
+}
+
+/// Returns the sizes of the messages between the caller and the thread that translates HTTP/1.1 to HTTP/3.
+fn pair_messages(request: S3RequestTemplate) -> MessageSizeFunction {
+    Box::new(move |size_bytes: u64| {
+        let HttpMessageHeads { asked, answered } = request.heads(size_bytes)?;
+        let (size, form) = (size_bytes as usize, ReplySendMethod::Bytes);
+        let (sent, body_bytes) = match request.operation() {
+            ObjectOperation::Get => (0, size),
+            ObjectOperation::Put => (size, 0),
+        };
+        let (request_bytes, head_bytes) = (asked.len() + sent, answered.len());
+        Ok(MessageSizes { request_bytes, head_bytes, body_bytes, form, rest_bytes: sent })
+    })
+}
+
+fn decomposition(path: &str, operation: ObjectOperation) -> PathDecomposition {
+    let begun = PathDecomposition::new(path);
+    let (content, heads, layer) = match operation {
+        ObjectOperation::Get => (GET_PIECES, "http1 heads", "s3 layer"),
+        ObjectOperation::Put => (PUT_CONTENT, "http1 heads, put", "s3 layer, put"),
+    };
+    let begun = content.into_iter().fold(begun, |path, component| path.with(component));
+    let [udp, quic, http3, pair] =
+        ["udp round trip", "quic round trip", "http3 round trip", "socket pair round trip"]
+            .map(|component| named(component, operation));
+    begun
+        .with(&udp)
+        .with_beyond(&quic, &udp)
+        .with_beyond(&http3, &quic)
+        .with(&pair)
+        // The client writes its requests in the form of HTTP/1.1, and the thread translates them.
+        .with(heads)
+        .with("sign")
+        .with(layer)
+}
