@@ -173,8 +173,8 @@ fn http3_is_a_ladder() {
     assert!(records.iter().any(|record| record["component"] == "packet protection"), "{records:?}");
 }
 
-/// A GET on a new connection is a GET on a kept one, and what the connection takes. The components check that sessions are
-/// resumed.
+/// A GET on a new connection is a GET on a kept one, and what the connection takes. The components check that sessions
+/// are resumed.
 #[test]
 fn new_connections_are_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -291,6 +291,46 @@ fn a_network_is_a_path_of_its_own() {
     assert!(parts.contains(&&Value::from("verify")), "{parts:?}");
 }
 
+/// A container is compared with the same path without it: on this machine's network, and at the far end of a wire. Where
+/// no container can be started, both are left out by name, and the other paths are measured.
+#[test]
+fn a_container_is_a_row_beside_the_same_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["ledger", "--root", ".", "--duration", "1ms", "--size", "4KiB", "--only-sizes"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(words).args(["--path", "posix", "--setup", "container,bare+container"]);
+    command.env("FORDWAY_LAB_FORCE", "1").current_dir(dir.path());
+    let ran = command.output().unwrap();
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(text(&ran.stdout).contains("posix get, 4.00 KiB"), "{}", text(&ran.stdout));
+    let run = RunDocument::read(&dir.path().join("ledger.run")).unwrap();
+    let names = ["container", "bare+container"];
+    let is_left_out = |name: &str| {
+        let start = format!("skipped the network {name}: ");
+        run.warnings.iter().any(|warning| warning.starts_with(&start) && warning.len() > start.len())
+    };
+    if names.iter().any(|name| is_left_out(name)) {
+        assert!(names.iter().all(|name| is_left_out(name)), "{:?}", run.warnings);
+        let can = fordway_sys::user_id() == 0 && fordway_needs::programs(&["crun", "unshare", "ip"]);
+        assert!(!can, "{:?}", run.warnings);
+        return;
+    }
+    let account = std::fs::read(dir.path().join("ledger.run/ledger.json")).unwrap();
+    let account: Value = serde_json::from_slice(&account).unwrap();
+    for (name, without) in [("container", ""), ("bare+container", ", bare")] {
+        let path = format!("http get, {name}");
+        let entry =
+            account["entries"].as_array().unwrap().iter().find(|entry| entry["path"] == path.as_str());
+        let parts = &entry.unwrap_or_else(|| panic!("{path}: {account}"))["parts"];
+        assert_eq!(parts[0]["component"], format!("http get{without}"));
+        assert_eq!(parts[1]["component"], format!("tcp round trip, {name}"));
+        assert_eq!(parts[1]["beyond"], format!("tcp round trip{without}"));
+    }
+    for summary in run.summaries.iter().filter(|summary| summary.lane.contains("container")) {
+        assert!(summary.operations >= 15 && summary.errors == 0, "{} {}", summary.lane, summary.phase);
+    }
+}
+
 #[test]
 fn what_cannot_be_measured_is_said() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +339,8 @@ fn what_cannot_be_measured_is_said() {
         (&["ledger", "--root", "missing"], "missing"),
         (&["ledger", "--path", "http4"], "similar value"),
         (&["ledger", "--root", ".", "--setup", "moon"], "there is no set-up \"moon\""),
-        (&["ledger", "--root", ".", "--setup", "container"], "cannot hold other programs"),
+        (&["ledger", "--root", ".", "--setup", "moon+container"], "there is no set-up \"moon\""),
+        (&["ledger", "--root", ".", "--setup", "container+container"], "cannot hold other programs"),
         (&["ledger", "--root", ".", "--setup", "bare", "--setup", "bare"], "give each only once"),
     ] {
         let ran = fordway(dir.path(), words);

@@ -182,6 +182,7 @@ pub(crate) enum LaneArg {
   fordway ledger --path node,http --size 4KiB,1MiB --duration 20s
   fordway ledger --root /dev/shm --out shm.run && fordway report shm.run
   fordway ledger --path http --setup bare,vxlan
+  fordway ledger --path http --setup container,bare+container
 
 Measures every component alone (a copy in memory, a pread, a round trip over a socket, a signature, ...) as well \
 as whole GETs and PUTs that consist of these components, block by block in random order. Prints the cost of each \
@@ -192,8 +193,8 @@ pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
-    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or one that a file describes
-    /// (needs root)
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file; with NAME+container,
+    /// from a gateway in a container at its far end; with container, from one in this machine's network (all need root)
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]

@@ -1,9 +1,10 @@
 //! A gateway that a measurement starts.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,14 +19,22 @@ use tempfile::TempDir;
 
 use fordway_command::{external, file_error};
 
+use super::contained::{ContainedProgram, ContainerPlace};
+
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends when its standard
-/// input is closed, and therefore whenever this process ends.
+/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends with this value, and
+/// whenever this process ends.
 pub(super) struct GatewayProcess {
-    process: Child,
+    program: GatewayProgram,
     speaks: GatewayProtocol,
+}
+
+enum GatewayProgram {
+    /// A process of this machine, which ends when its standard input is closed.
+    Bare(Child),
+    Contained(ContainedProgram),
 }
 
 /// The protocol of a gateway, with the data that a client needs to connect.
@@ -90,9 +99,8 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
-        // Suppresses the gateway's warning that it accepts connections from other machines: no other machine is in that
-        // network.
-        command.env("FORDWAY_LOG", "error");
+        // Suppresses the gateway's note that others can read its network: no other machine is in that network.
+        command.arg("--quiet");
         end.network.run(|| Self::start_http(command, None, end.address))?
     }
 
@@ -107,6 +115,37 @@ impl GatewayProcess {
         let mut command = command("serve", root, etag, durability)?;
         command.arg("--http3");
         Ok(Self::start_secure(command)?.asked_in(HttpVersion::Http3))
+    }
+
+    /// Like [`start`](Self::start), in a container. Errors: those of starting a container; `Unavailable` if the gateway
+    /// does not start in it.
+    pub(super) fn start_contained(
+        place: ContainerPlace<'_>,
+        root: &Path,
+        etag: ETagPolicy,
+        durability: Durability,
+    ) -> Result<Self> {
+        let address = place.far.map_or(LOOPBACK, |far| far.address);
+        let listen = SocketAddr::new(address, 0).to_string();
+        let mut words = vec![gateway_program()?.into_os_string()];
+        words.extend(["--quiet", "serve", "--listen", &listen].map(OsString::from));
+        words.extend(options(etag, durability).map(OsString::from));
+        words.push(root.as_os_str().to_owned());
+        let identity = AccessKeyPair::generate()?;
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let variables = [
+            variable("AWS_ACCESS_KEY_ID", &identity.access_key),
+            variable("AWS_SECRET_ACCESS_KEY", &identity.secret_key),
+        ];
+        let mut contained = ContainedProgram::start(place, &words, &variables)?;
+        let ready = contained.line();
+        let endpoint = endpoint_of(&ready, "http")?;
+        contained.find()?;
+        let (certificate, version) = (None, HttpVersion::Http1);
+        Ok(GatewayProcess {
+            program: GatewayProgram::Contained(contained),
+            speaks: GatewayProtocol::Http { endpoint, identity, certificate, version },
+        })
     }
 
     fn start_secure(mut command: Command) -> Result<Self> {
@@ -135,7 +174,7 @@ impl GatewayProcess {
             .env("AWS_SECRET_ACCESS_KEY", &identity.secret_key);
         let (process, endpoint) = ready(command, "http")?;
         Ok(GatewayProcess {
-            process,
+            program: GatewayProgram::Bare(process),
             speaks: GatewayProtocol::Http { endpoint, identity, certificate, version: HttpVersion::Http1 },
         })
     }
@@ -148,11 +187,16 @@ impl GatewayProcess {
         let mut command = command("node", root, etag, durability)?;
         command.arg("--socket").arg(&socket);
         let (process, _) = ready(command, "node")?;
-        Ok(GatewayProcess { process, speaks: GatewayProtocol::Node { socket, _dir: dir } })
+        let speaks = GatewayProtocol::Node { socket, _dir: dir };
+        Ok(GatewayProcess { program: GatewayProgram::Bare(process), speaks })
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.process.id()
+        match &self.program {
+            GatewayProgram::Bare(process) => process.id(),
+            // It was found when the gateway started.
+            GatewayProgram::Contained(contained) => contained.pid().unwrap_or_default(),
+        }
     }
 
     /// Returns a client whose keys the gateway accepts.
@@ -206,37 +250,61 @@ impl GatewayProcess {
 
     /// Stops the gateway. Errors: `Internal` if the gateway ended with a failure.
     pub(super) fn stop(mut self) -> Result<()> {
-        drop(self.process.stdin.take());
-        let ended = self.process.wait().map_err(|error| file_error("waiting for", "the gateway", error))?;
-        match ended.success() {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Internal, format!("the gateway exited with {ended}"))),
+        match self.program.end()? {
+            Some(ended) if !ended.success() => {
+                Err(Error::new(ErrorKind::Internal, format!("the gateway exited with {ended}")))
+            }
+            _ => Ok(()),
         }
     }
 }
 
-impl Drop for GatewayProcess {
+impl GatewayProgram {
+    /// Ends the program; returns its exit status, which is unknown for a container.
+    fn end(&mut self) -> Result<Option<ExitStatus>> {
+        match self {
+            GatewayProgram::Bare(process) => {
+                drop(process.stdin.take());
+                let ended = process.wait();
+                ended.map(Some).map_err(|error| file_error("waiting for", "the gateway", error))
+            }
+            GatewayProgram::Contained(contained) => {
+                contained.stop();
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Drop for GatewayProgram {
     fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
+        let _ = self.end();
     }
 }
 
 /// Returns the command that serves `root`, without the address to listen on.
 fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Command> {
-    let program = external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
-        let why =
-            "a gateway needs the program fordway, which is neither next to fordway-lab nor in PATH; install \
-             it";
-        Error::new(ErrorKind::InvalidArgument, why)
-    })?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(gateway_program()?);
     command
-        .args([name, "--until-eof", "--etag", etag.name(), "--durability", durability.name()])
+        .args([name, "--until-eof"])
+        .args(options(etag, durability))
         .arg(root)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     Ok(command)
+}
+
+fn gateway_program() -> Result<PathBuf> {
+    external::beside(PROGRAM).or_else(|| external::program(PROGRAM)).ok_or_else(|| {
+        let why =
+            "a gateway needs the program fordway, which is neither next to fordway-lab nor in PATH; install \
+             it";
+        Error::new(ErrorKind::InvalidArgument, why)
+    })
+}
+
+fn options(etag: ETagPolicy, durability: Durability) -> [&'static str; 4] {
+    ["--etag", etag.name(), "--durability", durability.name()]
 }
 
 /// Starts a gateway and waits until it is ready; returns the process and its endpoint.
@@ -247,12 +315,16 @@ fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
         // If the gateway fails, it reports the reason on standard error, which it inherits from this process.
         let _ = BufReader::new(stdout.by_ref()).read_line(&mut ready);
     }
-    match ready.trim().rsplit_once(" at ") {
-        Some((_, endpoint)) => Ok((process, endpoint.to_owned())),
-        None => {
-            let _ = process.wait();
-            let why = format!("the gateway for the {lane} lane did not start");
-            Err(Error::new(ErrorKind::Unavailable, why))
-        }
+    let endpoint = endpoint_of(&ready, lane);
+    if endpoint.is_err() {
+        let _ = process.wait();
     }
+    Ok((process, endpoint?))
+}
+
+/// Returns the endpoint in the line in which a gateway says that it is ready. Errors: `Unavailable` without such a line.
+fn endpoint_of(ready: &str, lane: &str) -> Result<String> {
+    let endpoint = ready.trim().rsplit_once(" at ").map(|(_, endpoint)| endpoint.to_owned());
+    let why = || format!("the gateway for the {lane} lane did not start");
+    endpoint.ok_or_else(|| Error::new(ErrorKind::Unavailable, why()))
 }

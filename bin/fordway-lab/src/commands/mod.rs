@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod contained;
 mod doctor;
 mod endpoint;
 mod gateway;

@@ -32,7 +32,8 @@ def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
         return None
     rows = -(-len(shown) // COLUMNS)
     most = max(len(entry["parts"]) for entry in shown) + 2
-    height = rows * (1.2 + 0.24 * most)
+    has_two_lines = any("beyond" in part for entry in shown for part in entry["parts"])
+    height = rows * (1.2 + (0.34 if has_two_lines else 0.24) * most)
     figure = Figure(figsize=(figures.WIDTH_INCHES, height), layout="constrained")
     grid = figure.subplots(rows, COLUMNS, squeeze=False).flat
     for axes, entry in zip(grid, shown, strict=False):

@@ -171,6 +171,8 @@ pub struct ContainerCommand<'a> {
     pub name: &'a str,
     /// The program and its arguments.
     pub words: &'a [OsString],
+    /// Variables in addition to the environment of this process, or instead of variables with the same name.
+    pub variables: &'a [(String, String)],
     /// The network of the container; `None` for the network of this process.
     pub network: Option<&'a NetworkNamespace>,
 }
@@ -225,8 +227,13 @@ fn machine_config(asked: &ContainerCommand<'_>) -> Result<Value> {
     let here = std::env::current_dir()
         .map_err(|error| Error::new(ErrorKind::Io, "finding the working directory").caused_by(error))?;
     let here = here.to_str().ok_or_else(|| not_text(&here))?;
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value.to_str()?)));
+    let is_new = |name: &str| asked.variables.iter().any(|(new, _)| new == name);
+    let inherited = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.to_str().filter(|name| !is_new(name))?;
+        Some(format!("{name}={}", value.to_str()?))
+    });
+    let new = asked.variables.iter().map(|(name, value)| format!("{name}={value}"));
+    let variables = inherited.chain(new);
     let process = json!({
         "user": { "uid": 0, "gid": 0 },
         "args": words,

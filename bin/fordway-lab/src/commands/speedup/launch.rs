@@ -178,7 +178,7 @@ impl<'a> JobRunner<'a> {
     ) -> Result<NamespaceProcess> {
         let words = [command.get_program()].into_iter().chain(command.get_args());
         let words: Vec<OsString> = words.map(ToOwned::to_owned).collect();
-        let asked = ContainerCommand { name: "near", words: &words, network };
+        let asked = ContainerCommand { name: "near", words: &words, variables: &[], network };
         container.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
@@ -193,7 +193,7 @@ impl<'a> JobRunner<'a> {
             JobMessageMedium::Containers(container, ends) if far_ranks(ranks) > 0 => {
                 let words = self.accept_words(&ends.far);
                 let network = Some(&ends.far.network);
-                let asked = ContainerCommand { name: "far", words: &words, network };
+                let asked = ContainerCommand { name: "far", words: &words, variables: &[], network };
                 let process = container.start(&asked, paper.stream()?.into(), paper.stream()?.into())?;
                 ready(process, &ends.near.network, &ends.far).map(Some)
             }

@@ -169,7 +169,7 @@ impl LedgerComponent for TcpConnectionComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.server.pid())
+        self.server.pid()
     }
 }
 

@@ -181,7 +181,7 @@ impl LedgerComponent for UdpRoundTripComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.server.pid())
+        self.server.pid()
     }
 }
 
@@ -276,7 +276,7 @@ impl LedgerComponent for QuicRoundTripComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.client.server.pid())
+        self.client.server.pid()
     }
 }
 
@@ -357,7 +357,7 @@ impl LedgerComponent for QuicConnectionComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.client.server.pid())
+        self.client.server.pid()
     }
 }
 
@@ -472,7 +472,7 @@ impl LedgerComponent for Http3RoundTripComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.client.server.pid())
+        self.client.server.pid()
     }
 }
 

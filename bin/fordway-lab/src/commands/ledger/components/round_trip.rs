@@ -1,17 +1,18 @@
 //! Round trips over a socket to a process that does nothing but respond. The messages have exactly the same sizes as
 //! a lane's messages, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
 
+use std::ffi::OsString;
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
-use fordway_netlab::setup::NetworkPair;
+use fordway_netlab::setup::{NetworkEndpoint, NetworkPair};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{SocketBlockingMode, receive_with_descriptor, send_all, send_unpaced_on_loopback};
 use fordway_workload::ledger::LedgerComponent;
@@ -21,11 +22,14 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::super::echo::{AdaptivePollingWait, EchoRequest, ORDER_BYTES, ReplySendMethod};
 use super::framing::PIECE_BYTES;
+use crate::commands::contained::{ContainedProgram, ContainerPlace};
 
 /// The number of bytes that the client of the http lane receives at a time while it waits for a head.
 pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
+/// What error messages call the other side.
+const PEER: &str = "the other side of a round trip";
 /// The maximum time for the other side to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -43,19 +47,34 @@ pub(in super::super) struct MessageSizes {
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The process on the other side, which ends when the connection is closed.
-pub(super) struct PeerProcess(Child);
+pub(super) enum PeerProcess {
+    Bare(Child),
+    Contained(ContainedProgram),
+}
 
 impl PeerProcess {
-    pub(super) fn pid(&self) -> u32 {
-        self.0.id()
+    pub(super) fn pid(&self) -> Option<u32> {
+        match self {
+            PeerProcess::Bare(process) => Some(process.id()),
+            PeerProcess::Contained(contained) => contained.pid(),
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        match self {
+            PeerProcess::Bare(process) => process.try_wait().is_ok_and(|ended| ended.is_some()),
+            PeerProcess::Contained(contained) => contained.has_ended(),
+        }
     }
 }
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
         // The connection has already been closed, so the process is about to end, or it never connected.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let PeerProcess::Bare(process) = self {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
@@ -77,7 +96,7 @@ impl PeerServer {
 
     /// Waits until the process tells its address.
     fn told(listener: &TcpListener, mut other: PeerProcess) -> Result<Self> {
-        let failed = |error| file_error("listening for", "the other side of a round trip", error);
+        let failed = |error| file_error("listening for", PEER, error);
         listener.set_nonblocking(true).map_err(failed)?;
         let (control, _) = accepted(|| listener.accept(), &mut other)?;
         control.set_nonblocking(false).map_err(failed)?;
@@ -93,20 +112,32 @@ impl PeerServer {
         Ok(PeerServer { address, _control: control, other })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> Option<u32> {
         self.other.pid()
     }
 }
 
+/// Starts the other side, which connects to `address`.
 pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
-    let exe = std::env::current_exe().map_err(|error| file_error("finding", "this program", error))?;
-    let mut command = Command::new(exe);
+    let mut command = Command::new(this_program()?);
     command.args(["ledger", "--echo", address, "--echo-file"]).arg(file).stdin(Stdio::null());
     let child = command.stdout(Stdio::null()).spawn();
-    child.map(PeerProcess).map_err(|error| file_error("starting", "the other side of a round trip", error))
+    child.map(PeerProcess::Bare).map_err(|error| file_error("starting", PEER, error))
 }
 
-/// Accepts the connection of the started process. Returns an error if the process does not connect.
+/// Like [`start`], in a container.
+fn start_contained(place: ContainerPlace<'_>, address: &str, file: &Path) -> Result<PeerProcess> {
+    let mut words = vec![this_program()?.into_os_string()];
+    words.extend(["ledger", "--echo", address, "--echo-file"].map(OsString::from));
+    words.push(file.as_os_str().to_owned());
+    ContainedProgram::start(place, &words, &[]).map(PeerProcess::Contained)
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|error| file_error("finding", "this program", error))
+}
+
+/// Accepts the connection of the started process. Errors: `Unavailable` if the process does not connect.
 pub(super) fn accepted<T>(
     mut accept: impl FnMut() -> std::io::Result<T>,
     other: &mut PeerProcess,
@@ -114,14 +145,18 @@ pub(super) fn accepted<T>(
     let since = Instant::now();
     loop {
         match accept() {
-            Ok(socket) => return Ok(socket),
+            Ok(socket) => {
+                if let PeerProcess::Contained(contained) = other {
+                    contained.find()?;
+                }
+                return Ok(socket);
+            }
             Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
-                return Err(file_error("accepting", "the other side of a round trip", error));
+                return Err(file_error("accepting", PEER, error));
             }
             Err(_) => {}
         }
-        let is_gone = other.0.try_wait().is_ok_and(|ended| ended.is_some());
-        if is_gone || since.elapsed() > READY_WITHIN {
+        if other.has_ended() || since.elapsed() > READY_WITHIN {
             let why = "the process at the other side of the round trips did not start";
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
@@ -290,7 +325,7 @@ impl LedgerComponent for UnixRoundTripComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.other.pid())
+        self.other.pid()
     }
 }
 
@@ -325,8 +360,29 @@ impl TcpRoundTripComponent {
         TcpRoundTripComponent::over(listener, other, sizes)
     }
 
+    /// Like [`new`](Self::new), with the process in a container. If the container has a network of its own, this side is
+    /// at the near end of it.
+    pub(in super::super) fn contained(
+        place: ContainerPlace<'_>,
+        near: Option<&NetworkEndpoint>,
+        file: &Path,
+        sizes: MessageSizeFunction,
+    ) -> Result<Self> {
+        let address = near.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |near| near.address);
+        let failed = |error| file_error("listening at", address, error);
+        let listen = || TcpListener::bind((address, 0));
+        let listener = match near {
+            None => listen(),
+            Some(near) => near.network.run(listen)?,
+        };
+        let listener = listener.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let other = start_contained(place, &format!("tcp:{address}"), file)?;
+        TcpRoundTripComponent::over(listener, other, sizes)
+    }
+
     fn over(listener: TcpListener, mut other: PeerProcess, sizes: MessageSizeFunction) -> Result<Self> {
-        let failed = |error| file_error("listening for", "the other side of a round trip", error);
+        let failed = |error| file_error("listening for", PEER, error);
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
@@ -363,7 +419,7 @@ impl LedgerComponent for TcpRoundTripComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.other.pid())
+        self.other.pid()
     }
 }
 
@@ -427,6 +483,6 @@ impl LedgerComponent for EventLoopComponent {
     }
 
     fn server_pid(&self) -> Option<u32> {
-        Some(self.other.pid())
+        self.other.pid()
     }
 }

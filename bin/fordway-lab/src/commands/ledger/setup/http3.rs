@@ -1,5 +1,5 @@
 //! The paths over HTTP/3, which are a ladder: datagrams over UDP, the streams of QUIC over them, and the requests of
-//! HTTP/3 over those. Each rung is measured by a round trip of its own, and counts what it takes beyond the rung below.
+//! HTTP/3 over those. Each layer is measured by a round trip of its own, and counts what it takes beyond the one below.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ impl LedgerSetup {
         self.add("packet protection", description, || {
             Ok(Box::new(PacketProtectionComponent::new(&site.contents)?))
         })?;
-        self.rungs(operation, &request, site)?;
+        self.round_trips(operation, &request, site)?;
         let description = "S3 over HTTP/3 on loopback, a gateway process";
         let whole = match operation {
             ObjectOperation::Get => self.whole(&path, description, site, gateway),
@@ -60,7 +60,7 @@ impl LedgerSetup {
     }
 
     /// Adds the round trips.
-    fn rungs(
+    fn round_trips(
         &mut self,
         operation: ObjectOperation,
         request: &S3RequestTemplate,

@@ -1,10 +1,11 @@
 //! The components and paths of a ledger, with the gateways and files they need. [`paths`] contains the paths that read
-//! and write on this machine. This file contains the paths through the networks of set-ups, which show how much an
-//! overlay adds to a known path.
+//! and write on this machine, `http3` those over HTTP/3, [`connections`] those on new connections, and [`networks`]
+//! those through the networks of set-ups and into containers.
 
 mod connections;
 #[cfg(feature = "http3")]
 mod http3;
+mod networks;
 mod paths;
 
 use std::path::{Path, PathBuf};
@@ -12,15 +13,14 @@ use std::sync::Arc;
 
 use fordway_command::file_error;
 use fordway_measure::MeasuredLane;
-use fordway_netlab::setup::{NetworkPair, NetworkSetup, WireSettings};
+use fordway_netlab::setup::NetworkPair;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
-use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Key, Objects as _, PutOptions, Result};
+use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, Objects as _, PutOptions, Result};
 use fordway_workload::ledger::{LedgerComponent, NamedComponent, PathDecomposition};
 
-use self::paths::{http_messages, with_get_request};
+use self::networks::chosen;
 use super::components::request::{Http1HeadComponent, RequestSigningComponent, S3RequestTemplate};
-use super::components::round_trip::TcpRoundTripComponent;
-use super::components::storage::{FilesBySize, MeasuredObject, ObjectGetComponent, name_of_size};
+use super::components::storage::{FilesBySize, MeasuredObject, name_of_size};
 use super::components::{
     ClockReadingComponent, DigestComponent, MemoryCopyComponent, NonrepeatingContent, ObjectOperation,
 };
@@ -90,9 +90,7 @@ impl LedgerSetup {
         for path in paths {
             ledger.path(*path, &site)?;
         }
-        for setup in &setups {
-            ledger.network(setup, &site)?;
-        }
+        ledger.setups(&setups, &site)?;
         Ok(ledger)
     }
 
@@ -202,65 +200,5 @@ impl LedgerSetup {
     fn heads(&mut self, name: &str, request: &S3RequestTemplate) -> Result<()> {
         let description = "both heads of HTTP/1.1 written and read, in memory, without the signature";
         self.add(name, description, || Ok(Box::new(Http1HeadComponent::new(request))))
-    }
-}
-
-/// Loads the set-ups with these names. Errors: `InvalidArgument` for a name that is unknown, or that is given twice,
-/// because components are named after set-ups.
-fn chosen(names: &[String]) -> Result<Vec<NetworkSetup>> {
-    let setups = names.iter().map(|name| NetworkSetup::load(name)).collect::<Result<Vec<_>>>()?;
-    for (at, setup) in setups.iter().enumerate() {
-        if setups[..at].iter().any(|other| other.name == setup.name) {
-            let detail = format!("there are two networks called {:?}; give each only once", setup.name);
-            return Err(Error::new(ErrorKind::InvalidArgument, detail));
-        }
-    }
-    Ok(setups)
-}
-
-impl LedgerSetup {
-    /// Adds an HTTP get through the network of a set-up. If the network cannot be brought up on this machine or by this
-    /// user, the path is left out, and `left_out` says why. Errors: `InvalidArgument` if the set-up consists of more
-    /// than networks.
-    fn network(&mut self, setup: &NetworkSetup, site: &LedgerObjectLocation<'_>) -> Result<()> {
-        let fordway = std::env::current_exe()
-            .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        // In a cluster, network cards segment large packets (TSO), so the emulated wire accepts them whole.
-        let wire = WireSettings { is_offloading: true, ..WireSettings::default() };
-        match NetworkPair::lay(setup, &wire, &fordway) {
-            Ok(ends) => self.http_through(setup, ends, site),
-            Err(error) if error.kind() == ErrorKind::NotImplemented => {
-                self.left_out.push(format!("skipped the network {}: {error}", setup.name));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn http_through(
-        &mut self,
-        setup: &NetworkSetup,
-        ends: NetworkPair,
-        site: &LedgerObjectLocation<'_>,
-    ) -> Result<()> {
-        self.embedded_components(site)?;
-        let request = self.get_request(site)?;
-        let trip = format!("tcp round trip, {}", setup.name);
-        let description = format!("messages as long as HTTP/1.1's, over TCP, through: {}", setup.description);
-        self.add(&trip, &description, || {
-            Ok(Box::new(TcpRoundTripComponent::through(&ends, &site.largest, http_messages(request))?))
-        })?;
-        let whole = format!("http get, {}", setup.name);
-        let description = format!("S3 over HTTP/1.1, a gateway process, through: {}", setup.description);
-        let gateway = GatewayProcess::start_at(&ends.far, site.root, ETagPolicy::Fast, Durability::None)?;
-        let objects = MeasuredObject::new(gateway.client()?, &site.bucket, &site.contents)?;
-        let pid = gateway.pid();
-        self.gateways.push(gateway);
-        self.add(&whole, &description, || {
-            Ok(Box::new(ObjectGetComponent::new(objects, Some(pid)).from(&ends.near.network)))
-        })?;
-        self.networks.push(ends);
-        self.paths.push(with_get_request(PathDecomposition::new(&whole), &trip));
-        Ok(())
     }
 }
