@@ -74,9 +74,9 @@ fn a_refused_file_is_not_taken_for_refused_lists() {
         server.follow(ResponseFaultScript::honest());
         let before = server.requests().len();
         assert!(read(&opened, &spread(9, 50)).unwrap() == expected(&file(), &spread(9, 50)));
-        // Over HTTP/2, the last request of the refused read may arrive late.
+        // The refused read has sent requests for single ranges ahead; the server may receive some of them late.
         let asked: Vec<usize> = server.requests()[before..].iter().map(|request| request.ranges()).collect();
-        assert!(asked.contains(&9), "lists are used again: {asked:?}");
+        assert!(asked.iter().filter(|ranges| **ranges > 1).eq(&[9]), "lists are used again: {asked:?}");
     }
 }
 
