@@ -478,7 +478,80 @@ impl LedgerComponent for Http3RoundTripComponent {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use quinn::crypto::rustls::QuicClientConfig;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct, SignatureScheme};
+
     use super::*;
+    use crate::commands::gateway::LoopbackCertificate;
+    use crate::commands::ledger::echo::quic::serve_locally;
+
+    /// Accepts any certificate, and counts them: a resumed handshake has none.
+    #[derive(Debug, Default)]
+    struct CountingVerifier(AtomicU32);
+
+    impl ServerCertVerifier for CountingVerifier {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    /// quinn does not say of which kind a handshake was, so a component cannot check it.
+    #[test]
+    fn sessions_are_resumed_with_the_settings_of_client_and_gateway() {
+        let certificate = LoopbackCertificate::make().unwrap();
+        let tls = tls_settings(certificate.directory(), b"h3").unwrap();
+        let mut settings = (*tls.config().unwrap()).clone();
+        let verifier = Arc::new(CountingVerifier::default());
+        settings.dangerous().set_certificate_verifier(verifier.clone());
+        let settings = QuicClientConfig::try_from(settings).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(settings));
+        LocalSet::new().block_on(&runtime().unwrap(), async {
+            let address = serve_locally(certificate.directory()).unwrap();
+            for _ in 0..4 {
+                let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+                let connecting = endpoint.connect_with(config.clone(), address, "127.0.0.1").unwrap();
+                let connection = connecting.await.unwrap();
+                let received = exchange(&connection, &short_order().to_bytes()).await.unwrap();
+                assert_eq!(received, short_order().head_bytes);
+            }
+        });
+        assert_eq!(verifier.0.load(Ordering::Relaxed), 1, "only the first handshake shows a certificate");
+    }
 
     #[test]
     fn each_piece_of_content_has_a_head() {
