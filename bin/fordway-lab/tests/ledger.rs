@@ -209,7 +209,7 @@ fn new_connections_are_taken_apart() {
     if cfg!(feature = "http3") {
         assert_eq!(
             parts("http3 get, resumed session"),
-            ["http3 get", "quic, resumed session beyond quic, kept connection"]
+            ["http3 get", "quic round trip, resumed session beyond quic round trip"]
         );
         assert_eq!(parts("http3 get, new connection")[2], "tls settings");
     }

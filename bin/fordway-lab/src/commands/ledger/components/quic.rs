@@ -24,7 +24,7 @@ use quinn::VarInt;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::connections::{short_order, tls_settings};
+use super::connections::tls_settings;
 use super::framing::PIECE_BYTES;
 use super::request::{HttpMessageHeads, S3RequestTemplate, fields};
 use super::round_trip::{MessageSizes, PeerServer, RoundTripState};
@@ -283,26 +283,28 @@ impl LedgerComponent for QuicRoundTripComponent {
 /// How an operation gets its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum QuicSetup {
-    /// The connection is kept.
-    Kept,
     /// A new connection with a full handshake (RFC 9001 section 4).
     Full,
     /// A new connection that resumes an earlier TLS session (RFC 9001 section 4.5), without early data.
     Resumed,
 }
 
-/// An exchange of the smallest messages over QUIC.
+/// Round trips of which each is the only one on its connection.
 pub(in crate::commands::ledger) struct QuicConnectionComponent {
     setup: QuicSetup,
     certificate: PathBuf,
     connection: Option<quinn::Connection>,
+    trip: RoundTripState,
     client: QuicClient,
 }
 
 impl QuicConnectionComponent {
-    pub(in crate::commands::ledger) fn new(setup: QuicSetup, certificate: &Path) -> Result<Self> {
-        let client = QuicClient::new("quic", certificate)?;
-        Ok(QuicConnectionComponent { setup, certificate: certificate.to_owned(), connection: None, client })
+    pub(in crate::commands::ledger) fn new(setup: QuicSetup, messages: &Http3Messages) -> Result<Self> {
+        let certificate = messages.certificate.clone();
+        let client = QuicClient::new("quic", &certificate)?;
+        let messages = messages.clone();
+        let trip = RoundTripState::new(Box::new(move |size_bytes| messages.on_streams(size_bytes)));
+        Ok(QuicConnectionComponent { setup, certificate, connection: None, trip, client })
     }
 
     /// Closes the connection, and waits until the other side has been told.
@@ -318,22 +320,14 @@ impl QuicConnectionComponent {
 }
 
 impl LedgerComponent for QuicConnectionComponent {
-    fn moves_content(&self) -> bool {
-        false
-    }
-
-    fn prepare(&mut self, _: u64) -> Result<()> {
-        if self.setup == QuicSetup::Kept && self.client.is_stale() {
-            self.close()?;
-        }
-        // Opens the session that is resumed, or the connection that is kept.
+    fn prepare(&mut self, size_bytes: u64) -> Result<()> {
+        self.trip.prepare(size_bytes)?;
+        // Opens the session that is resumed.
         if self.connection.is_none() { self.run() } else { Ok(()) }
     }
 
     fn before(&mut self) -> Result<()> {
-        if self.setup != QuicSetup::Kept {
-            self.close()?;
-        }
+        self.close()?;
         if self.setup == QuicSetup::Full {
             // Sessions can be resumed only with the settings that they were opened with.
             self.client.tls = tls_settings(&self.certificate, b"h3")?;
@@ -342,18 +336,15 @@ impl LedgerComponent for QuicConnectionComponent {
     }
 
     fn run(&mut self) -> Result<()> {
-        let connection = match self.connection.take() {
-            Some(kept) => kept,
-            None => self.client.connect()?,
-        };
-        let request = short_order().to_bytes();
-        let exchanged = async { exchange(&connection, &request).await.map_err(failed) };
-        let received = self.client.drive(exchanged)?;
+        let connection = self.client.connect()?;
+        let QuicConnectionComponent { trip, client, .. } = self;
+        trip.received = client.drive(async { exchange(&connection, &trip.request).await.map_err(failed) })?;
         self.connection = Some(connection);
-        match received == short_order().head_bytes {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::IncompleteBody, "the response is of another length")),
-        }
+        self.trip.check()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.trip.check()
     }
 
     fn server_pid(&self) -> Option<u32> {
@@ -478,7 +469,81 @@ impl LedgerComponent for Http3RoundTripComponent {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use quinn::crypto::rustls::QuicClientConfig;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{DigitallySignedStruct, SignatureScheme};
+
+    use super::super::connections::short_order;
     use super::*;
+    use crate::commands::gateway::LoopbackCertificate;
+    use crate::commands::ledger::echo::quic::serve_locally;
+
+    /// Accepts any certificate, and counts them: a resumed handshake has none.
+    #[derive(Debug, Default)]
+    struct CountingVerifier(AtomicU32);
+
+    impl ServerCertVerifier for CountingVerifier {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    /// quinn does not say of which kind a handshake was, so a component cannot check it.
+    #[test]
+    fn sessions_are_resumed_with_the_settings_of_client_and_gateway() {
+        let certificate = LoopbackCertificate::make().unwrap();
+        let tls = tls_settings(certificate.directory(), b"h3").unwrap();
+        let mut settings = (*tls.config().unwrap()).clone();
+        let verifier = Arc::new(CountingVerifier::default());
+        settings.dangerous().set_certificate_verifier(verifier.clone());
+        let settings = QuicClientConfig::try_from(settings).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(settings));
+        LocalSet::new().block_on(&runtime().unwrap(), async {
+            let address = serve_locally(certificate.directory()).unwrap();
+            for _ in 0..4 {
+                let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+                let connecting = endpoint.connect_with(config.clone(), address, "127.0.0.1").unwrap();
+                let connection = connecting.await.unwrap();
+                let received = exchange(&connection, &short_order().to_bytes()).await.unwrap();
+                assert_eq!(received, short_order().head_bytes);
+            }
+        });
+        assert_eq!(verifier.0.load(Ordering::Relaxed), 1, "only the first handshake shows a certificate");
+    }
 
     #[test]
     fn each_piece_of_content_has_a_head() {

@@ -240,3 +240,17 @@ async fn serve_http3(incoming: Incoming) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Serves streams in the calling runtime, for tests.
+#[cfg(test)]
+pub(in crate::commands::ledger) fn serve_locally(certificate: &Path) -> io::Result<std::net::SocketAddr> {
+    let config = config(certificate).map_err(io::Error::other)?;
+    let endpoint = Endpoint::server(config, (Ipv4Addr::LOCALHOST, 0).into())?;
+    let address = endpoint.local_addr()?;
+    spawn_local(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            spawn_local(serve_streams(incoming));
+        }
+    });
+    Ok(address)
+}

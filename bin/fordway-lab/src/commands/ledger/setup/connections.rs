@@ -13,7 +13,7 @@ use crate::commands::ledger::components::connections::{
 };
 use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
 #[cfg(feature = "http3")]
-use crate::commands::ledger::components::quic::{QuicConnectionComponent, QuicSetup};
+use crate::commands::ledger::components::quic::{Http3Messages, QuicConnectionComponent, QuicSetup};
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
 /// The component whose connection is kept, which the others are compared with.
@@ -22,6 +22,12 @@ const NEW_TCP: &str = "tcp, new connection";
 const NEW_TLS: &str = "tls, new connection";
 const RESUMED_TLS: &str = "tls, resumed session";
 const SETTINGS: &str = "tls settings";
+#[cfg(feature = "http3")]
+const KEPT_QUIC: &str = "quic round trip";
+#[cfg(feature = "http3")]
+const NEW_QUIC: &str = "quic round trip, new connection";
+#[cfg(feature = "http3")]
+const RESUMED_QUIC: &str = "quic round trip, resumed session";
 
 impl LedgerSetup {
     /// Adds a GET over HTTP/1.1 on new connections, and the GET on a kept connection.
@@ -58,30 +64,26 @@ impl LedgerSetup {
         self.path(LedgerPathArg::Http3, site)?;
         if !self.paths.iter().any(|path| path.name == "http3 get") {
             self.left_out
-                .push("skipped the path http3 get, new connection: there is no http3 get".to_owned());
+                .push("skipped the path http3 get, new connection: http3 get is left out".to_owned());
             return Ok(());
         }
-        let certificate = self.certificate()?;
-        let mut connection = |name: &str, description: &str, setup| {
-            self.add(name, description, || Ok(Box::new(QuicConnectionComponent::new(setup, &certificate)?)))
-        };
-        let description = "the smallest messages over QUIC on a kept connection";
-        connection("quic, kept connection", description, QuicSetup::Kept)?;
-        let description = "the same on a new connection: full handshake, certificate verified";
-        connection("quic, new connection", description, QuicSetup::Full)?;
-        let description = "the same on a new connection that resumes a session";
-        connection("quic, resumed session", description, QuicSetup::Resumed)?;
+        let request = self.multiplexed_get_request(site)?;
+        let messages = Http3Messages::new(&request, &self.certificate()?);
+        for (name, description, setup) in [
+            (NEW_QUIC, "the same on new connections: full handshake, certificate verified", QuicSetup::Full),
+            (RESUMED_QUIC, "the same on new connections that resume a session", QuicSetup::Resumed),
+        ] {
+            self.add(name, description, || Ok(Box::new(QuicConnectionComponent::new(setup, &messages)?)))?;
+        }
         self.tls_in_memory()?;
         let gateway = LedgerSetup::http3_gateway(site.root)?;
         self.fresh_get("http3 get, new connection", "HTTP/3", &gateway, site)?;
         self.resuming_get("http3 get, resumed session", "HTTP/3", &gateway, site)?;
         self.gateways.push(gateway);
         let base = |name| PathDecomposition::new(name).with("http3 get");
-        let full =
-            base("http3 get, new connection").with_beyond("quic, new connection", "quic, kept connection");
+        let full = base("http3 get, new connection").with_beyond(NEW_QUIC, KEPT_QUIC);
         self.paths.push(full.with(SETTINGS));
-        let resumed = base("http3 get, resumed session");
-        self.paths.push(resumed.with_beyond("quic, resumed session", "quic, kept connection"));
+        self.paths.push(base("http3 get, resumed session").with_beyond(RESUMED_QUIC, KEPT_QUIC));
         Ok(())
     }
 
@@ -89,7 +91,7 @@ impl LedgerSetup {
     #[cfg(not(feature = "http3"))]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
-        self.left_out.push("skipped the path http3 get, new connection: there is no http3 get".to_owned());
+        self.left_out.push("skipped the path http3 get, new connection: http3 get is left out".to_owned());
         Ok(())
     }
 
