@@ -27,7 +27,7 @@ pub(super) struct ContainedProgram {
     process: NamespaceProcess,
     /// What the program writes to its standard output.
     output: BufReader<PipeReader>,
-    /// The name of the program, by which its process is found among those of the container's runtime.
+    /// The program's name, which tells its process from those of the container's runtime.
     program: String,
     /// The program's process; `None` until it is known to run.
     pid: Option<u32>,

@@ -13,7 +13,7 @@ use super::failed;
 /// The number of sessions that our client keeps.
 const SESSIONS_MAX: usize = 256;
 
-/// The settings of both ends, which are those of client and gateway.
+/// The TLS settings of our client and of the gateway.
 #[derive(Clone)]
 pub(super) struct TlsEnds {
     client: ClientConfig,

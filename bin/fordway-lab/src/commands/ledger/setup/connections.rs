@@ -96,25 +96,26 @@ impl LedgerSetup {
     }
 
     fn tcp_connections(&mut self) -> Result<()> {
-        let certificate = self.certificate()?;
-        for (name, description, setup) in [
+        self.connections([
             (KEPT_TCP, "the smallest messages over TCP on a kept connection", ConnectionSetup::Kept),
             (NEW_TCP, "the same on a new connection", ConnectionSetup::Tcp),
-        ] {
-            self.add(name, description, || Ok(Box::new(TcpConnectionComponent::new(setup, &certificate)?)))?;
-        }
-        Ok(())
+        ])
     }
 
     fn tls_connections(&mut self) -> Result<()> {
-        let certificate = self.certificate()?;
-        for (name, description, setup) in [
+        self.connections([
             (NEW_TLS, "the same with TLS: full handshake, certificate verified", ConnectionSetup::FullTls),
             (RESUMED_TLS, "the same with TLS that resumes a session", ConnectionSetup::ResumedTls),
-        ] {
+        ])?;
+        self.tls_in_memory()
+    }
+
+    fn connections(&mut self, setups: [(&'static str, &'static str, ConnectionSetup); 2]) -> Result<()> {
+        let certificate = self.certificate()?;
+        for (name, description, setup) in setups {
             self.add(name, description, || Ok(Box::new(TcpConnectionComponent::new(setup, &certificate)?)))?;
         }
-        self.tls_in_memory()
+        Ok(())
     }
 
     fn tls_in_memory(&mut self) -> Result<()> {
