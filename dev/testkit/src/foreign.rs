@@ -90,6 +90,28 @@ impl ExternalServerProcess {
         nginx("https", " ssl http2", "", &settings)
     }
 
+    /// Starts Caddy in front of this server, over HTTP/1.1, 2 and 3 with the certificate of `authority`; returns `None`
+    /// if it is not installed. It must not outlive this server.
+    pub fn behind_caddy(&self, authority: &SelfSignedCertificate) -> Option<Self> {
+        let program = fordway_needs::program("caddy")?;
+        let (cert, key, behind) = (authority.file(), authority.dir.path().join("key.pem"), self.port);
+        Some(start("https", |dir, port| {
+            let config = format!(
+                "{{\nadmin off\nauto_https off\nstorage file_system {dir}/own\n\
+                 servers {{\nprotocols h1 h2 h3\n}}\n}}\nhttps://127.0.0.1:{port} {{\nbind 127.0.0.1\ntls {} {}\n\
+                 reverse_proxy 127.0.0.1:{behind} {{\n\
+                 header_up Destination ^https://[^/]+ http://127.0.0.1:{behind}\nheader_up Host 127.0.0.1:{behind}\n}}\n}}\n",
+                cert.display(),
+                key.display(),
+            );
+            std::fs::write(format!("{dir}/config"), config).expect("a configuration");
+            let config = format!("{dir}/config");
+            let mut command = command(&program, &["run", "--config", &config, "--adapter", "caddyfile"]);
+            command.env("HOME", format!("{dir}/own"));
+            command
+        }))
+    }
+
     /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
     /// certificate comes from `authority`, the only certificate authority that it trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {

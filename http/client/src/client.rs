@@ -160,6 +160,10 @@ impl HttpClient {
                 check_refusal(&head)?;
                 self.answered(head, connection, exchange).map(Some)
             }
+            // The server has refused the client's certificate, or has sent nonsense, and would do so again.
+            Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::BadResponse) => {
+                Err(error)
+            }
             Ok(None) | Err(_) => Ok(None),
         }
     }
@@ -184,11 +188,15 @@ fn check_refusal(head: &ResponseHead) -> Result<()> {
     if !(200..300).contains(&head.status) {
         return Ok(());
     }
+    Err(success_before_content(head.status))
+}
+
+/// Returns the error for a success that is reported too early to be one.
+pub(super) fn success_before_content(status: u16) -> Error {
     let detail = format!(
-        "the server reported success (HTTP status {}) before it had received the content; check what it has stored",
-        head.status
+        "the server reported success (HTTP status {status}) before it had received the content; check what it has stored"
     );
-    Err(Error::new(ErrorKind::BadResponse, detail))
+    Error::new(ErrorKind::BadResponse, detail)
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {
@@ -281,6 +289,10 @@ fn send_body(
         sent_bytes += piece.len() as u64;
         if size_bytes.is_some_and(|size| sent_bytes > size) {
             return Err(Error::new(ErrorKind::IncompleteBody, "the source grew while it was sent"));
+        }
+        if connection.is_answered_early() {
+            failed = Some(std::io::ErrorKind::BrokenPipe.into());
+            return Err(Error::from(ErrorKind::Unavailable));
         }
         line.clear();
         if is_chunked {

@@ -344,6 +344,25 @@ impl BufferedConnection {
         self.send(&[])
     }
 
+    /// Returns whether a final response to a request whose body is still being sent has arrived over HTTP/3. On other
+    /// connections, sending fails in this case, or the response is found later.
+    pub(super) fn is_answered_early(&mut self) -> bool {
+        if !self.socket().is_bridge() || (self.has_nothing_left() && self.socket().is_quiet()) {
+            return false;
+        }
+        if self.has_nothing_left() && self.receive_more().is_err() {
+            return true;
+        }
+        // A late `100 Continue` is no reason to stop.
+        let mut head = ResponseHead::default();
+        while head.parse(&self.buffer, self.used..self.filled).is_ok_and(|is_whole| is_whole)
+            && head.status == 100
+        {
+            self.used = head.end;
+        }
+        !self.has_nothing_left()
+    }
+
     /// Ends a body that was sent in pieces and whose size was not known, if the connection has its own sign for that.
     pub(super) fn finish_body(&mut self) -> io::Result<()> {
         #[cfg(feature = "http2")]

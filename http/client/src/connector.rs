@@ -106,7 +106,8 @@ impl Connector {
     fn over_quic(&self, origin: &Origin) -> Result<BufferedConnection> {
         if self.proxies.of(origin)?.is_some() {
             let detail = format!(
-                "HTTP/3 does not go through a proxy; use HTTP 1.1 or 2 for {origin}, or add it to NO_PROXY"
+                "HTTP/3 does not go through a proxy; use HTTP 1.1 or 2 for {origin} (FORDWAY_HTTP_VERSION), or add it to \
+                 NO_PROXY"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
@@ -450,8 +451,13 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
 /// Returns the error if the server has refused the client's certificate, or the lack of one. Another attempt would not
 /// help.
 pub(super) fn certificate_refusal(error: &std::io::Error) -> Option<Error> {
-    use rustls::AlertDescription as Alert;
     let Some(rustls::Error::AlertReceived(alert)) = of_rustls(error) else { return None };
+    alert_refusal(*alert)
+}
+
+/// Returns the error if the alert refuses the client's certificate, or the lack of one.
+pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
+    use rustls::AlertDescription as Alert;
     let why = match alert {
         Alert::CertificateRequired => {
             "the server requires a client certificate; name one in X509_USER_PROXY, or in X509_USER_CERT and X509_USER_KEY"
@@ -471,6 +477,10 @@ pub(super) fn certificate_refusal(error: &std::io::Error) -> Option<Error> {
     Some(Error::new(ErrorKind::AccessDenied, why))
 }
 
+/// The explanation of an untrusted certificate.
+pub(super) const UNKNOWN_ISSUER: &str =
+    " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
+
 /// Returns an explanation, for the administrators on both sides, if this is one of the most common failures; otherwise,
 /// an empty string.
 fn in_words(error: &std::io::Error) -> &'static str {
@@ -480,7 +490,7 @@ fn in_words(error: &std::io::Error) -> &'static str {
             " (the server does not speak TLS; is the address http:// ?)"
         }
         Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
-            " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)"
+            UNKNOWN_ISSUER
         }
         Some(Tls::InvalidCertificate(CertificateError::Other(other)))
             if format!("{other:?}").contains("CaUsedAsEndEntity") =>

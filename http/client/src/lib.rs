@@ -65,6 +65,15 @@ pub enum HttpVersion {
 }
 
 impl HttpVersion {
+    /// Returns whether the responses on a connection arrive interleaved, so that their heads cannot be read twice.
+    fn is_multiplexed(self) -> bool {
+        match self {
+            #[cfg(feature = "http2")]
+            HttpVersion::Http2 => true,
+            _ => false,
+        }
+    }
+
     /// Returns the version number, in the form that [`HttpVersion::named`] parses.
     pub fn number(self) -> &'static str {
         match self {

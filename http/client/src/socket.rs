@@ -13,6 +13,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use super::connection::is_stop;
 use super::dial::connect_any;
+#[cfg(feature = "http3")]
+use super::http3::EndNotice;
 use super::{Origin, Timeouts};
 
 /// The receive window in bytes advertised from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
@@ -26,6 +28,9 @@ pub struct TcpSocket {
     waits: bool,
     /// The number of bytes that must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
+    /// Why this process's end of an HTTP/3 connection was closed; present if the peer is this process.
+    #[cfg(feature = "http3")]
+    notice: Option<EndNotice>,
 }
 
 impl TcpSocket {
@@ -49,22 +54,53 @@ impl TcpSocket {
 
     /// Wraps one end of a pair of sockets, whose other end this process serves. Errors: `Io`.
     #[cfg(feature = "http3")]
-    pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts) -> Result<Self> {
-        let (stream, read_timeout, write_timeout) =
-            (TcpStream::from(end), timeouts.first_byte, timeouts.progress);
-        let set = || -> io::Result<()> {
-            stream.set_read_timeout(Some(fordway_sys::wait_at_most(read_timeout)))?;
-            stream.set_write_timeout(Some(fordway_sys::wait_at_most(write_timeout)))
-        };
-        set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        Ok(TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 })
+    pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts, notice: EndNotice) -> Result<Self> {
+        let socket = Self::over(TcpStream::from(end), timeouts);
+        socket.apply_timeouts().map_err(setting_up)?;
+        Ok(TcpSocket { notice: Some(notice), ..socket })
     }
 
-    /// Wraps a stream from another program on the same machine; sets no options.
-    #[cfg(feature = "fuzzing")]
+    /// Returns whether this process serves the other end of the socket (HTTP/3).
+    pub(super) fn is_bridge(&self) -> bool {
+        #[cfg(feature = "http3")]
+        return self.notice.is_some();
+        #[cfg(not(feature = "http3"))]
+        false
+    }
+
+    /// Returns the result of receiving into a buffer of `room` bytes; if an HTTP/3 connection has ended, the reason, if
+    /// that is known.
+    fn arrived(&self, got: io::Result<usize>, room: usize) -> io::Result<usize> {
+        #[cfg(feature = "http3")]
+        {
+            let is_end = got.as_ref().map_or_else(
+                |error| error.kind() == io::ErrorKind::ConnectionReset,
+                |got| *got == 0 && room > 0,
+            );
+            if is_end && let Some(error) = self.notice.as_ref().and_then(EndNotice::error) {
+                return Err(io::Error::other(error));
+            }
+        }
+        let _ = room;
+        got
+    }
+
+    /// Wraps a stream; sets no options.
     pub(super) fn over(stream: TcpStream, timeouts: &Timeouts) -> Self {
-        let (read_timeout, write_timeout) = (timeouts.first_byte, timeouts.progress);
-        TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 }
+        TcpSocket {
+            stream,
+            read_timeout: timeouts.first_byte,
+            write_timeout: timeouts.progress,
+            waits: true,
+            low_water_bytes: 1,
+            #[cfg(feature = "http3")]
+            notice: None,
+        }
+    }
+
+    fn apply_timeouts(&self) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(fordway_sys::wait_at_most(self.read_timeout)))?;
+        self.stream.set_write_timeout(Some(fordway_sys::wait_at_most(self.write_timeout)))
     }
 
     fn prepared(stream: TcpStream, timeouts: &Timeouts) -> Result<Self> {
@@ -74,18 +110,23 @@ impl TcpSocket {
             fordway_sys::send_unpaced_on_loopback(&stream, peer)?;
             // If the kernel refuses, the first round trips transfer less data; nothing else changes.
             let _as_usual = fordway_sys::offer_room(&stream, peer, ROOM_BYTES);
-            stream.set_read_timeout(Some(fordway_sys::wait_at_most(timeouts.first_byte)))?;
-            stream.set_write_timeout(Some(fordway_sys::wait_at_most(timeouts.progress)))
+            Ok(())
         };
-        set().map_err(|error| Error::new(ErrorKind::Io, "setting up a connection").caused_by(error))?;
-        let (read_timeout, write_timeout) = (timeouts.first_byte, timeouts.progress);
-        Ok(TcpSocket { stream, read_timeout, write_timeout, waits: true, low_water_bytes: 1 })
+        set().map_err(setting_up)?;
+        let socket = Self::over(stream, timeouts);
+        socket.apply_timeouts().map_err(setting_up)?;
+        Ok(socket)
     }
 
     /// Returns a second handle to the same socket.
     #[cfg(feature = "http2")]
     pub(super) fn share(&self) -> io::Result<Self> {
-        Ok(TcpSocket { stream: self.stream.try_clone()?, ..*self })
+        Ok(TcpSocket {
+            stream: self.stream.try_clone()?,
+            #[cfg(feature = "http3")]
+            notice: self.notice.clone(),
+            ..*self
+        })
     }
 
     /// Sets a timeout. Costs a system call only if the value changes.
@@ -126,7 +167,8 @@ impl TcpSocket {
     /// Discards up to `scratch.len()` received bytes without copying them; returns the number of bytes discarded.
     pub(super) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         let flags = self.receive_flags() | RecvFlags::TRUNC;
-        within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1))
+        let got = within(self.read_limit(), || Ok(recv(&self.stream, &mut *scratch, flags)?.1));
+        self.arrived(got, scratch.len())
     }
 
     /// Returns whether the peer has neither closed the connection nor sent anything that is still unread.
@@ -144,7 +186,7 @@ impl TcpSocket {
             // If something has arrived, a signal ends the wait without an error.
             fordway_sys::after_signal()?;
         }
-        Ok(received)
+        self.arrived(Ok(received), buffer.len())
     }
 }
 
@@ -157,13 +199,16 @@ impl AsFd for TcpSocket {
 impl Read for TcpSocket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let flags = self.receive_flags();
-        within(self.read_limit(), || Ok(recv(&self.stream, &mut *buffer, flags)?.1))
+        let got = within(self.read_limit(), || Ok(recv(&self.stream, &mut *buffer, flags)?.1));
+        self.arrived(got, buffer.len())
     }
 
     fn read_vectored(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let flags = self.receive_flags();
         let mut control = RecvAncillaryBuffer::default();
-        within(self.read_limit(), || Ok(recvmsg(&self.stream, buffers, &mut control, flags)?.bytes))
+        let got =
+            within(self.read_limit(), || Ok(recvmsg(&self.stream, buffers, &mut control, flags)?.bytes));
+        self.arrived(got, 1)
     }
 }
 
@@ -188,6 +233,10 @@ impl Write for TcpSocket {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn setting_up(error: io::Error) -> Error {
+    Error::new(ErrorKind::Io, "setting up a connection").caused_by(error)
 }
 
 /// Repeats `call` after a signal, and after each timeout of the kernel, which may be shorter than `limit`, until the

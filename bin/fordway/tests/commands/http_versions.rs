@@ -88,8 +88,12 @@ fn go_up_and_come_down(rig: Rig, server: &ExternalServerProcess) {
     assert!(rig.run(&["stat", &dav("d/e/a")]).ok().stdout.contains("(1 bytes)"));
     rig.run(&["rm", "--recursive", &dav("d")]).ok();
     let rig = Rig { input: vec![b'p'; 300_000], ..rig };
-    rig.run(&["cp", "-", &dav("piped")]).ok();
-    assert_eq!(rig.run(&["cat", &dav("piped")]).ok().stdout.len(), 300_000);
+    let piped = rig.run(&["cp", "-", &dav("piped")]);
+    match piped.exit {
+        CommandExit::Ok => assert_eq!(rig.run(&["cat", &dav("piped")]).ok().stdout.len(), 300_000),
+        // Over HTTP/3, Caddy 2.6 takes content of unknown size for none.
+        _ => assert!(piped.stderr.contains("before it had received the content"), "{}", piped.stderr),
+    }
     rig.run(&["rm", &dav("piped")]).ok();
     assert_eq!(rig.run(&["ls", &dav(""), "--recursive"]).ok().stdout.lines().count(), 1, "up/sub/c");
 }
@@ -98,6 +102,19 @@ fn go_up_and_come_down(rig: Rig, server: &ExternalServerProcess) {
 fn webdav_works_over_http2() {
     let Some(server) = ExternalServerProcess::apache() else { return };
     go_up_and_come_down(over_http2(), &server);
+}
+
+/// Caddy speaks HTTP/3 for Apache.
+#[cfg(feature = "http3")]
+#[test]
+fn webdav_works_over_http3() {
+    let authority = SelfSignedCertificate::new();
+    let Some(apache) = ExternalServerProcess::apache() else { return };
+    let Some(caddy) = apache.behind_caddy(&authority) else { return };
+    for version in [HttpVersion::Http2, HttpVersion::Http3] {
+        go_up_and_come_down(Rig::new().over_http(version, Some(authority.file())), &caddy);
+        std::fs::remove_dir_all(apache.files().join("up")).unwrap();
+    }
 }
 
 /// Runs the program itself with this version in the environment.

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::TlsRoots;
@@ -145,6 +145,52 @@ fn every_version_is_spoken_at_one_port() {
     for row in &rows {
         assert_eq!((row["operations"].as_u64(), row["errors"].as_u64()), (Some(20), Some(0)), "{row}");
         assert_eq!(row["bytes"], 20 * 300_000, "{row}");
+    }
+    gateway.signal("-TERM");
+    assert!(gateway.0.wait().unwrap().success());
+}
+
+/// Files at presigned URLs of a gateway over each version: whole, in ranges, with read-ahead, over several connections;
+/// and uploads.
+#[cfg(feature = "http3")]
+#[test]
+fn files_at_urls_come_and_go_over_every_version() {
+    let place = Place::new();
+    place.write_certificate();
+    let content: Vec<u8> = (0..5_000_000_u32).map(|at| (at / 7 % 251) as u8).collect();
+    std::fs::write(place.path("root/bucket/k"), &content).unwrap();
+    std::fs::write(place.path("ranges"), "4000000 1000\n7 100\n2000000 65536\n").unwrap();
+    let mut gateway = Gateway(place.command().arg("--http3").spawn().unwrap());
+    let mut ready = String::new();
+    BufReader::new(gateway.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let endpoint = ready.trim().rsplit_once(" at ").unwrap().1;
+    let signer = client(endpoint, &place.path("cert"));
+    let (bucket, key, now) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap(), SystemTime::now());
+    let get = signer.presign("GET", &bucket, &key, 600, now).unwrap();
+    let put = signer.presign("PUT", &bucket, &Key::new("up").unwrap(), 600, now).unwrap();
+    let (source, ranges) = (place.path("root/bucket/k"), place.path("ranges"));
+    let (source, ranges) = (source.to_str().unwrap(), ranges.to_str().unwrap());
+    let wanted = [&content[4_000_000..4_001_000], &content[7..107], &content[2_000_000..2_065_536]].concat();
+    for version in ["1.1", "2", "3"] {
+        let run = |words: &[&str]| {
+            let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+                .args(words)
+                .env("FORDWAY_HTTP_VERSION", version)
+                .env("AWS_CA_BUNDLE", place.path("cert"))
+                .output()
+                .unwrap();
+            assert!(ran.status.success(), "{version} {words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+            ran.stdout
+        };
+        assert!(run(&["cat", &get]) == content, "{version}");
+        assert!(run(&["read", &get, "--ranges", ranges]) == wanted, "{version}");
+        assert!(run(&["read", &get, "--sequential", "64KiB"]) == content, "{version}");
+        let streams = place.path(&format!("streams{version}"));
+        run(&["cp", "--streams", "3", &get, streams.to_str().unwrap()]);
+        assert!(std::fs::read(streams).unwrap() == content, "{version}");
+        run(&["cp", source, &put]);
+        assert!(std::fs::read(place.path("root/bucket/up")).unwrap() == content, "{version}");
+        std::fs::remove_file(place.path("root/bucket/up")).unwrap();
     }
     gateway.signal("-TERM");
     assert!(gateway.0.wait().unwrap().success());

@@ -7,11 +7,11 @@ use fordway_http::webdav::DavUploadOptions;
 use fordway_store::ErrorKind;
 use fordway_testkit::foreign::ExternalServerProcess;
 
-use crate::{below, client, content, get, kind, over_each_version, put};
+use crate::{below, client, content, get, kind, over_tcp, put};
 
 #[test]
 fn files_and_collections_come_and_go() {
-    over_each_version(|| {
+    over_tcp(|| {
         let Some(server) = ExternalServerProcess::apache() else { return };
         let dav = client(|_| {});
         dav.make_collection(&server.url("d")).unwrap();
@@ -51,7 +51,7 @@ fn files_and_collections_come_and_go() {
 /// Apache states a strong ETag as soon as a file is a second old.
 #[test]
 fn another_version_is_neither_removed_nor_moved() {
-    over_each_version(|| {
+    over_tcp(|| {
         let Some(server) = ExternalServerProcess::apache() else { return };
         let dav = client(|_| {});
         let (f, g) = (server.url("f"), server.url("g"));
@@ -95,7 +95,7 @@ fn names_are_what_they_are() {
 
 #[test]
 fn what_cannot_be_is_told_apart() {
-    over_each_version(|| {
+    over_tcp(|| {
         let Some(server) = ExternalServerProcess::apache() else { return };
         let dav = client(|_| {});
         put(&dav, &server.url("f"), b"f", true).unwrap();
@@ -151,7 +151,7 @@ fn lock(server: &ExternalServerProcess, path: &str) {
 
 #[test]
 fn what_is_locked_is_named() {
-    over_each_version(|| {
+    over_tcp(|| {
         let Some(server) = ExternalServerProcess::apache() else { return };
         let dav = client(|_| {});
         dav.make_collection(&server.url("d")).unwrap();

@@ -8,15 +8,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fordway_http::HttpVersion;
+use tokio::sync::Notify;
 
-use crate::streams;
+use crate::{quic, streams};
 
 /// A request as received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
-    pub(super) headers: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
     pub(crate) body_bytes: usize,
 }
 
@@ -24,6 +25,15 @@ impl Request {
     /// Returns the value of a header, whose name is given in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns a request of HTTP/2 or 3, still without its body.
+    pub(super) fn of<T>(head: &http::Request<T>) -> Self {
+        let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers = head.headers().iter();
+        let headers = headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let target = head.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Request { method: head.method().to_string(), target, headers, body_bytes: 0 }
     }
 
     fn read(reader: &mut impl BufRead) -> Option<Self> {
@@ -48,8 +58,11 @@ type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
 
 /// The server; stopped when dropped.
 pub(crate) struct Dialogue {
+    scheme: &'static str,
     address: std::net::SocketAddr,
     shared: Arc<Shared>,
+    /// Stops a server that uses UDP.
+    stop: Arc<Notify>,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -66,8 +79,14 @@ impl Dialogue {
     /// Starts a server that responds with the result of `say`, which also gets the number of the request. A request
     /// with `Expect` gets its response before its body arrives, unless the response begins with 100.
     pub(crate) fn start(say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
+        Self::start_wanting(false, say)
+    }
+
+    /// Like [`Dialogue::start`]; over HTTP/3, the server may require a certificate of its clients.
+    pub(crate) fn start_wanting(
+        certificate: bool,
+        say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
         let shared = Arc::new(Shared {
             say: Box::new(say),
             requests: Mutex::default(),
@@ -75,7 +94,13 @@ impl Dialogue {
             is_stopping: AtomicBool::new(false),
             closed: Mutex::default(),
         });
-        let (for_acceptor, version) = (shared.clone(), crate::version());
+        let (for_acceptor, version, stop) = (shared.clone(), crate::version(), Arc::default());
+        if version == HttpVersion::Http3 {
+            let (address, acceptor) = quic::start(for_acceptor, Arc::clone(&stop), certificate);
+            return Dialogue { scheme: "https", address, shared, stop, acceptor: Some(acceptor) };
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
         let acceptor = std::thread::spawn(move || {
             std::thread::scope(|scope| {
                 for stream in listener.incoming() {
@@ -90,17 +115,17 @@ impl Dialogue {
                             HttpVersion::Http1 => serve(&stream, shared),
                             _ => streams::serve(&stream, shared),
                         }
-                        *shared.closed.lock().unwrap() += 1;
+                        shared.has_closed();
                         let _ = stream.shutdown(Shutdown::Both);
                     });
                 }
             });
         });
-        Dialogue { address, shared, acceptor: Some(acceptor) }
+        Dialogue { scheme: "http", address, shared, stop, acceptor: Some(acceptor) }
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("http://{}/{path}", self.address)
+        format!("{}://{}/{path}", self.scheme, self.address)
     }
 
     pub(crate) fn requests(&self) -> Vec<Request> {
@@ -125,10 +150,13 @@ impl Dialogue {
 impl Drop for Dialogue {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Ordering::Release);
+        self.stop.notify_one();
         for stream in self.shared.open.lock().unwrap().iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        let _ = TcpStream::connect(self.address);
+        if self.scheme == "http" {
+            let _ = TcpStream::connect(self.address);
+        }
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
@@ -168,6 +196,11 @@ impl Shared {
     pub(super) fn say(&self, request: &Request) -> Vec<u8> {
         let number = self.requests.lock().unwrap().len();
         (self.say)(request, number)
+    }
+
+    /// Records that a client has closed its connection.
+    pub(super) fn has_closed(&self) {
+        *self.closed.lock().unwrap() += 1;
     }
 
     /// Records a request.

@@ -203,7 +203,7 @@ fn a_plain_request_is_answered_whatever_the_status_is() {
         assert_eq!(ask("moved", false, None), (302, "moved".to_owned()));
         assert_eq!(there.requests().pop().unwrap().header("content-length"), Some("0"));
         let nowhere = dav.request(
-            "http://127.0.0.1:1/",
+            if version() == HttpVersion::Http3 { "https://127.0.0.1:1/" } else { "http://127.0.0.1:1/" },
             &PlainRequest { method: "GET", body: None, follows: true },
             &mut |_, _| Ok(()),
         );

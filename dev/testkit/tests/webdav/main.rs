@@ -2,8 +2,10 @@
 
 mod apache;
 mod dialogue;
+mod http3;
 mod lies;
 mod nginx;
+mod quic;
 mod streams;
 mod third_party;
 mod uploads;
@@ -13,9 +15,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::HttpVersion;
 use fordway_http::vector::{HttpSession, RemoteFile, SessionOptions};
 use fordway_http::webdav::{DavUploadOptions, WebDav};
+use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{ErrorKind, Result};
 
 thread_local! {
@@ -27,9 +29,23 @@ fn version() -> HttpVersion {
     VERSION.get()
 }
 
-/// Runs a test over HTTP/1.1 and HTTP/2.
+/// Runs a test over HTTP/1.1 and HTTP/2, which other servers support as well.
+fn over_tcp(test: impl Fn()) {
+    over([HttpVersion::Http1, HttpVersion::Http2], test);
+}
+
+/// Runs a test over HTTP/3.
+fn over_http3(test: impl Fn()) {
+    over([HttpVersion::Http3], test);
+}
+
+/// Runs a test over all HTTP versions, which the scripted server supports.
 fn over_each_version(test: impl Fn()) {
-    for version in [HttpVersion::Http1, HttpVersion::Http2] {
+    over([HttpVersion::Http1, HttpVersion::Http2, HttpVersion::Http3], test);
+}
+
+fn over(versions: impl IntoIterator<Item = HttpVersion>, test: impl Fn()) {
+    for version in versions {
         VERSION.set(version);
         test();
     }
@@ -47,6 +63,9 @@ fn content(bytes: usize) -> Vec<u8> {
 fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     let mut options = SessionOptions { http: version(), max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
+    if version() == HttpVersion::Http3 {
+        options.tls_roots = TlsRoots::File(quic::certificate());
+    }
     change(&mut options);
     WebDav::new(Arc::new(HttpSession::new(options)))
 }

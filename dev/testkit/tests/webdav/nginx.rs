@@ -4,11 +4,11 @@ use fordway_http::HttpVersion;
 use fordway_store::ErrorKind;
 use fordway_testkit::foreign::ExternalServerProcess;
 
-use crate::{client, content, get, kind, over_each_version, put, version};
+use crate::{client, content, get, kind, over_tcp, put, version};
 
 #[test]
 fn everything_but_listings() {
-    over_each_version(|| {
+    over_tcp(|| {
         let found = match version() {
             HttpVersion::Http1 => ExternalServerProcess::nginx(),
             _ => ExternalServerProcess::nginx_with_http2(),

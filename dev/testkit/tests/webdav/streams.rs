@@ -14,7 +14,7 @@ use tokio::task::LocalSet;
 use super::dialogue::{Request, Shared};
 
 /// A body of this size is received only after the response has asked for it, as over HTTP/1.1 after `Expect`.
-const LARGE_BYTES: u64 = 64 << 10;
+pub(super) const LARGE_BYTES: u64 = 64 << 10;
 
 /// Responds to the requests of a connection until either side ends it.
 pub(super) fn serve(stream: &TcpStream, shared: &Arc<Shared>) {
@@ -34,11 +34,8 @@ pub(super) fn serve(stream: &TcpStream, shared: &Arc<Shared>) {
 }
 
 async fn answer(asked: http::Request<RecvStream>, mut respond: SendResponse<Bytes>, shared: Arc<Shared>) {
-    let (head, mut body) = asked.into_parts();
-    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    let headers = head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
-    let target = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let mut request = Request { method: head.method.to_string(), target, headers, body_bytes: 0 };
+    let mut request = Request::of(&asked);
+    let mut body = asked.into_body();
     let length = request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0_u64);
     let asks_first = request.header("expect").is_some();
     if !asks_first && length < LARGE_BYTES {
@@ -72,7 +69,7 @@ async fn take(body: &mut RecvStream, request: &mut Request) {
 }
 
 /// Returns the response that a text in HTTP/1.1 stands for, its content, and whether that is all of it.
-fn translated(said: &[u8]) -> (http::Response<()>, Vec<u8>, bool) {
+pub(super) fn translated(said: &[u8]) -> (http::Response<()>, Vec<u8>, bool) {
     let (head, mut rest) = said.split_at(end_of_head(said));
     let head = std::str::from_utf8(head).unwrap();
     let mut response = http::Response::builder().status(&head[9..12]);
@@ -100,6 +97,6 @@ fn translated(said: &[u8]) -> (http::Response<()>, Vec<u8>, bool) {
     (response, content, false)
 }
 
-fn end_of_head(said: &[u8]) -> usize {
+pub(super) fn end_of_head(said: &[u8]) -> usize {
     said.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4
 }

@@ -1,4 +1,4 @@
-//! Uploads over HTTP/2: flow control, and responses that come before the whole body has been sent.
+//! Uploads: flow control, and responses that come before the whole body has been sent.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use h2::server::SendResponse;
 use h2::{Ping, RecvStream, server};
 use tokio::runtime::Builder as Runtime;
 
-use crate::{client, kind};
+use crate::dialogue::{Dialogue, answer};
+use crate::{client, kind, over_each_version};
 
 /// What a server does with the body of a request.
 #[derive(Clone, Copy)]
@@ -159,4 +160,19 @@ fn pings_do_not_stand_for_a_response() {
     assert!(begun.elapsed() < LONG);
     drop(dav);
     server.join().unwrap();
+}
+
+/// A body that is refused, or led elsewhere, is produced no further than the server's window.
+#[test]
+fn a_refusal_ends_an_upload_over_each_version() {
+    over_each_version(|| {
+        let server = Dialogue::start(|_, _| answer(403, "", ""));
+        let (done, produced) = put(&client(|_| {}), &server.url("f"), 100_000);
+        assert_eq!(kind(done), ErrorKind::AccessDenied);
+        assert!(produced < 100, "{produced} pieces");
+        let liar = Dialogue::start(|_, _| answer(201, "", ""));
+        let (done, produced) = put(&client(|_| {}), &liar.url("f"), 100_000);
+        assert_eq!(kind(done), ErrorKind::BadResponse);
+        assert!(produced < 100, "{produced} pieces");
+    });
 }

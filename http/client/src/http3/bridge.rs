@@ -3,8 +3,11 @@
 //!
 //! A failure closes the socket, so the caller sees a connection that ends before the response, or within its body.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use fordway_wire::range::digits;
@@ -16,8 +19,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{spawn_local, yield_now};
+use tokio::time::timeout;
 
-use crate::heads::{head_of_response, request_of_head};
+use super::EndNotice;
+use crate::client::success_before_content;
+use crate::heads::{OF_CONNECTION, head_of_response, request_of_head};
 use crate::response::MAX_HEAD_BYTES;
 
 /// The maximum number of requests in flight.
@@ -26,6 +32,8 @@ pub(super) const PIPELINE_MAX: usize = 32;
 const PIECES_MAX: usize = 16;
 /// The number of body bytes that are read from the caller at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+/// The maximum length of the line before a chunk.
+const LINE_BYTES_MAX: usize = 64;
 
 type Sending = RequestStream<SendStream<Bytes>, Bytes>;
 type Receiving = RequestStream<RecvStream, Bytes>;
@@ -36,15 +44,23 @@ enum ResponsePiece {
     End,
 }
 
-/// Runs until the caller closes the socket or the connection ends.
-pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection) {
+/// Runs until the caller closes the socket, the connection ends, or there has been no request for `idle`.
+pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Duration, notice: &EndNotice) {
     let Ok((mut driver, send)) = h3::client::new(h3_quinn::Connection::new(quic.clone())).await else {
-        return;
+        return notice.tell(quic);
     };
     let (incoming, outgoing) = socket.into_split();
     let (queue, responses) = mpsc::channel(PIPELINE_MAX);
-    let mut writing = spawn_local(write_responses(outgoing, responses));
-    let mut requests = RequestReader { incoming, received: BytesMut::new() };
+    let unanswered = Rc::new(Cell::new(0));
+    let (counter, (teller, end)) = (unanswered.clone(), (notice.clone(), quic.clone()));
+    let mut writing = spawn_local(async move {
+        let mut outgoing = outgoing;
+        write_responses(&mut outgoing, responses, &counter).await;
+        // The caller must be able to learn why the socket ends as soon as it does.
+        teller.tell(&end);
+    });
+    let notice = notice.clone();
+    let mut requests = RequestReader { incoming, received: BytesMut::new(), unanswered, idle, notice };
     tokio::select! {
         end = poll_fn(|context| driver.poll_close(context)) => {
             tracing::debug!(%end, "an HTTP/3 connection ended");
@@ -66,42 +82,45 @@ pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection) {
 struct RequestReader {
     incoming: OwnedReadHalf,
     received: BytesMut,
+    /// The number of requests whose responses have not been written completely.
+    unanswered: Rc<Cell<usize>>,
+    idle: Duration,
+    notice: EndNotice,
 }
 
 impl RequestReader {
-    /// Sends requests until the caller closes the socket. Errors: an invalid request, or a connection that takes no
-    /// more requests.
+    /// Sends requests until the caller closes the socket or has been idle for too long. Errors: an invalid request, or
+    /// a connection that takes no more requests.
     async fn send_each(
         &mut self,
         mut send: SendRequest<OpenStreams, Bytes>,
         queue: mpsc::Sender<mpsc::Receiver<ResponsePiece>>,
     ) -> io::Result<()> {
         while let Some(head) = self.head().await? {
-            let (mut request, body_bytes) = translated(&head)?;
-            let is_awaited = request.headers_mut().remove(header::EXPECT).is_some();
+            let (request, framing) = translated(&head)?;
             let method = request.method().clone();
             let (pieces, response) = mpsc::channel(PIECES_MAX);
+            self.unanswered.set(self.unanswered.get() + 1);
             if queue.send(response).await.is_err() {
                 return Ok(());
-            }
-            if is_awaited {
-                let _ = pieces.send(ResponsePiece::Bytes(Bytes::from_static(CONTINUE))).await;
             }
             let stream = send.send_request(request).await.map_err(io::Error::other)?;
             let (mut sending, receiving) = split(stream);
             let (report, sent) = oneshot::channel();
+            let (answer, answered) = oneshot::channel();
+            let notice = self.notice.clone();
             spawn_local(async move {
-                if let Err(error) = receive(receiving, &method, sent, &pieces).await {
+                if let Err(error) = receive(receiving, &method, (answer, sent, notice), &pieces).await {
                     tracing::debug!(%error, "an HTTP/3 response ended early");
                 }
             });
-            let is_sent = self.send_body(&mut sending, body_bytes).await?;
-            let _ = report.send(is_sent);
+            self.send_body(&mut sending, framing, (answered, report)).await?;
         }
         Ok(())
     }
 
-    /// Returns the next head; `None` if the caller has closed the socket. Errors: a head that is too long or incomplete.
+    /// Returns the next head; `None` if the caller has closed the socket, or has been idle for too long. Errors: a head
+    /// that is too long or incomplete.
     async fn head(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             if let Some(end) = find(&self.received, b"\r\n\r\n") {
@@ -110,32 +129,111 @@ impl RequestReader {
             if self.received.len() > MAX_HEAD_BYTES {
                 return Err(invalid("a request head is too long"));
             }
-            if self.incoming.read_buf(&mut self.received).await? == 0 {
+            let has_ended = match timeout(self.idle, self.incoming.read_buf(&mut self.received)).await {
+                Ok(read) => read? == 0,
+                Err(_) => self.unanswered.get() == 0,
+            };
+            if has_ended {
                 return Ok(None);
             }
         }
     }
 
-    /// Sends the body; returns whether the server took all of it. If the server refuses the rest, that is discarded, so
-    /// that the caller gets to read the response.
-    async fn send_body(&mut self, sending: &mut Sending, body_bytes: u64) -> io::Result<bool> {
-        let (mut left, mut is_taken) = (body_bytes, true);
-        while left > 0 {
-            if self.received.is_empty() {
-                self.received.reserve(CHUNK_BYTES);
-                if self.incoming.read_buf(&mut self.received).await? == 0 {
+    /// Sends the body, and reports whether the server took all of it. If the server has responded, or refuses the rest,
+    /// the rest is discarded, so that the caller gets to read the response.
+    async fn send_body(
+        &mut self,
+        sending: &mut Sending,
+        mut framing: RequestFraming,
+        (mut answered, report): (oneshot::Receiver<()>, oneshot::Sender<bool>),
+    ) -> io::Result<()> {
+        let mut report = Some(report);
+        loop {
+            let piece = match self.piece(&mut framing).await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                Err(error) => {
                     sending.stop_stream(h3::error::Code::H3_REQUEST_CANCELLED);
-                    return Err(invalid("the caller closed the socket within a body"));
+                    return Err(error);
                 }
+            };
+            if report.is_some() {
+                let is_taken = tokio::select! {
+                    biased;
+                    _ = &mut answered => false,
+                    sent = sending.send_data(piece) => sent.is_ok(),
+                };
+                report.take_if(|_| !is_taken).map(|report| report.send(false));
             }
-            let count = usize::try_from(left).unwrap_or(usize::MAX).min(self.received.len());
-            let piece = self.received.split_to(count).freeze();
-            left -= count as u64;
-            is_taken = is_taken && sending.send_data(piece).await.is_ok();
             // Responses to earlier requests must not wait until the whole body has been sent.
             yield_now().await;
         }
-        Ok(is_taken && sending.finish().await.is_ok())
+        if let Some(report) = report {
+            let _ = report.send(sending.finish().await.is_ok());
+        }
+        Ok(())
+    }
+
+    /// Returns the next piece of a body, without its framing; `None` at the end. Errors: a body that is incomplete, or
+    /// whose framing is invalid.
+    async fn piece(&mut self, framing: &mut RequestFraming) -> io::Result<Option<Bytes>> {
+        loop {
+            match framing {
+                RequestFraming::Length(0) => return Ok(None),
+                RequestFraming::Length(left) | RequestFraming::Chunk(left) if *left > 0 => {
+                    if self.received.is_empty() {
+                        self.receive().await?;
+                    }
+                    let count = usize::try_from(*left).unwrap_or(usize::MAX).min(self.received.len());
+                    *left -= count as u64;
+                    return Ok(Some(self.received.split_to(count).freeze()));
+                }
+                RequestFraming::Length(_) | RequestFraming::Chunk(_) => {
+                    self.empty_line().await?;
+                    *framing = RequestFraming::ChunkSize;
+                }
+                RequestFraming::ChunkSize => {
+                    let line = self.line().await?;
+                    let size =
+                        std::str::from_utf8(&line).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+                    match size.ok_or_else(|| invalid("a chunk has no size"))? {
+                        0 => {
+                            self.empty_line().await?;
+                            *framing = RequestFraming::Length(0);
+                        }
+                        size => *framing = RequestFraming::Chunk(size),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn empty_line(&mut self) -> io::Result<()> {
+        if self.line().await?.is_empty() { Ok(()) } else { Err(invalid("a chunk is longer than its size")) }
+    }
+
+    /// Returns the next line, without its end.
+    async fn line(&mut self) -> io::Result<Bytes> {
+        loop {
+            if let Some(end) = find(&self.received, b"\r\n") {
+                let line = self.received.split_to(end).freeze();
+                self.received.advance(2);
+                return Ok(line);
+            }
+            if self.received.len() > LINE_BYTES_MAX {
+                return Err(invalid("a line between two chunks is too long"));
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// Receives more bytes of a body.
+    async fn receive(&mut self) -> io::Result<()> {
+        self.received.reserve(CHUNK_BYTES);
+        match self.incoming.read_buf(&mut self.received).await? {
+            0 => Err(invalid("the caller closed the socket within a body")),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -145,16 +243,33 @@ fn split(stream: RequestStream<BidiStream<Bytes>, Bytes>) -> (Sending, Receiving
     stream.split()
 }
 
-/// Returns the request, and the length of its body. Errors: an invalid head, or one whose body has no stated length.
-fn translated(head: &[u8]) -> io::Result<(Request<()>, u64)> {
-    let mut request = request_of_head(head, true).ok_or_else(|| invalid("a request head is invalid"))?;
-    let headers = request.headers_mut();
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        return Err(invalid("a request body has no stated length"));
-    }
-    headers.remove(header::CONNECTION);
-    let body_bytes = content_length(headers)?.unwrap_or(0);
-    Ok((request, body_bytes))
+/// How the body of a request is framed in HTTP/1.1.
+enum RequestFraming {
+    /// The number of bytes to come.
+    Length(u64),
+    /// The number of bytes to come in this chunk.
+    Chunk(u64),
+    /// The line before a chunk.
+    ChunkSize,
+}
+
+/// Returns the request, and the framing of its body. Errors: an invalid head.
+fn translated(head: &[u8]) -> io::Result<(Request<()>, RequestFraming)> {
+    let request = request_of_head(head, true).ok_or_else(|| invalid("a request head is invalid"))?;
+    let length = content_length(request.headers())?;
+    let framing = match is_chunked(head) {
+        true => RequestFraming::ChunkSize,
+        false => RequestFraming::Length(length.unwrap_or(0)),
+    };
+    Ok((request, framing))
+}
+
+/// Returns whether the body of this request comes in chunks.
+fn is_chunked(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b'\n').any(|line| {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        name.eq_ignore_ascii_case(header::TRANSFER_ENCODING.as_str().as_bytes())
+    })
 }
 
 /// Returns the stated length. Errors: several lengths, or one that is not a number.
@@ -168,21 +283,26 @@ fn content_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
     }
 }
 
-/// Receives a response, and passes it on in HTTP/1.1 form. Errors: an incomplete or invalid response; a success although
-/// the server did not take the whole request.
+/// Receives a response, and passes it on in HTTP/1.1 form. Reports through `answer` that the final response has come.
+/// Errors: an incomplete or invalid response; a success although the server did not take the whole request.
 async fn receive(
     mut receiving: Receiving,
     method: &Method,
-    sent: oneshot::Receiver<bool>,
+    (answer, sent, notice): (oneshot::Sender<()>, oneshot::Receiver<bool>, EndNotice),
     pieces: &mpsc::Sender<ResponsePiece>,
 ) -> io::Result<()> {
     let response = loop {
         let response = receiving.recv_response().await.map_err(io::Error::other)?;
-        if !response.status().is_informational() {
-            break response;
+        match response.status() {
+            StatusCode::CONTINUE => pass(pieces, Bytes::from_static(CONTINUE)).await?,
+            status if status.is_informational() => {}
+            _ => break response,
         }
     };
+    let _ = answer.send(());
     if response.status().is_success() && !sent.await.unwrap_or(false) {
+        // The caller may have passed on the whole body already, and would take this for a success.
+        notice.set(&success_before_content(response.status().as_u16()));
         return Err(invalid("the server reported success before it had the whole request"));
     }
     let has_body = *method != Method::HEAD
@@ -193,13 +313,11 @@ async fn receive(
         (true, Some(length)) => OutgoingFraming::Length(length),
         (true, None) => OutgoingFraming::Chunked,
     };
-    let passed = pieces.send(ResponsePiece::Bytes(response_head(response, &framing))).await;
-    passed.map_err(|_| invalid("the caller is gone"))?;
+    pass(pieces, response_head(response, &framing)).await?;
     while let Some(mut data) = receiving.recv_data().await.map_err(io::Error::other)? {
         let data = data.copy_to_bytes(data.remaining());
         for piece in framing.framed(data)? {
-            let passed = pieces.send(ResponsePiece::Bytes(piece)).await;
-            passed.map_err(|_| invalid("the caller is gone"))?;
+            pass(pieces, piece).await?;
         }
     }
     if let Some(last) = framing.end()? {
@@ -209,9 +327,13 @@ async fn receive(
     Ok(())
 }
 
+async fn pass(pieces: &mpsc::Sender<ResponsePiece>, piece: Bytes) -> io::Result<()> {
+    pieces.send(ResponsePiece::Bytes(piece)).await.map_err(|_| invalid("the caller is gone"))
+}
+
 /// Returns the head without the headers that only one connection has (RFC 9114 section 4.2).
 fn response_head(mut response: Response<()>, framing: &OutgoingFraming) -> Bytes {
-    for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"] {
+    for name in OF_CONNECTION {
         response.headers_mut().remove(name);
     }
     let mut head = head_of_response(&response);
@@ -259,8 +381,9 @@ impl OutgoingFraming {
 
 /// Writes responses in the order of their requests, until one is broken or no more requests come.
 async fn write_responses(
-    mut outgoing: OwnedWriteHalf,
+    outgoing: &mut OwnedWriteHalf,
     mut responses: mpsc::Receiver<mpsc::Receiver<ResponsePiece>>,
+    unanswered: &Cell<usize>,
 ) {
     while let Some(mut response) = responses.recv().await {
         loop {
@@ -274,6 +397,7 @@ async fn write_responses(
                 None => return,
             }
         }
+        unanswered.set(unanswered.get() - 1);
     }
 }
 

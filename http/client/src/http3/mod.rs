@@ -6,11 +6,13 @@
 
 mod bridge;
 
+use std::future::pending;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -19,7 +21,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, TransportConfig, VarInt};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connector::TlsConnector;
+use super::connector::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::dial::NEXT_ADDRESS_AFTER;
 use super::socket::TcpSocket;
 use super::{Origin, Timeouts};
@@ -28,8 +30,33 @@ use super::{Origin, Timeouts};
 /// of its own: responses are read in order, so bytes of later ones could use up that window and block the first. A
 /// server can therefore make a connection hold this many bytes for each of [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
+/// How often a packet is sent while nothing else is. A server may take minutes to respond, and neither it nor a firewall
+/// may take the connection for abandoned in the meantime.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long the end of a connection may take, so that the server learns of it.
 const FAREWELL: Duration = Duration::from_millis(100);
+
+/// Why a connection ended, for its caller, if there is more to say than that it did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EndNotice(Arc<OnceLock<(ErrorKind, String)>>);
+
+impl EndNotice {
+    /// Returns the reason as an error, if there is one.
+    pub(super) fn error(&self) -> Option<Error> {
+        self.0.get().map(|(kind, why)| Error::new(*kind, why.clone()))
+    }
+
+    /// Notes a server that refused the client's certificate, which it checks after the client's handshake has ended.
+    fn tell(&self, quic: &quinn::Connection) {
+        let refused = quic.close_reason().and_then(|end| received_alert(&end)).and_then(alert_refusal);
+        refused.iter().for_each(|error| self.set(error));
+    }
+
+    /// Notes why the connection ends, unless a reason has been noted before.
+    fn set(&self, error: &Error) {
+        let _ = self.0.set((error.kind(), error.detail().to_owned()));
+    }
+}
 
 /// Connects, and returns the end of the pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`; `BadResponse` for
 /// an untrusted certificate; `InvalidArgument`.
@@ -41,11 +68,12 @@ pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) 
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     theirs.set_nonblocking(true).map_err(failed)?;
     let (report, outcome) = sync_channel(1);
-    let (host, limit) = (origin.clone(), timeouts.connect);
-    let run = move || translate(&host, config, (theirs, limit), &report);
+    let (host, limits, notice) = (origin.clone(), *timeouts, EndNotice::default());
+    let ours_to_read = notice.clone();
+    let run = move || translate(&host, config, (theirs, limits), &report, &notice);
     std::thread::Builder::new().name("http3".to_owned()).spawn(run).map_err(failed)?;
-    wait_for(&outcome, origin, limit)?;
-    TcpSocket::bridged(OwnedFd::from(ours), timeouts)
+    wait_for(&outcome, origin, timeouts.connect)?;
+    TcpSocket::bridged(OwnedFd::from(ours), timeouts, ours_to_read)
 }
 
 /// Waits until the handshake has ended. Errors: its failure; `Timeout`, `Interrupted`.
@@ -66,17 +94,27 @@ fn wait_for(outcome: &Receiver<Result<()>>, origin: &Origin, limit: Duration) ->
     }
 }
 
+/// What to do if a server cannot be reached over HTTP/3.
+const OTHERWISE: &str = "use HTTP 1.1 or 2 (FORDWAY_HTTP_VERSION)";
+
 fn not_in_time(origin: &Origin, limit: Duration) -> Error {
-    Error::new(ErrorKind::Timeout, format!("{origin} did not complete a QUIC handshake within {limit:?}"))
+    let detail = format!(
+        "{origin} did not complete a QUIC handshake within {limit:?}; check that it supports HTTP/3 and that no firewall \
+         stops UDP packets to port {}, or {OTHERWISE}",
+        origin.port
+    );
+    Error::new(ErrorKind::Timeout, detail)
 }
 
 /// Runs a connection until either side ends it. Reports the outcome of the handshake.
 fn translate(
     origin: &Origin,
     config: quinn::ClientConfig,
-    (socket, limit): (UnixStream, Duration),
+    (socket, timeouts): (UnixStream, Timeouts),
     report: &SyncSender<Result<()>>,
+    notice: &EndNotice,
 ) {
+    let limit = timeouts.connect;
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Io, format!("setting up HTTP/3 with {origin}")).caused_by(error)
     };
@@ -91,7 +129,8 @@ fn translate(
         match connected.and_then(|quic| Ok((quic, socket?))) {
             Ok((quic, socket)) => {
                 if report.send(Ok(())).is_ok() {
-                    bridge::run(socket, &quic).await;
+                    // A pool gives up its idle connections before that.
+                    bridge::run(socket, &quic, 2 * timeouts.idle, notice).await;
                 }
                 quic.close(VarInt::from_u32(0x100), b"");
                 // Without this wait, the runtime could end before the packet is sent.
@@ -128,6 +167,7 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
     let mut transport = quic_transport();
     transport.stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
     transport.send_window(u64::from(WINDOW_BYTES));
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(Arc::new(transport));
     Ok(config)
@@ -171,28 +211,75 @@ async fn connect_to(
     origin: &Origin,
 ) -> Result<quinn::Connection> {
     let failed = |kind| Error::new(kind, format!("no QUIC connection to {origin}"));
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let endpoint =
-        quinn::Endpoint::client(any).map_err(|error| failed(ErrorKind::Unavailable).caused_by(error))?;
+    let endpoint = quinn::Endpoint::client(unspecified(address))
+        .map_err(|error| failed(ErrorKind::Unavailable).caused_by(error))?;
     let connecting = endpoint
         .connect_with(config, address, &origin.host)
         .map_err(|error| failed(ErrorKind::InvalidArgument).caused_by(error))?;
-    connecting.await.map_err(|error| {
-        let kind = match &error {
-            ConnectionError::TransportError(told) if is_of_tls(told.code) => ErrorKind::BadResponse,
-            ConnectionError::ConnectionClosed(told) if is_of_tls(told.error_code) => ErrorKind::BadResponse,
-            ConnectionError::TimedOut => ErrorKind::Timeout,
-            _ => ErrorKind::Unavailable,
-        };
-        failed(kind).caused_by(error)
-    })
+    tokio::select! {
+        connected = connecting => connected.map_err(|error| handshake_failure(error, origin)),
+        error = refusal(address) => {
+            let detail = format!("{origin} accepts no UDP packets at port {}, which HTTP/3 needs; {OTHERWISE}", origin.port);
+            Err(Error::new(ErrorKind::Unavailable, detail).caused_by(error))
+        }
+    }
 }
 
-/// Returns whether the TLS handshake failed (RFC 9001 section 4.8): the certificate is not trusted, or the server does
-/// not support HTTP/3. Another attempt would not help.
-fn is_of_tls(code: quinn::TransportErrorCode) -> bool {
-    (0x100..0x200).contains(&u64::from(code))
+/// Returns the address to bind for packets to `address`.
+fn unspecified(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
+/// Returns as soon as the address refuses packets, as a closed port does; otherwise never. The kernel reports this only
+/// to a connected socket, which QUIC's is not. QUIC drops the packet that is sent, which is too short.
+async fn refusal(address: SocketAddr) -> io::Error {
+    let probe = async {
+        let socket = tokio::net::UdpSocket::bind(unspecified(address)).await?;
+        socket.connect(address).await?;
+        socket.send(&[0]).await?;
+        socket.recv(&mut [0]).await
+    };
+    match probe.await {
+        Err(error) => error,
+        Ok(_) => pending().await,
+    }
+}
+
+fn handshake_failure(error: ConnectionError, origin: &Origin) -> Error {
+    use rustls::AlertDescription as Alert;
+    let no_connection = format!("no QUIC connection to {origin}");
+    let unsupported = || (ErrorKind::BadResponse, format!("{origin} does not support HTTP/3; {OTHERWISE}"));
+    let (kind, detail) = match &error {
+        ConnectionError::TransportError(told) if alert(told.code) == Some(Alert::NoApplicationProtocol) => {
+            unsupported()
+        }
+        // The certificate is not trusted. Another attempt would not help.
+        ConnectionError::TransportError(told) if alert(told.code).is_some() => {
+            let hint = if told.reason.contains("UnknownIssuer") { UNKNOWN_ISSUER } else { "" };
+            (ErrorKind::BadResponse, no_connection + hint)
+        }
+        ConnectionError::TimedOut => (ErrorKind::Timeout, format!("{no_connection}; {OTHERWISE}")),
+        _ => match received_alert(&error) {
+            Some(Alert::NoApplicationProtocol) => unsupported(),
+            Some(alert) => alert_refusal(alert).map_or((ErrorKind::BadResponse, no_connection), |refused| {
+                (refused.kind(), refused.detail().to_owned())
+            }),
+            None => (ErrorKind::Unavailable, format!("{no_connection}; {OTHERWISE}")),
+        },
+    };
+    Error::new(kind, detail).caused_by(error)
+}
+
+/// Returns the TLS alert with which the server ended a connection, if it did.
+fn received_alert(end: &ConnectionError) -> Option<rustls::AlertDescription> {
+    if let ConnectionError::ConnectionClosed(told) = end { alert(told.error_code) } else { None }
+}
+
+/// Returns the TLS alert that this code contains, if it does (RFC 9001 section 4.8).
+fn alert(code: quinn::TransportErrorCode) -> Option<rustls::AlertDescription> {
+    let alert = u64::from(code).checked_sub(0x100)?;
+    u8::try_from(alert).ok().map(rustls::AlertDescription::from)
 }

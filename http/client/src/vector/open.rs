@@ -18,7 +18,7 @@ use super::source::{AtomicReadTraffic, FileVersion, RemoteFileSource};
 use super::{HttpSession, RangeTarget, WebFile, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
-use crate::{HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
+use crate::{HttpExchange, HttpResponse, ReplayPolicy};
 
 /// The maximum number of bytes read from a document other than the file itself.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
@@ -310,7 +310,7 @@ pub(super) fn open_target_reading(
 
 impl InitialRangeReads<'_> {
     fn is_possible(session: &HttpSession, wanted: &[Range<u64>]) -> bool {
-        !wanted.is_empty() && session.options.http == HttpVersion::Http1
+        !wanted.is_empty() && !session.options.http.is_multiplexed()
     }
 
     fn describe_alone(
