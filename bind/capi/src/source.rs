@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::s3;
+use fordway_http::Timeouts;
 use fordway_http::vector::{
     self, AccessAdvice, FragmentMemory as _, HttpSession, ReadAhead, RemoteFile, RemoteReader,
 };
-use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
 
@@ -62,7 +62,8 @@ impl OpenFileBackend {
     pub(crate) fn open(url: &str, settings: &CheckedOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
-                RemoteFile::open(&session(settings), url).map(|file| OpenFileBackend::remote(file, settings))
+                let file = session(settings).and_then(|session| RemoteFile::open(&session, url));
+                file.map(|file| OpenFileBackend::remote(file, settings))
             }
             Some(("s3", address)) => open_object(address, settings),
             Some(("file", path)) if path.starts_with('/') => return open_local(path),
@@ -249,18 +250,20 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
     Ok(lane)
 }
 
-fn session(settings: &CheckedOptions) -> Arc<HttpSession> {
+fn session(settings: &CheckedOptions) -> Result<Arc<HttpSession>> {
     let of_session = CheckedOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
     let mut opened = locked(&OPENED);
     let sessions = &mut opened.get_or_insert_default().sessions;
-    sessions
-        .entry(of_session)
-        .or_insert_with(|| Arc::new(HttpSession::new(session_options(settings))))
-        .clone()
+    if let Some(session) = sessions.get(&of_session) {
+        return Ok(session.clone());
+    }
+    let session = Arc::new(HttpSession::new(session_options(settings)?));
+    sessions.insert(of_session, session.clone());
+    Ok(session)
 }
 
-fn session_options(settings: &CheckedOptions) -> vector::SessionOptions {
-    let mut options = vector::SessionOptions::default();
+fn session_options(settings: &CheckedOptions) -> Result<vector::SessionOptions> {
+    let mut options = vector::SessionOptions::discover(settings.ca_bundle.clone())?;
     if settings.timeout_ms > 0 {
         let limit = Duration::from_millis(settings.timeout_ms.into());
         let Timeouts { idle, .. } = options.timeouts;
@@ -269,10 +272,7 @@ fn session_options(settings: &CheckedOptions) -> vector::SessionOptions {
     if settings.connections > 0 {
         options.connections_per_origin = settings.connections as usize;
     }
-    options.tls_roots = TlsRoots::find(settings.ca_bundle.clone());
-    options.credentials = SessionCredentials::discover();
-    options.proxies = ProxySettings::discover();
-    options
+    Ok(options)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -70,10 +70,11 @@ def open_url(
 ) -> RemoteFile:
     """Opens the file at an `http(s)://` URL, following redirects.
 
-    Credentials and proxies come from the environment, as for `fordway read`. `connections` is the
-    maximum number of connections to one server (default 8), `ca_bundle` a PEM file with the trusted
-    certificates (default `AWS_CA_BUNDLE`, else the system's), and `deadline` the time limit for an
-    operation, in seconds. Files opened without these options share their connections.
+    Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
+    `fordway read`. `connections` is the maximum number of connections to one server (default 8),
+    `ca_bundle` a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's), and
+    `deadline` the time limit for an operation, in seconds. Files opened without these options share their
+    connections.
 
     Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
     """

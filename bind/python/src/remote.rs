@@ -1,10 +1,9 @@
 //! Files on web servers.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fordway_http::vector::{self, Fragment, HttpSession, SessionOptions};
-use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Error, ErrorKind, Result, TRUSTED_BYTES, check_room, receive_rest};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -17,16 +16,14 @@ use crate::store::without_interpreter;
 const PIECE_BYTES: usize = 64 << 20;
 
 /// The session for all files opened without options: they share its connections, and what it has learned about servers.
-static USUAL: LazyLock<Arc<HttpSession>> = LazyLock::new(|| Arc::new(HttpSession::new(options(None))));
+static USUAL: OnceLock<Arc<HttpSession>> = OnceLock::new();
 
-fn options(ca_bundle: Option<String>) -> SessionOptions {
-    let bundle = ca_bundle.or_else(|| std::env::var("AWS_CA_BUNDLE").ok().filter(|path| !path.is_empty()));
-    SessionOptions {
-        tls_roots: TlsRoots::find(bundle.map(Into::into)),
-        credentials: SessionCredentials::discover(),
-        proxies: ProxySettings::discover(),
-        ..SessionOptions::default()
+fn usual() -> Result<Arc<HttpSession>> {
+    if let Some(session) = USUAL.get() {
+        return Ok(session.clone());
     }
+    let options = SessionOptions::discover(None)?;
+    Ok(USUAL.get_or_init(|| Arc::new(HttpSession::new(options))).clone())
 }
 
 fn session(
@@ -35,9 +32,9 @@ fn session(
     deadline: Option<f64>,
 ) -> Result<Arc<HttpSession>> {
     if connections.is_none() && ca_bundle.is_none() && deadline.is_none() {
-        return Ok(USUAL.clone());
+        return usual();
     }
-    let mut options = options(ca_bundle);
+    let mut options = SessionOptions::discover(ca_bundle.map(Into::into))?;
     options.connections_per_origin = connections.unwrap_or(options.connections_per_origin);
     options.deadline = deadline.map(Duration::try_from_secs_f64).transpose().map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, "a deadline must be a positive number of seconds")
@@ -57,10 +54,11 @@ pub(crate) struct PyRemoteFile {
 
 /// Opens the file at an `http(s)://` URL, following redirects.
 ///
-/// Credentials and proxies come from the environment, as for `fordway read`. `connections` is the
-/// maximum number of connections to one server (default 8), `ca_bundle` a PEM file with the trusted
-/// certificates (default `AWS_CA_BUNDLE`, else the system's), and `deadline` the time limit for an
-/// operation, in seconds. Files opened without these options share their connections.
+/// Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
+/// `fordway read`. `connections` is the maximum number of connections to one server (default 8),
+/// `ca_bundle` a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's), and
+/// `deadline` the time limit for an operation, in seconds. Files opened without these options share their
+/// connections.
 ///
 /// Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
 #[pyfunction]

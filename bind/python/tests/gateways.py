@@ -37,16 +37,30 @@ def endpoint(lane: str, place: Path) -> Iterator[str]:
     if lane == "embedded":
         yield f"file://{root}"
         return
-    commands = {
-        "node": ["node", str(root), "--socket", str(place / "socket")],
-        "http": ["serve", str(root), "--listen", "127.0.0.1:0", "--durability", "none"],
-    }
-    command = [program(), *commands[lane]]
+    if lane == "http":
+        with serving(root) as address:
+            yield address
+        return
+    with running("node", str(root), "--socket", str(place / "socket")):
+        yield f"unix://{place}/socket"
+
+
+@contextlib.contextmanager
+def serving(root: Path, *options: str) -> Iterator[str]:
+    """Yields the endpoint of a gateway to the directory `root`, which needs the keys `KEYS`."""
+    with running("serve", str(root), "--listen", "127.0.0.1:0", "--durability", "none", *options) as ready:
+        yield ready.rsplit(" at ", 1)[1].strip()
+
+
+@contextlib.contextmanager
+def running(*words: str) -> Iterator[str]:
+    """Runs `fordway WORDS`, a gateway, and yields the line with which it says that it is ready."""
+    command = [program(), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | KEYS) as gateway:
         try:
             ready = gateway.stdout.readline()
             assert ready.startswith(READY), f"not the ready line: {ready!r}"
-            yield f"unix://{place}/socket" if lane == "node" else ready.rsplit(" at ", 1)[1].strip()
+            yield ready
         finally:
             gateway.terminate()
             assert gateway.wait(timeout=30) == 0

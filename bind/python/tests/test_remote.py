@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -14,6 +15,7 @@ import fsspec
 import numpy
 import pytest
 import uproot
+from gateways import KEYS, program, serving
 from range_server import RangeServer
 
 import fordway
@@ -100,6 +102,42 @@ def _boast(listener: socket.socket, size: int) -> None:
             status = "206 Partial Content" if first else "200 OK"
             said += f'Content-Length: {length}\r\nETag: "e"\r\nConnection: close\r\n\r\n'
             connection.sendall(f"HTTP/1.1 {status}\r\n{said}few bytes".encode())
+
+
+VERSION = """
+import sys
+import fordway
+import fsspec
+import fordway.fsspec
+url, size = sys.argv[1], int(sys.argv[2])
+opened = fordway.open_url(url)
+assert opened.read(0, size) == b"".join(opened.read_ranges([(0, 7), (7, size - 7)]))
+with fsspec.open("fordway+" + url, block_size=4096) as file:
+    sys.stdout.buffer.write(file.read())
+"""
+
+
+@pytest.mark.parametrize("version", ["1.1", "2", "3"])
+def test_the_environment_names_the_version_of_http(version: str, tmp_path: Path) -> None:
+    """A gateway speaks all versions; HTTP/3 only with TLS."""
+    (tmp_path / "root" / "b").mkdir(parents=True)
+    (tmp_path / "root" / "b" / "f").write_bytes(CONTENT)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    names = ["-subj", "/CN=h", "-addext", "subjectAltName=IP:127.0.0.1"]
+    leaf = ["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*make, *names, *leaf], check=True, capture_output=True)
+    options = ["--http3", "--tls-cert", str(cert), "--tls-key", str(key)]
+    environment = os.environ | KEYS | {"FORDWAY_HTTP_VERSION": version, "AWS_CA_BUNDLE": str(cert)}
+    with serving(tmp_path / "root", *options) as endpoint:
+        sign = [program(), "--endpoint", endpoint, "presign", "s3://b/f"]
+        url = subprocess.run(sign, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+        reading = [sys.executable, "-c", VERSION, url, str(len(CONTENT))]
+        assert subprocess.run(reading, env=environment, check=True, capture_output=True).stdout == CONTENT
+    if version == "2":
+        wrong = environment | {"FORDWAY_HTTP_VERSION": "4"}
+        failed = subprocess.run(reading, env=wrong, check=False, capture_output=True, text=True)
+        assert failed.returncode != 0 and "FORDWAY_HTTP_VERSION" in failed.stderr
 
 
 def test_mistakes_are_errors_of_their_kind(server: RangeServer) -> None:

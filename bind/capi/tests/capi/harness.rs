@@ -132,7 +132,11 @@ pub(crate) struct Place {
 }
 
 pub(crate) fn at_a_server(script: ResponseFaultScript) -> Place {
-    let server = HostileServer::start(content(), script);
+    served_by(HostileServer::start(content(), script))
+}
+
+/// A file at this server, which stops when the location is dropped.
+pub(crate) fn served_by(server: HostileServer) -> Place {
     let url = server.url();
     // The server returns its only file for any URL, so the missing file is a path on this machine.
     let missing = "/no/such/file".to_owned();

@@ -28,6 +28,20 @@ fn of_a_file_at_a_server_that_knows_no_lists_and_cuts_answers() {
     Probe::new(Build::Plain).all_points(&[], &at_a_server(script), 2);
 }
 
+/// The environment names the version, which a server that does not support it shows.
+#[test]
+fn of_a_file_at_a_server_over_http2() {
+    let probe = Probe::new(Build::Plain);
+    let server = HostileServer::start_http2(content(), ResponseFaultScript::honest());
+    let mut place = served_by(server);
+    place.environment.push(("FORDWAY_HTTP_VERSION", "2".to_owned()));
+    probe.all_points(&[], &place, 8);
+    let mut command = probe.command(&[]);
+    command.args(["refused", &place.url, ""]).env("FORDWAY_HTTP_VERSION", "4");
+    let said = run(&mut command);
+    assert!(said.contains("FORDWAY_HTTP_VERSION"), "{said}");
+}
+
 #[test]
 fn of_a_local_file() {
     let probe = Probe::new(Build::Plain);
