@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::sign::CertifiedKey;
 
 use super::{Origin, ProxySettings};
 
@@ -297,7 +297,7 @@ fn quoted_word(text: &str) -> Option<(String, &str)> {
 }
 
 /// The certificate and key presented to servers that request one.
-pub(crate) type ClientCertificate = Arc<SingleCertAndKey>;
+pub(crate) type ClientCertificate = Arc<CertifiedKey>;
 
 /// The files of a certificate and its key.
 #[derive(Clone, Debug)]
@@ -353,7 +353,7 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key of a supported type").caused_by(error))?;
         // Do not check that certificate and key match: a proxy certificate has an extension that only grid software
         // understands, so the check would fail to parse it.
-        Ok(Some(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))))
+        Ok(Some(Arc::new(CertifiedKey::new(chain, key))))
     }
 }
 

@@ -7,12 +7,12 @@ use fordway_store::{Error, ErrorKind, Result};
 use rustls::{ClientConnection, StreamOwned};
 
 use super::Timeouts;
-use super::connector::certificate_refusal;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
 use super::proxy::ProxyRequestRewriter;
 use super::response::{MAX_HEAD_BYTES, ResponseHead};
 use super::socket::TcpSocket;
+use super::tls::certificate_refusal;
 
 /// The buffer size for receiving a head; large enough for a head and a small body.
 const BUFFER_BYTES: usize = 16 * 1024;

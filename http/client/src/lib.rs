@@ -21,14 +21,16 @@ pub mod replicas;
 mod response;
 pub mod retry;
 mod socket;
+mod tls;
 pub mod vector;
 pub mod webdav;
 
 pub use access::SessionCredentials;
 pub use client::{ExchangeFailure, HttpClient, HttpExchange, ReplayPolicy};
-pub use connector::{Origin, TlsRoots};
+pub use connector::Origin;
 pub use proxy::ProxySettings;
 pub use response::HttpResponse;
+pub use tls::TlsRoots;
 
 use std::time::Duration;
 
@@ -41,13 +43,13 @@ pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;
-    pub use crate::connector::TlsConnector;
     pub use crate::dial::connect_any;
     #[cfg(feature = "http3")]
     pub use crate::http3::{open_quic, quic_transport};
     pub use crate::response::ResponseHead;
     pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};
     pub use crate::socket::TcpSocket;
+    pub use crate::tls::TlsConnector;
 }
 
 /// The HTTP version.

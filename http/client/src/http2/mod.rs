@@ -22,9 +22,9 @@ use http::{Response, StatusCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
-use super::connector::TlsConnector;
 use super::heads::{head_of_response, request_of_head};
 use super::socket::TcpSocket;
+use super::tls::TlsConnector;
 use super::{Origin, Timeouts};
 
 /// The flow-control window, per request and per connection: as large as the read-ahead of one file, so that the server

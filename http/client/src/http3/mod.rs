@@ -21,9 +21,9 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, TransportConfig, VarInt};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connector::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::dial::NEXT_ADDRESS_AFTER;
 use super::socket::TcpSocket;
+use super::tls::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::{Origin, Timeouts};
 
 /// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection has no window

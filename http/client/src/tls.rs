@@ -1,0 +1,418 @@
+//! Sets up TLS with rustls: the trusted certificates, the client's certificate, and the configuration of the handshake.
+//!
+//! Connectors of one process that have the same settings share their configuration, and with it the tickets of earlier
+//! sessions, which shorten the handshake of the next ones (RFC 8446 section 2.2). No request is sent as early data
+//! (section 2.3): an attacker could repeat it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use fordway_store::{Error, ErrorKind, Result};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
+};
+
+use super::access::ClientCertificate;
+use super::socket::TcpSocket;
+use super::{Origin, SessionCredentials};
+
+/// The trusted certificate authorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TlsRoots {
+    /// The authorities of the system.
+    #[default]
+    System,
+    /// The authorities in this PEM file, and no others (as with `AWS_CA_BUNDLE`).
+    File(PathBuf),
+    /// The authorities in the PEM files of this directory, and no others (as with `X509_CERT_DIR`). Files without a
+    /// certificate (revocations, policies) are skipped.
+    Directory(PathBuf),
+    /// The authorities of the system, and those in the PEM files of these directories.
+    SystemAnd(Vec<PathBuf>),
+    /// Anybody: connections are encrypted, but the server may be another than the one that was named.
+    Unverified,
+}
+
+impl TlsRoots {
+    /// Returns the authorities in the named file, else in `X509_CERT_DIR`, else the system's, which `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` may replace.
+    pub fn find(file: Option<PathBuf>) -> Self {
+        let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
+        match file {
+            Some(file) => TlsRoots::File(file),
+            None => directory().map_or(TlsRoots::System, |path| TlsRoots::Directory(path.into())),
+        }
+    }
+}
+
+/// How long a configuration is shared. After that, the certificates of the system are read again.
+const SHARED_FOR: Duration = Duration::from_secs(600);
+/// The maximum number of shared configurations.
+const SHARED_MAX: usize = 32;
+
+/// The configurations of this process.
+static SHARED: Mutex<Vec<SharedConfig>> = Mutex::new(Vec::new());
+
+struct SharedConfig {
+    settings: ConfigSettings,
+    made: Instant,
+    config: Arc<ClientConfig>,
+}
+
+/// Everything that a configuration depends on. A session that is resumed does not show its certificates again, so only
+/// connectors with equal settings may share tickets.
+#[derive(PartialEq, Eq)]
+struct ConfigSettings {
+    roots: TlsRoots,
+    /// The states of the named files and directories of certificates.
+    states: Vec<Option<(SystemTime, u64)>>,
+    protocol: &'static [u8],
+    identity: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl ConfigSettings {
+    fn new(roots: &TlsRoots, protocol: &'static [u8], identity: Option<&ClientCertificate>) -> Self {
+        let paths = match roots {
+            TlsRoots::System | TlsRoots::Unverified => &[],
+            TlsRoots::File(path) | TlsRoots::Directory(path) => std::slice::from_ref(path),
+            TlsRoots::SystemAnd(paths) => &paths[..],
+        };
+        let state = |path: &PathBuf| {
+            let about = path.metadata().ok()?;
+            Some((about.modified().ok()?, about.len()))
+        };
+        let identity = identity.map(|shown| shown.cert.clone());
+        ConfigSettings { roots: roots.clone(), states: paths.iter().map(state).collect(), protocol, identity }
+    }
+
+    /// Returns the configuration with these settings, or the result of `make`, which is then shared.
+    fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
+        let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |shared: &[SharedConfig]| {
+            shared.iter().find(|known| known.settings == self).map(|known| known.config.clone())
+        };
+        let mut shared = locked();
+        shared.retain(|known| known.made.elapsed() < SHARED_FOR);
+        if let Some(config) = known(&shared) {
+            return Ok(config);
+        }
+        // Other threads need not wait while this one reads certificates.
+        drop(shared);
+        let config = Arc::new(make()?);
+        let mut shared = locked();
+        if let Some(config) = known(&shared) {
+            return Ok(config);
+        }
+        if shared.len() >= SHARED_MAX {
+            shared.remove(0);
+        }
+        shared.push(SharedConfig { settings: self, made: Instant::now(), config: config.clone() });
+        Ok(config)
+    }
+}
+
+/// Opens TLS sessions; loads the certificates when the first session is opened.
+pub struct TlsConnector {
+    roots: TlsRoots,
+    /// The protocol offered by ALPN (RFC 7301).
+    protocol: &'static [u8],
+    /// The credentials whose certificate is presented to servers.
+    who: SessionCredentials,
+    config: OnceLock<Arc<ClientConfig>>,
+}
+
+impl TlsConnector {
+    /// Creates a connector that offers `protocol` by ALPN.
+    pub fn new(roots: TlsRoots, protocol: &'static [u8]) -> Self {
+        TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
+    }
+
+    /// Presents the certificate of `who` to servers that request one.
+    pub(super) fn showing(self, who: SessionCredentials) -> Self {
+        TlsConnector { who, ..self }
+    }
+
+    /// Performs the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
+    /// peer that does not use TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
+    pub(super) fn start(
+        &self,
+        origin: &Origin,
+        socket: TcpSocket,
+    ) -> Result<StreamOwned<ClientConnection, TcpSocket>> {
+        let config = self.config()?;
+        let name = Self::name(origin)?;
+        let failed = |error: std::io::Error| {
+            if let Some(refused) = certificate_refusal(&error) {
+                return refused.caused_by(error);
+            }
+            let detail = format!("no TLS session with {origin}{}", in_words(&error));
+            let is_for_good = matches!(
+                of_rustls(&error),
+                Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_))
+            );
+            let kind = if is_for_good { ErrorKind::BadResponse } else { ErrorKind::Unavailable };
+            Error::new(kind, detail).caused_by(error)
+        };
+        let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
+        let mut stream = StreamOwned::new(session, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(failed)?;
+        }
+        Ok(stream)
+    }
+
+    /// Returns whether the handshake failed because the server supports none of the offered protocols (RFC 7301 section
+    /// 3.2).
+    #[cfg(feature = "http2")]
+    pub(super) fn is_for_want_of_protocol(error: &Error) -> bool {
+        use std::error::Error as _;
+        let told = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        matches!(
+            told.and_then(of_rustls),
+            Some(rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol))
+        )
+    }
+
+    /// Returns the name that the server's certificate must contain. Errors: `InvalidArgument`.
+    pub fn name(origin: &Origin) -> Result<ServerName<'static>> {
+        ServerName::try_from(origin.host.clone()).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("{origin} has no valid host name"))
+                .caused_by(error)
+        })
+    }
+
+    /// Returns the configuration of sessions, which connectors with the same settings share. Errors: `InvalidArgument` if
+    /// no certificate is trusted.
+    pub fn config(&self) -> Result<Arc<ClientConfig>> {
+        if let Some(config) = self.config.get() {
+            return Ok(config.clone());
+        }
+        let identity = self.who.identity()?;
+        let settings = ConfigSettings::new(&self.roots, self.protocol, identity.as_ref());
+        let config = settings.shared(|| self.made(identity))?;
+        Ok(self.config.get_or_init(|| config).clone())
+    }
+
+    fn made(&self, identity: Option<ClientCertificate>) -> Result<ClientConfig> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?;
+        let builder = match self.roots {
+            TlsRoots::Unverified => {
+                let everyone = Arc::new(UncheckedServer(provider));
+                builder.dangerous().with_custom_certificate_verifier(everyone)
+            }
+            _ => builder.with_root_certificates(self.trusted()?),
+        };
+        let mut config = match identity {
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity))),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![self.protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn trusted(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        match &self.roots {
+            TlsRoots::System => add_system(&mut roots),
+            TlsRoots::SystemAnd(directories) => {
+                add_system(&mut roots);
+                directories.iter().try_for_each(|path| add_directory(&mut roots, path))?;
+            }
+            TlsRoots::Unverified => return Ok(roots),
+            TlsRoots::File(path) => {
+                let unreadable = |error| {
+                    let detail = format!("{} is not a PEM file of certificates", path.display());
+                    Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+                };
+                let certificates = CertificateDer::pem_file_iter(path).map_err(unreadable)?;
+                let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+                roots.add_parsable_certificates(certificates);
+            }
+            TlsRoots::Directory(path) => add_directory(&mut roots, path)?,
+        }
+        match roots.is_empty() {
+            false => Ok(roots),
+            true => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                "there is no trusted certificate; install ca-certificates, or name a file in AWS_CA_BUNDLE or a directory in X509_CERT_DIR",
+            )),
+        }
+    }
+}
+
+fn add_system(roots: &mut RootCertStore) {
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+}
+
+fn add_directory(roots: &mut RootCertStore, path: &Path) -> Result<()> {
+    let listed = std::fs::read_dir(path).map_err(|error| {
+        let detail = format!("{} is not a directory of certificates", path.display());
+        Error::new(ErrorKind::InvalidArgument, detail).caused_by(error)
+    })?;
+    let files = listed.flatten().filter_map(|file| CertificateDer::pem_file_iter(file.path()).ok());
+    roots.add_parsable_certificates(files.flat_map(Iterator::flatten));
+    Ok(())
+}
+
+/// Accepts the certificate of any server. It still checks that the server has the key of the certificate that it shows.
+#[derive(Debug)]
+struct UncheckedServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for UncheckedServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Returns the error if the server has refused the client's certificate, or the lack of one. Another attempt would not
+/// help.
+pub(super) fn certificate_refusal(error: &std::io::Error) -> Option<Error> {
+    let Some(rustls::Error::AlertReceived(alert)) = of_rustls(error) else { return None };
+    alert_refusal(*alert)
+}
+
+/// Returns the error if the alert refuses the client's certificate, or the lack of one.
+pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
+    use rustls::AlertDescription as Alert;
+    let why = match alert {
+        Alert::CertificateRequired => {
+            "the server requires a client certificate; name one in X509_USER_PROXY, or in X509_USER_CERT and X509_USER_KEY"
+        }
+        Alert::BadCertificate
+        | Alert::UnsupportedCertificate
+        | Alert::CertificateRevoked
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::UnknownCA
+        | Alert::AccessDenied => {
+            "the server does not accept the client certificate; check that it has not expired, and that the server trusts \
+             its authority"
+        }
+        _ => return None,
+    };
+    Some(Error::new(ErrorKind::AccessDenied, why))
+}
+
+/// The explanation of an untrusted certificate.
+pub(super) const UNKNOWN_ISSUER: &str =
+    " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
+
+/// Returns an explanation, for the administrators on both sides, if this is one of the most common failures; otherwise,
+/// an empty string.
+fn in_words(error: &std::io::Error) -> &'static str {
+    use rustls::{CertificateError, Error as Tls, InvalidMessage};
+    match of_rustls(error) {
+        Some(Tls::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            " (the server does not speak TLS; is the address http:// ?)"
+        }
+        Some(Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
+            UNKNOWN_ISSUER
+        }
+        Some(Tls::InvalidCertificate(CertificateError::Other(other)))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            " (its certificate is for a certificate authority, CA:TRUE, as `openssl req -x509` makes by default; make \
+             one with `-addext basicConstraints=critical,CA:FALSE`)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+
+    use super::*;
+    use crate::Timeouts;
+
+    /// Serves connections of TLS until the test ends; sends a byte on each, so that tickets arrive as well.
+    fn serve(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Origin {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key =
+            rustls::pki_types::PrivateKeyDer::try_from(certificate.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth();
+        let config = Arc::new(config.with_single_cert(vec![certificate.cert.der().clone()], key).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let session = ServerConnection::new(config.clone()).unwrap();
+                let _ = StreamOwned::new(session, socket.unwrap()).write_all(b"x");
+            }
+        });
+        Origin { tls: true, host: "127.0.0.1".to_owned(), port }
+    }
+
+    fn handshake(roots: &TlsRoots, origin: &Origin) -> Option<HandshakeKind> {
+        let connector = TlsConnector::new(roots.clone(), b"http/1.1");
+        let socket = TcpStream::connect((origin.host.as_str(), origin.port)).unwrap();
+        let socket = TcpSocket::over(socket, &Timeouts::default());
+        let mut stream = connector.start(origin, socket).unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        stream.conn.handshake_kind()
+    }
+
+    #[test]
+    fn connectors_that_trust_the_same_authorities_share_tickets() {
+        let certificate = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("one.pem"), dir.path().join("other.pem"));
+        std::fs::write(&one, certificate.cert.pem()).unwrap();
+        std::fs::write(&other, certificate.cert.pem()).unwrap();
+        let origin = serve(&certificate);
+        let trusted = TlsRoots::File(one.clone());
+        assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
+        assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Resumed));
+        assert_eq!(handshake(&TlsRoots::File(other), &origin), Some(HandshakeKind::Full));
+        assert_eq!(handshake(&TlsRoots::Unverified, &origin), Some(HandshakeKind::Full));
+        // Another file at the same path.
+        std::fs::write(&one, format!("# a comment\n{}", certificate.cert.pem())).unwrap();
+        assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
+    }
+}
