@@ -4,9 +4,9 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use rustls::{ClientConnection, StreamOwned};
 
 use super::Timeouts;
+use super::carrier::{Carrier, TlsStream};
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
 use super::proxy::ProxyRequestRewriter;
@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 enum ConnectionTransport {
     Plain(TcpSocket),
-    Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
+    Tls(Box<TlsStream>),
     #[cfg(feature = "http2")]
     Http2(Box<Http2Connection>),
 }
@@ -72,8 +72,16 @@ impl BufferedConnection {
         Self::over(ConnectionTransport::Plain(socket), timeouts)
     }
 
-    pub(super) fn tls(stream: StreamOwned<ClientConnection, TcpSocket>, timeouts: Timeouts) -> Self {
+    pub(super) fn tls(stream: TlsStream, timeouts: Timeouts) -> Self {
         Self::over(ConnectionTransport::Tls(Box::new(stream)), timeouts)
+    }
+
+    /// Creates a connection whose requests travel on `carrier` as they are.
+    pub(super) fn on(carrier: Carrier, timeouts: Timeouts) -> Self {
+        match carrier {
+            Carrier::Tcp(socket) => Self::plain(socket, timeouts),
+            Carrier::Tls(stream) => Self::tls(*stream, timeouts),
+        }
     }
 
     #[cfg(feature = "http2")]
@@ -159,7 +167,7 @@ impl BufferedConnection {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_waiting(waits),
-            ConnectionTransport::Tls(stream) => stream.sock.set_waiting(waits),
+            ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_waiting(waits),
             // An HTTP/2 connection does its own waiting if it carries a single request.
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(_) => {}
@@ -196,7 +204,7 @@ impl BufferedConnection {
     pub fn socket(&self) -> &TcpSocket {
         match &self.transport {
             ConnectionTransport::Plain(socket) => socket,
-            ConnectionTransport::Tls(stream) => &stream.sock,
+            ConnectionTransport::Tls(stream) => stream.sock.tcp(),
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(connection) => &connection.socket,
         }
@@ -601,7 +609,7 @@ impl BufferedConnection {
         }
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_read_timeout(limit),
-            ConnectionTransport::Tls(stream) => stream.sock.set_read_timeout(limit),
+            ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_read_timeout(limit),
             #[cfg(feature = "http2")]
             ConnectionTransport::Http2(connection) => {
                 connection.set_timeout(limit);

@@ -10,6 +10,7 @@ use std::sync::PoisonError;
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use super::carrier::Carrier;
 use super::connection::BufferedConnection;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
@@ -26,6 +27,8 @@ pub struct Connector {
     timeouts: Timeouts,
     tls: TlsConnector,
     proxies: ProxySettings,
+    /// For sessions with proxies, which never see the client's certificate.
+    proxy_tls: TlsConnector,
     #[cfg(feature = "http2")]
     http2: Http2OnlyOrigins,
 }
@@ -52,12 +55,14 @@ impl Connector {
             tls: TlsConnector::new(roots.clone(), b"h2").showing(who.clone()),
             origins: Mutex::default(),
         };
+        let proxy_tls = TlsConnector::new(roots.clone(), b"http/1.1");
         let tls = TlsConnector::new(roots, protocol).showing(who);
         Connector {
             version,
             timeouts,
             tls,
             proxies: ProxySettings::none(),
+            proxy_tls,
             #[cfg(feature = "http2")]
             http2,
         }
@@ -80,10 +85,11 @@ impl Connector {
             HttpVersion::Http1 if origin.tls => self.secure(origin),
             HttpVersion::Http1 => match self.proxies.of(origin)? {
                 Some(proxy) if proxy.forwards() => {
-                    let connection = BufferedConnection::plain(proxy.connect(&self.timeouts)?, self.timeouts);
+                    let carrier = proxy.connect(&self.timeouts, &self.proxy_tls)?;
+                    let connection = BufferedConnection::on(carrier, self.timeouts);
                     Ok(connection.forwarded(proxy.forwarding(origin)))
                 }
-                _ => Ok(BufferedConnection::plain(self.socket(origin)?, self.timeouts)),
+                _ => Ok(BufferedConnection::on(self.carrier(origin)?, self.timeouts)),
             },
             #[cfg(feature = "http2")]
             HttpVersion::Http2 => self.multiplexed(origin, &self.tls),
@@ -133,21 +139,21 @@ impl Connector {
     fn secure_http1(&self, origin: &Origin) -> Result<BufferedConnection> {
         // Fail on unusable credentials before any connection is made.
         self.tls.config()?;
-        let stream = self.tls.start(origin, self.socket(origin)?)?;
+        let stream = self.tls.start(origin, self.carrier(origin)?)?;
         Ok(BufferedConnection::tls(stream, self.timeouts))
     }
 
     #[cfg(feature = "http2")]
     fn multiplexed(&self, origin: &Origin, tls: &TlsConnector) -> Result<BufferedConnection> {
-        let connection = Http2Connection::connect(origin, self.socket(origin)?, &self.timeouts, tls)?;
+        let connection = Http2Connection::connect(origin, self.carrier(origin)?, &self.timeouts, tls)?;
         Ok(BufferedConnection::multiplexed(connection, self.timeouts))
     }
 
-    /// Opens a socket whose peer is the origin, directly or through a proxy tunnel.
-    fn socket(&self, origin: &Origin) -> Result<TcpSocket> {
+    /// Opens a connection whose peer is the origin, directly or through a proxy tunnel.
+    fn carrier(&self, origin: &Origin) -> Result<Carrier> {
         match self.proxies.of(origin)? {
-            Some(proxy) => proxy.tunnel(origin, &self.timeouts),
-            None => TcpSocket::connect(origin, &self.timeouts),
+            Some(proxy) => proxy.tunnel(origin, &self.timeouts, &self.proxy_tls),
+            None => TcpSocket::connect(origin, &self.timeouts).map(Carrier::Tcp),
         }
     }
 }

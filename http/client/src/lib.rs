@@ -4,6 +4,7 @@
 //! response's head is parsed in the receive buffer, and a large body is received straight into the caller's buffer.
 
 mod access;
+mod carrier;
 mod client;
 mod connection;
 mod connector;

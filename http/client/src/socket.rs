@@ -171,6 +171,12 @@ impl TcpSocket {
         self.arrived(got, scratch.len())
     }
 
+    /// Receives without consuming.
+    pub(super) fn peek(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let flags = self.receive_flags() | RecvFlags::PEEK;
+        within(self.read_limit(), || Ok(recv(&self.stream, &mut *room, flags)?.1))
+    }
+
     /// Returns whether the peer has neither closed the connection nor sent anything that is still unread.
     pub(super) fn is_quiet(&self) -> bool {
         let peeked = recv(&self.stream, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);

@@ -19,7 +19,7 @@ use rustls::{
 };
 
 use super::access::ClientCertificate;
-use super::socket::TcpSocket;
+use super::carrier::{Carrier, TlsStream};
 use super::{Origin, SessionCredentials};
 
 /// The trusted certificate authorities.
@@ -138,13 +138,9 @@ impl TlsConnector {
         TlsConnector { who, ..self }
     }
 
-    /// Performs the handshake with the peer of `socket`. Errors: `BadResponse` for an untrusted certificate and for a
+    /// Performs the handshake with the peer of `carrier`. Errors: `BadResponse` for an untrusted certificate and for a
     /// peer that does not use TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
-    pub(super) fn start(
-        &self,
-        origin: &Origin,
-        socket: TcpSocket,
-    ) -> Result<StreamOwned<ClientConnection, TcpSocket>> {
+    pub(super) fn start(&self, origin: &Origin, carrier: Carrier) -> Result<TlsStream> {
         let config = self.config()?;
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
@@ -160,7 +156,7 @@ impl TlsConnector {
             Error::new(kind, detail).caused_by(error)
         };
         let session = ClientConnection::new(config, name).map_err(|e| failed(std::io::Error::other(e)))?;
-        let mut stream = StreamOwned::new(session, socket);
+        let mut stream = StreamOwned::new(session, carrier);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(failed)?;
         }
@@ -369,6 +365,7 @@ mod tests {
 
     use super::*;
     use crate::Timeouts;
+    use crate::socket::TcpSocket;
 
     /// Serves connections of TLS until the test ends; sends a byte on each, so that tickets arrive as well.
     fn serve(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Origin {
@@ -393,7 +390,7 @@ mod tests {
         let connector = TlsConnector::new(roots.clone(), b"http/1.1");
         let socket = TcpStream::connect((origin.host.as_str(), origin.port)).unwrap();
         let socket = TcpSocket::over(socket, &Timeouts::default());
-        let mut stream = connector.start(origin, socket).unwrap();
+        let mut stream = connector.start(origin, Carrier::Tcp(socket)).unwrap();
         stream.read_exact(&mut [0]).unwrap();
         stream.conn.handshake_kind()
     }

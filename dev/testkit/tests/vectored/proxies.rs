@@ -1,5 +1,6 @@
 //! Servers that are reached through a proxy.
 
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 use fordway_client::s3::{self, S3Config, S3Store};
@@ -8,7 +9,11 @@ use fordway_http::{HttpVersion, ProxySettings, SessionCredentials, TlsRoots};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Objects};
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use fordway_testkit::proxy::{ProxyBehaviour, ProxyServer};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
+use crate::downloads::{WHOLE, copy};
 use crate::servers::{Server, start_nginx};
 use crate::{expected, file, read, session, spread};
 
@@ -178,6 +183,79 @@ fn objects_are_read_by_way_of_a_proxy() {
     }
 }
 
+/// Puts a server that ends TLS in front of a proxy. Returns its address, and the directory with its certificate.
+fn behind_tls(proxy: &ProxyServer) -> (SocketAddr, tempfile::TempDir) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("cert"), made.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let tls = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let tls = tls.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, behind) = (listener.local_addr().unwrap(), proxy.address());
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let acceptor = acceptor.clone();
+            std::thread::spawn(move || relay(socket.unwrap(), behind, &acceptor));
+        }
+    });
+    (address, dir)
+}
+
+fn relay(socket: TcpStream, behind: SocketAddr, acceptor: &TlsAcceptor) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _ = runtime.block_on(async {
+        socket.set_nonblocking(true)?;
+        let mut front = acceptor.accept(tokio::net::TcpStream::from_std(socket)?).await?;
+        let mut back = tokio::net::TcpStream::connect(behind).await?;
+        tokio::io::copy_bidirectional(&mut front, &mut back).await
+    });
+}
+
+/// Requests are forwarded or tunnelled as through other proxies, over all versions of HTTP that a proxy carries, and
+/// TLS with the server runs in TLS with the proxy.
+#[test]
+fn a_proxy_may_need_tls_itself() {
+    let proxy = ProxyServer::start(ProxyBehaviour::default());
+    let (address, dir) = behind_tls(&proxy);
+    let by_tls = || {
+        let url = format!("https://{address}");
+        ProxySettings::resolve(&move |name| (name == "all_proxy").then(|| url.clone()))
+    };
+    let ranges = spread(300, 200);
+    let servers = [
+        (HttpVersion::Http1, HostileServer::start(file(), ResponseFaultScript::honest()), "GET http://"),
+        (HttpVersion::Http2, HostileServer::start_http2(file(), ResponseFaultScript::honest()), "CONNECT "),
+        (
+            HttpVersion::Http2,
+            HostileServer::start_secure_http2(file(), ResponseFaultScript::honest()),
+            "CONNECT ",
+        ),
+    ];
+    for (http, server, line) in servers {
+        let mut trusted = std::fs::read_to_string(dir.path().join("cert")).unwrap();
+        trusted.push_str(server.certificate().unwrap_or_default());
+        std::fs::write(dir.path().join("both"), trusted).unwrap();
+        for proxies in [by_tls(), by(&proxy, "")] {
+            let session = through(proxies, |options| {
+                (options.http, options.tls_roots) = (http, TlsRoots::File(dir.path().join("both")));
+            });
+            let opened = RemoteFile::open(&session, &server.url()).unwrap();
+            for _ in 0..3 {
+                assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges));
+            }
+            assert!(copy(&opened, WHOLE).unwrap() == file());
+            assert!(proxy.heads().pop().unwrap().starts_with(line), "{:?}", proxy.heads());
+        }
+    }
+    let untrusting = through(by_tls(), |options| options.tls_roots = TlsRoots::System);
+    let error = RemoteFile::open(&untrusting, "http://h.test/x").err().expect("an error");
+    assert_eq!(error.kind(), ErrorKind::BadResponse);
+    assert!(error.to_string().contains("no connection to the proxy https://127.0.0.1:"), "{error}");
+}
+
 /// Apache httpd as a proxy that requires a login, because our own test proxy and our client could share a
 /// misunderstanding of the protocol.
 #[test]
@@ -196,38 +274,47 @@ fn apache_forwards_and_tunnels() {
     let plain = origin();
     let (_, tls_port) = tls.rsplit_once(':').unwrap();
     let tls_port = tls_port.trim_end_matches("/f");
-    let proxy = Server::start(&apache, &["-X", "-f", "CONFIG"], |dir, port| {
-        let modules = ["mpm_event", "authz_core", "authz_user", "authn_core", "authn_file", "auth_basic"];
-        let modules = modules.iter().chain(&["proxy", "proxy_http", "proxy_connect"]);
-        let modules: String = modules
-            .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"))
-            .collect();
-        // The password is `secret`.
-        std::fs::write(format!("{dir}/users"), "me:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n").unwrap();
-        format!(
-            "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\n\
-             ErrorLog {dir}/log\n{modules}ProxyRequests On\nAllowCONNECT {tls_port}\n\
+    for scheme in ["http", "https"] {
+        let proxy = Server::start(&apache, &["-X", "-f", "CONFIG"], |dir, port| {
+            let modules = ["mpm_event", "authz_core", "authz_user", "authn_core", "authn_file", "auth_basic"];
+            let modules = modules.iter().chain(&["proxy", "proxy_http", "proxy_connect", "ssl"]);
+            let modules: String = modules
+                .map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"))
+                .collect();
+            // The password is `secret`.
+            std::fs::write(format!("{dir}/users"), "me:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n").unwrap();
+            let own = secure.dir.path().display();
+            let tls = match scheme {
+                "http" => String::new(),
+                _ => {
+                    format!("SSLEngine On\nSSLCertificateFile {own}/cert\nSSLCertificateKeyFile {own}/key\n")
+                }
+            };
+            format!(
+                "ServerName localhost\nServerRoot {dir}\nListen 127.0.0.1:{port}\nPidFile {dir}/pid\n\
+             ErrorLog {dir}/log\n{modules}{tls}ProxyRequests On\nAllowCONNECT {tls_port}\n\
              <Proxy *>\nAuthType Basic\nAuthName p\nAuthUserFile {dir}/users\nRequire valid-user\n</Proxy>\n"
-        )
-    });
-    let address = proxy.url.trim_start_matches("http://").trim_end_matches("/f").to_owned();
-    let by = |login: &str| {
-        let url = format!("http://{login}{address}");
-        through(ProxySettings::resolve(&|name| (name == "all_proxy").then(|| url.clone())), |options| {
-            options.tls_roots = TlsRoots::File(secure.dir.path().join("cert"));
-        })
-    };
-    let ranges = spread(300, 200);
-    for url in [plain.url(), tls.clone()] {
-        let opened = RemoteFile::open(&by("me:secret@"), &url).unwrap();
-        assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{url}");
-        for login in ["", "me:wrong@"] {
-            let error = RemoteFile::open(&by(login), &url).err().expect("an error");
-            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{url}: {error}");
-            assert!(error.to_string().contains("HTTP status 407"), "{error}");
+            )
+        });
+        let address = proxy.url.trim_start_matches("http://").trim_end_matches("/f").to_owned();
+        let by = |login: &str| {
+            let url = format!("{scheme}://{login}{address}");
+            through(ProxySettings::resolve(&|name| (name == "all_proxy").then(|| url.clone())), |options| {
+                options.tls_roots = TlsRoots::File(secure.dir.path().join("cert"));
+            })
+        };
+        let ranges = spread(300, 200);
+        for url in [plain.url(), tls.clone()] {
+            let opened = RemoteFile::open(&by("me:secret@"), &url).unwrap();
+            assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{url}");
+            for login in ["", "me:wrong@"] {
+                let error = RemoteFile::open(&by(login), &url).err().expect("an error");
+                assert_eq!(error.kind(), ErrorKind::AccessDenied, "{url}: {error}");
+                assert!(error.to_string().contains("HTTP status 407"), "{error}");
+            }
         }
+        assert!(plain.requests().iter().all(|request| request.header("proxy-authorization").is_none()));
+        let error = RemoteFile::open(&by("me:secret@"), "https://127.0.0.1:1/f").err().expect("an error");
+        assert_eq!(error.kind(), ErrorKind::AccessDenied, "a port that it opens no tunnels to: {error}");
     }
-    assert!(plain.requests().iter().all(|request| request.header("proxy-authorization").is_none()));
-    let error = RemoteFile::open(&by("me:secret@"), "https://127.0.0.1:1/f").err().expect("an error");
-    assert_eq!(error.kind(), ErrorKind::AccessDenied, "a port that it opens no tunnels to: {error}");
 }

@@ -22,6 +22,7 @@ use http::{Response, StatusCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
+use super::carrier::Carrier;
 use super::heads::{head_of_response, request_of_head};
 use super::socket::TcpSocket;
 use super::tls::TlsConnector;
@@ -80,28 +81,29 @@ enum Patience {
 }
 
 impl Http2Connection {
-    /// Starts HTTP/2 on a new `socket`, by prior knowledge or through TLS with ALPN. Errors: `Unavailable`, `Timeout`,
+    /// Starts HTTP/2 on a new `carrier`, by prior knowledge or through TLS with ALPN. Errors: `Unavailable`, `Timeout`,
     /// `InvalidArgument`; `BadResponse` if the server does not support HTTP/2.
     pub(super) fn connect(
         origin: &Origin,
-        socket: TcpSocket,
+        carrier: Carrier,
         timeouts: &Timeouts,
         tls: &TlsConnector,
     ) -> Result<Self> {
         let unreachable = |error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("no HTTP/2 with {origin}")).caused_by(error)
         };
-        let shared = socket.share().map_err(unreachable)?;
+        let shared = carrier.tcp().share().map_err(unreachable)?;
         let transport = match origin.tls {
-            false => SocketTransport::Plain(socket),
-            true => SocketTransport::Tls(Box::new(tls.start(origin, socket)?)),
+            false => SocketTransport::from(carrier),
+            true => {
+                let stream = tls.start(origin, carrier)?;
+                if stream.conn.alpn_protocol() != Some(b"h2") {
+                    let detail = format!("{origin} does not support HTTP/2; use HTTP/1.1");
+                    return Err(Error::new(ErrorKind::BadResponse, detail));
+                }
+                SocketTransport::Tls(Box::new(stream))
+            }
         };
-        if let SocketTransport::Tls(stream) = &transport
-            && stream.conn.alpn_protocol() != Some(b"h2")
-        {
-            let detail = format!("{origin} does not support HTTP/2; use HTTP/1.1");
-            return Err(Error::new(ErrorKind::BadResponse, detail));
-        }
         let gauge = Arc::new(SocketFlowLimiter::default());
         // The handshake only sends data, which fits into the send buffer of a new socket.
         let (send, connection) =

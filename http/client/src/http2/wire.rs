@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use rustls::{ClientConnection, StreamOwned};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::carrier::{Carrier, TlsStream};
 use crate::socket::TcpSocket;
 
 /// The maximum number of bytes received by one call. Frames are usually shorter, and one call per frame would cost more
@@ -29,7 +29,16 @@ pub(super) struct Http2Socket {
 /// The kind of transport.
 pub(super) enum SocketTransport {
     Plain(TcpSocket),
-    Tls(Box<StreamOwned<ClientConnection, TcpSocket>>),
+    Tls(Box<TlsStream>),
+}
+
+impl From<Carrier> for SocketTransport {
+    fn from(carrier: Carrier) -> Self {
+        match carrier {
+            Carrier::Tcp(socket) => SocketTransport::Plain(socket),
+            Carrier::Tls(stream) => SocketTransport::Tls(stream),
+        }
+    }
 }
 
 /// Counts and limits the bytes that pass through a socket.
@@ -79,7 +88,7 @@ impl Http2Socket {
     pub(super) fn new(mut transport: SocketTransport, gauge: Arc<SocketFlowLimiter>) -> Self {
         match &mut transport {
             SocketTransport::Plain(socket) => socket.set_waiting(false),
-            SocketTransport::Tls(stream) => stream.sock.set_waiting(false),
+            SocketTransport::Tls(stream) => stream.sock.tcp_mut().set_waiting(false),
         }
         Http2Socket { transport, buffer: vec![0; BUFFER_BYTES], used: 0, filled: 0, gauge }
     }

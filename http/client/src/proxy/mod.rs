@@ -3,7 +3,8 @@
 //! sent to a proxy.
 //!
 //! A request to an `http` origin is forwarded: its request line holds the absolute URL. An `https` origin is reached
-//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both. The proxy's
+//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both. The connection to an
+//! HTTP proxy may be encrypted itself. The proxy's
 //! credentials go only to the proxy: in `Proxy-Authorization` of a forwarded request, or in the messages that open a
 //! tunnel.
 
@@ -18,7 +19,9 @@ use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
+use super::carrier::Carrier;
 use super::socket::TcpSocket;
+use super::tls::TlsConnector;
 use super::{Origin, Timeouts, USER_AGENT};
 
 /// The default port of a proxy, as in curl.
@@ -51,6 +54,8 @@ pub(super) struct Proxy {
 enum ProxyKind {
     /// Plain HTTP.
     Http,
+    /// HTTP in a TLS session with the proxy.
+    Https,
     /// SOCKS 5; the client resolves host names.
     Socks,
     /// SOCKS 5; the proxy resolves host names.
@@ -58,8 +63,12 @@ enum ProxyKind {
 }
 
 impl ProxyKind {
-    const ALL: [(&str, ProxyKind); 3] =
-        [("http", ProxyKind::Http), ("socks5", ProxyKind::Socks), ("socks5h", ProxyKind::SocksByName)];
+    const ALL: [(&str, ProxyKind); 4] = [
+        ("http", ProxyKind::Http),
+        ("https", ProxyKind::Https),
+        ("socks5", ProxyKind::Socks),
+        ("socks5h", ProxyKind::SocksByName),
+    ];
 
     fn scheme(self) -> &'static str {
         ProxyKind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(scheme, _)| scheme)
@@ -119,10 +128,11 @@ impl Proxy {
         let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (login, place) =
             rest.rsplit_once('@').map_or((None, rest), |(login, place)| (Some(login), place));
-        let (mut origin, _) = Origin::parse(&format!("http://{place}"))
+        let http = if kind == ProxyKind::Https { "https" } else { "http" };
+        let (mut origin, _) = Origin::parse(&format!("{http}://{place}"))
             .map_err(|_| format!("has no valid host and port; write {}://HOST:PORT", kind.scheme()))?;
         let has_port = place.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        if !has_port {
+        if !has_port && kind != ProxyKind::Https {
             origin.port = PORT;
         }
         let login = login.map(|login| {
@@ -136,54 +146,65 @@ impl Proxy {
     fn kind(scheme: &str) -> Result<ProxyKind, String> {
         let found = ProxyKind::ALL.into_iter().find(|(name, _)| *name == scheme);
         found.map(|(_, kind)| kind).ok_or_else(|| match scheme {
-            "https" => "names a proxy that needs TLS itself, which is not supported; use one at http://HOST:PORT \
-                        (https origins are tunnelled through it)"
-                .to_owned(),
             "socks" | "socks4" | "socks4a" => {
                 format!("names a proxy with {scheme:?}; of SOCKS, only version 5 is supported: socks5h://HOST:PORT")
             }
             other => format!(
-                "names a proxy with {other:?}; only http://, socks5:// and socks5h://HOST:PORT are supported"
+                "names a proxy with {other:?}; only http://, https://, socks5:// and socks5h://HOST:PORT are supported"
             ),
         })
     }
 
     /// Returns whether the proxy forwards requests for `http` origins instead of tunnelling them.
     pub(super) fn forwards(&self) -> bool {
-        self.kind == ProxyKind::Http
+        matches!(self.kind, ProxyKind::Http | ProxyKind::Https)
     }
 
-    /// Opens a connection to the proxy, for requests to `http` origins. Errors: `Unavailable`, `Timeout`.
-    pub(super) fn connect(&self, timeouts: &Timeouts) -> Result<TcpSocket> {
-        TcpSocket::connect(&self.origin, timeouts).map_err(|error| {
-            let detail = format!("no connection to the proxy {self}: {}", error.detail());
-            let told = Error::new(error.kind(), detail);
-            match std::error::Error::source(&error) {
-                Some(cause) => told.caused_by(cause.to_string()),
-                None => told,
+    /// Opens a connection to the proxy, for requests to `http` origins; `tls` is for a proxy that needs TLS itself.
+    /// Errors: `Unavailable`, `Timeout`; `BadResponse` if its certificate is not trusted.
+    pub(super) fn connect(&self, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Carrier> {
+        let connected = self.socket(timeouts).map(Carrier::Tcp)?;
+        match self.kind {
+            ProxyKind::Https => {
+                let stream = tls.start(&self.origin, connected).map_err(|error| self.unreachable(&error))?;
+                Ok(Carrier::Tls(Box::new(stream)))
             }
-        })
+            _ => Ok(connected),
+        }
+    }
+
+    fn socket(&self, timeouts: &Timeouts) -> Result<TcpSocket> {
+        TcpSocket::connect(&self.origin, timeouts).map_err(|error| self.unreachable(&error))
+    }
+
+    fn unreachable(&self, error: &Error) -> Error {
+        let detail = format!("no connection to the proxy {self}: {}", error.detail());
+        let told = Error::new(error.kind(), detail);
+        match std::error::Error::source(error) {
+            Some(cause) => told.caused_by(cause.to_string()),
+            None => told,
+        }
     }
 
     /// Opens a connection to `origin` through the proxy. Errors: `Unavailable`, `Timeout`; `AccessDenied` if the proxy
     /// refuses; `BadResponse`. Cost: a connection to the proxy, and one further round trip (two with SOCKS, three with
     /// SOCKS and a password).
-    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts) -> Result<TcpSocket> {
+    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Carrier> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
             let conversation = tunnel::SocksHandshake::new(self.login.clone(), self.place(origin)?)?;
-            let mut socket = self.connect(timeouts)?;
+            let mut socket = self.socket(timeouts)?;
             let opened = tunnel::open_socks(&mut socket, conversation, timeouts.first_byte);
-            return opened.map(|()| socket).map_err(|error| {
+            return opened.map(|()| Carrier::Tcp(socket)).map_err(|error| {
                 let error = named(error);
                 Error::new(error.kind(), format!("{origin} was not reached: {}", error.detail()))
             });
         }
-        let mut socket = self.connect(timeouts)?;
+        let mut carrier = self.connect(timeouts, tls)?;
         let request = self.connect_request(origin);
-        let status = tunnel::open(&mut socket, &request, timeouts.first_byte).map_err(named)?;
+        let status = tunnel::open(&mut carrier, &request, timeouts.first_byte).map_err(named)?;
         match status {
-            200..=299 => Ok(socket),
+            200..=299 => Ok(carrier),
             _ => Err(self.refusal(status, origin)),
         }
     }
@@ -239,7 +260,7 @@ impl Proxy {
 /// Shows the proxy without its credentials.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.kind.scheme(), self.origin.to_string().trim_start_matches("http"))
+        write!(f, "{}://{}", self.kind.scheme(), self.origin.authority())
     }
 }
 
@@ -363,8 +384,9 @@ impl ProxyRequestRewriter {
 /// it received.
 fn wants_login(proxy: &str, has_said: bool) -> Error {
     let why = if has_said { "a different user and password from those" } else { "a user and password" };
+    let scheme = proxy.split("://").next().unwrap_or("http");
     let detail = format!(
-        "the proxy {proxy} requires {why} in its URL: http://USER:PASSWORD@HOST:PORT (HTTP status 407)"
+        "the proxy {proxy} requires {why} in its URL: {scheme}://USER:PASSWORD@HOST:PORT (HTTP status 407)"
     );
     Error::new(ErrorKind::AccessDenied, detail)
 }
@@ -402,6 +424,9 @@ mod tests {
             let shown = if socks.ends_with('9') { "socks5h://c:9" } else { "socks5://c:1080" };
             assert_eq!(chosen(&[("ALL_PROXY", socks)], "http://h").as_deref(), Some(shown));
         }
+        for (tls, shown) in [("https://c", "https://c"), ("HTTPS://c:8443", "https://c:8443")] {
+            assert_eq!(chosen(&[("all_proxy", tls)], "http://h").as_deref(), Some(shown));
+        }
         for url in ["http://h", "https://h"] {
             assert_eq!(chosen(&all[4..], url).as_deref(), Some("http://c:1080"));
             assert_eq!(chosen(&[("all_proxy", "[::1]/"), all[4]], url).as_deref(), Some("http://[::1]:1080"));
@@ -419,7 +444,7 @@ mod tests {
             ("socks4://me:secret@h:1", "only version 5"),
             ("ftp://me:secret@h:1", "only http://"),
             ("socks5://me:secret@h:x", "write socks5://HOST:PORT"),
-            ("https://me:secret@h:1", "needs TLS"),
+            ("https://me:secret@h:x", "write https://HOST:PORT"),
             ("http://me:secret@h:x", "no valid host and port"),
             ("http://me:secret@", "no valid host and port"),
         ] {

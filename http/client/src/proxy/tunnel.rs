@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
+use crate::carrier::Carrier;
 use crate::connection::is_stop;
 use crate::socket::TcpSocket;
 
@@ -15,21 +16,14 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers in that head.
 const HEADERS_MAX: usize = 64;
 
-/// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the socket is
+/// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the carrier is
 /// connected to the origin. Errors: `Unavailable`, `Timeout`, `BadResponse`.
-pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Result<u16> {
+pub(super) fn open(carrier: &mut Carrier, request: &str, limit: Duration) -> Result<u16> {
     let deadline = Instant::now() + limit;
-    socket.write_all(request.as_bytes()).map_err(|error| cut(&error, limit))?;
+    let sent = carrier.write_all(request.as_bytes()).and_then(|()| carrier.flush());
+    sent.map_err(|error| cut(&error, limit))?;
     let (mut answer, mut filled) = (vec![0; 1024], 0);
     loop {
-        if let Some((status, length)) = parse(&answer[..filled])? {
-            // Bytes after the head are not expected: in TLS and HTTP/2, the server never sends first.
-            if (200..300).contains(&status) && filled > length {
-                return Err(bad("it sent bytes through the tunnel without a request"));
-            }
-            socket.set_read_timeout(limit).map_err(|error| cut(&error, limit))?;
-            return Ok(status);
-        }
         if filled == answer.len() {
             if filled >= HEAD_BYTES_MAX {
                 return Err(bad("the head of its response is over 32 KiB"));
@@ -40,17 +34,26 @@ pub(super) fn open(socket: &mut TcpSocket, request: &str, limit: Duration) -> Re
         if left.is_zero() {
             return Err(cut(&io::ErrorKind::TimedOut.into(), limit));
         }
-        socket.set_read_timeout(left).map_err(|error| cut(&error, limit))?;
-        match socket.read(&mut answer[filled..]) {
+        carrier.tcp_mut().set_read_timeout(left).map_err(|error| cut(&error, limit))?;
+        let got = match carrier.peek(&mut answer[filled..]) {
             Ok(0) => {
                 return Err(Error::new(
                     ErrorKind::Unavailable,
                     "it closed the connection without a response",
                 ));
             }
-            Ok(got) => filled += got,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(got) => got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(cut(&error, limit)),
+        };
+        let parsed = parse(&answer[..filled + got])?;
+        // The bytes after the head are from the origin: over HTTP/2, a server may send first.
+        let of_head = parsed.map_or(got, |(_, length)| length - filled);
+        carrier.consume(of_head).map_err(|error| cut(&error, limit))?;
+        filled += of_head;
+        if let Some((status, _)) = parsed {
+            carrier.tcp_mut().set_read_timeout(limit).map_err(|error| cut(&error, limit))?;
+            return Ok(status);
         }
     }
 }
