@@ -94,7 +94,7 @@ impl ExternalServerProcess {
     /// if it is not installed. It must not outlive this server.
     pub fn behind_caddy(&self, authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("caddy")?;
-        let (cert, key, behind) = (authority.file(), authority.dir.path().join("key.pem"), self.port);
+        let (cert, key, behind) = (authority.file(), authority.key(), self.port);
         Some(start("https", |dir, port| {
             let config = format!(
                 "{{\nadmin off\nauto_https off\nstorage file_system {dir}/own\n\

@@ -141,6 +141,28 @@ fn the_environment_names_the_version() {
     assert!(text(&ran.stderr).contains("FORDWAY_HTTP_VERSION"), "{}", text(&ran.stderr));
 }
 
+/// nginx asks for a client certificate at this address.
+#[test]
+fn a_client_certificate_is_shown_over_each_version() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::nginx_with_tls(&authority) else { return };
+    std::fs::create_dir(server.files().join("cert")).unwrap();
+    std::fs::write(server.files().join("cert/f"), "secret").unwrap();
+    for version in ["1.1", "2"] {
+        let ran = fordway(version, authority.file(), &["cat", &server.url("cert/f")]);
+        assert_eq!(ran.status.code(), Some(4), "{version}: {}", text(&ran.stderr));
+        let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
+            .args(["cat", &server.url("cert/f")])
+            .env("FORDWAY_HTTP_VERSION", version)
+            .env("AWS_CA_BUNDLE", authority.file())
+            .env("X509_USER_CERT", authority.file())
+            .env("X509_USER_KEY", authority.key())
+            .output()
+            .unwrap();
+        assert_eq!(text(&ran.stdout), "secret", "{version}: {}", text(&ran.stderr));
+    }
+}
+
 /// The version is demanded: a server that does not support it is an error that says what to do.
 #[test]
 fn a_server_without_http2_is_an_error() {

@@ -1,12 +1,14 @@
 //! Tests in which the first replica fails in every known way while the second works.
 
-use fordway_http::SessionCredentials;
 use fordway_http::replicas::{ReplicaCredentials, ReplicaOptions, ReplicatedFile};
+use fordway_http::{HttpVersion, SessionCredentials};
 use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 use fordway_wire::metalink::MetalinkFile;
 
-use crate::{SIZE, at, completed, content, copied, described, expected, open, read, server, some_ranges};
+use crate::{
+    SIZE, VERSION, at, completed, content, copied, described, expected, open, read, server, some_ranges,
+};
 
 /// Returns a URL at which no server listens.
 fn dead() -> String {
@@ -51,17 +53,31 @@ fn faults() -> Vec<(&'static str, ResponseFaultScript)> {
     ]
 }
 
-/// Runs `check` with each fault at the first replica.
+/// Runs `check` with each fault at the first replica, over HTTP/1.1 and 2.
 fn with_each_fault(check: impl Fn(&str, &MetalinkFile, &HostileServer)) {
-    let good = server(ResponseFaultScript::honest());
-    for (name, script) in faults() {
-        let bad = server(script);
-        check(name, &described(&[&bad, &good]), &good);
+    for version in [HttpVersion::Http1, HttpVersion::Http2] {
+        VERSION.set(version);
+        let good = server(ResponseFaultScript::honest());
+        for (name, script) in faults() {
+            let bad = server(script);
+            check(&format!("{name}, {version:?}"), &described(&[&bad, &good]), &good);
+        }
+        let mut refusing = described(&[&good]);
+        refusing.replicas.insert(0, at(&dead(), 1));
+        refusing.replicas[1].priority = 2;
+        check(&format!("refuses, {version:?}"), &refusing, &good);
     }
-    let mut refusing = described(&[&good]);
-    refusing.replicas.insert(0, at(&dead(), 1));
-    refusing.replicas[1].priority = 2;
-    check("refuses", &refusing, &good);
+}
+
+/// The version is demanded, so a replica whose server does not support it counts as one that fails.
+#[test]
+fn a_replica_without_the_version_is_passed_over() {
+    let plain = server(ResponseFaultScript::honest());
+    VERSION.set(HttpVersion::Http2);
+    let good = server(ResponseFaultScript::honest());
+    let file = open(&described(&[&plain, &good]));
+    assert!(copied(&file).unwrap() == content());
+    assert!(plain.requests().iter().all(|request| request.method == "PRI"), "it saw the preface of HTTP/2");
 }
 
 #[test]

@@ -5,13 +5,14 @@ mod faults;
 mod schedules;
 mod streams;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use fordway_http::Timeouts;
 use fordway_http::replicas::{ReplicaOptions, ReplicatedFile};
 use fordway_http::vector::{Fragment, SessionOptions};
+use fordway_http::{HttpVersion, Timeouts};
 use fordway_store::Result;
 use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile, MetalinkUrl, PieceHashes};
@@ -30,6 +31,11 @@ static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
     ServedFile { hash: FileHash::of(FileHashAlgorithm::Sha256, &content), pieces, content }
 });
 
+thread_local! {
+    /// The HTTP version of servers and clients of this thread, which runs one test.
+    static VERSION: Cell<HttpVersion> = const { Cell::new(HttpVersion::Http1) };
+}
+
 struct ServedFile {
     content: Vec<u8>,
     hash: FileHash,
@@ -45,7 +51,7 @@ fn options() -> ReplicaOptions {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
     ReplicaOptions {
-        session: SessionOptions { timeouts, ..SessionOptions::default() },
+        session: SessionOptions { http: VERSION.get(), timeouts, ..SessionOptions::default() },
         stall: Duration::from_millis(300),
         detection: Duration::from_millis(300),
         rate_floor_bytes_per_s: 200_000.0,
@@ -54,7 +60,10 @@ fn options() -> ReplicaOptions {
 }
 
 fn server(script: ResponseFaultScript) -> HostileServer {
-    HostileServer::start(content(), script)
+    match VERSION.get() {
+        HttpVersion::Http1 => HostileServer::start(content(), script),
+        _ => HostileServer::start_http2(content(), script),
+    }
 }
 
 /// Returns a Metalink's description of the content at these servers, the best server first.

@@ -175,6 +175,31 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
     }
 }
 
+/// More bytes are on the way than all flow-control windows together, and the last are waited for first: the others must
+/// be received as well, or the server could not send them.
+#[test]
+fn what_is_waited_for_last_does_not_hold_up_the_others() {
+    const BATCH_BYTES: usize = 8 << 20;
+    let content: Vec<u8> = (0..BATCH_BYTES * 10).map(|at| (at >> 12) as u8).collect();
+    let server = HostileServer::start_http2(content.clone(), ResponseFaultScript::honest());
+    let opened = RemoteFile::open(
+        &session(|options| {
+            patient(options);
+            (options.http, options.window_bytes) = (HttpVersion::Http2, 1 << 30);
+        }),
+        &server.url(),
+    )
+    .unwrap();
+    let submit = |batch| opened.submit(&[((batch * BATCH_BYTES) as u64, BATCH_BYTES)], Vec::new()).unwrap();
+    let tickets: Vec<_> = (0..10).map(submit).collect();
+    for (batch, ticket) in tickets.into_iter().enumerate().rev() {
+        assert!(
+            opened.wait(ticket).unwrap().bytes == content[batch * BATCH_BYTES..][..BATCH_BYTES],
+            "{batch}"
+        );
+    }
+}
+
 #[test]
 fn reading_ahead_is_by_streams() {
     let content = file();
