@@ -4,6 +4,7 @@
 //! sessions, which shorten the handshake of the next ones (RFC 8446 section 2.2). No request is sent as early data
 //! (section 2.3): an attacker could repeat it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -56,6 +57,9 @@ const SHARED_FOR: Duration = Duration::from_secs(600);
 /// The maximum number of shared configurations.
 const SHARED_MAX: usize = 32;
 
+/// The environment variables that replace the certificates of the system, as in OpenSSL.
+const SYSTEM_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
 /// The configurations of this process.
 static SHARED: Mutex<Vec<SharedConfig>> = Mutex::new(Vec::new());
 
@@ -70,25 +74,34 @@ struct SharedConfig {
 #[derive(PartialEq, Eq)]
 struct ConfigSettings {
     roots: TlsRoots,
-    /// The states of the named files and directories of certificates.
-    states: Vec<Option<(SystemTime, u64)>>,
+    /// The files and directories of certificates, with the time of their last change and their size in bytes.
+    files: Vec<(PathBuf, Option<(SystemTime, u64)>)>,
     protocol: &'static [u8],
     identity: Option<Vec<CertificateDer<'static>>>,
 }
 
 impl ConfigSettings {
-    fn new(roots: &TlsRoots, protocol: &'static [u8], identity: Option<&ClientCertificate>) -> Self {
-        let paths = match roots {
-            TlsRoots::System | TlsRoots::Unverified => &[],
-            TlsRoots::File(path) | TlsRoots::Directory(path) => std::slice::from_ref(path),
-            TlsRoots::SystemAnd(paths) => &paths[..],
+    /// `system` returns the value of an environment variable that replaces the certificates of the system.
+    fn new(
+        roots: &TlsRoots,
+        protocol: &'static [u8],
+        identity: Option<&ClientCertificate>,
+        system: impl Fn(&str) -> Option<OsString>,
+    ) -> Self {
+        let of_system = || SYSTEM_VARIABLES.iter().filter_map(|name| system(name)).map(PathBuf::from);
+        let paths: Vec<PathBuf> = match roots {
+            TlsRoots::System => of_system().collect(),
+            TlsRoots::SystemAnd(paths) => of_system().chain(paths.iter().cloned()).collect(),
+            TlsRoots::File(path) | TlsRoots::Directory(path) => vec![path.clone()],
+            TlsRoots::Unverified => Vec::new(),
         };
         let state = |path: &PathBuf| {
             let about = path.metadata().ok()?;
             Some((about.modified().ok()?, about.len()))
         };
+        let files = paths.into_iter().map(|path| (path.clone(), state(&path))).collect();
         let identity = identity.map(|shown| shown.cert.clone());
-        ConfigSettings { roots: roots.clone(), states: paths.iter().map(state).collect(), protocol, identity }
+        ConfigSettings { roots: roots.clone(), files, protocol, identity }
     }
 
     /// Returns the configuration with these settings, or the result of `make`, which is then shared.
@@ -190,7 +203,8 @@ impl TlsConnector {
             return Ok(config.clone());
         }
         let identity = self.who.identity()?;
-        let settings = ConfigSettings::new(&self.roots, self.protocol, identity.as_ref());
+        let system = |name: &str| std::env::var_os(name);
+        let settings = ConfigSettings::new(&self.roots, self.protocol, identity.as_ref(), system);
         let config = settings.shared(|| self.made(identity))?;
         Ok(self.config.get_or_init(|| config).clone())
     }
@@ -411,5 +425,17 @@ mod tests {
         // Another file at the same path.
         std::fs::write(&one, format!("# a comment\n{}", certificate.cert.pem())).unwrap();
         assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
+    }
+    /// A program can set the variables after its first connection.
+    #[test]
+    fn certificates_of_the_system_depend_on_the_environment() {
+        let settings = |value: Option<&str>| {
+            let system = |name: &str| value.filter(|_| name == "SSL_CERT_FILE").map(OsString::from);
+            ConfigSettings::new(&TlsRoots::System, b"h2", None, system)
+        };
+        assert!(settings(None) == settings(None));
+        assert!(settings(Some("/a")) == settings(Some("/a")));
+        assert!(settings(Some("/a")) != settings(None));
+        assert!(settings(Some("/a")) != settings(Some("/b")));
     }
 }
