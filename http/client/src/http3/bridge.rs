@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::response::MAX_HEAD_BYTES;
 /// The maximum number of requests in flight.
 pub(super) const PIPELINE_MAX: usize = 32;
 /// The number of pieces of a response that wait for the caller. QUIC's flow control then stops the server.
-const PIECES_MAX: usize = 16;
+const PIECES_MAX: usize = 64;
 /// The number of body bytes that are read from the caller at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The maximum length of the line before a chunk.
@@ -42,6 +42,15 @@ type Receiving = RequestStream<RecvStream, Bytes>;
 enum ResponsePiece {
     Bytes(Bytes),
     End,
+}
+
+impl ResponsePiece {
+    fn slice(&self) -> Option<IoSlice<'_>> {
+        match self {
+            ResponsePiece::Bytes(bytes) => Some(IoSlice::new(bytes)),
+            ResponsePiece::End => None,
+        }
+    }
 }
 
 /// Runs until the caller closes the socket, the connection ends, or there has been no request for `idle`.
@@ -385,20 +394,46 @@ async fn write_responses(
     mut responses: mpsc::Receiver<mpsc::Receiver<ResponsePiece>>,
     unanswered: &Cell<usize>,
 ) {
-    while let Some(mut response) = responses.recv().await {
-        loop {
-            match response.recv().await {
-                Some(ResponsePiece::Bytes(piece)) => {
-                    if outgoing.write_all(&piece).await.is_err() {
-                        return;
-                    }
-                }
-                Some(ResponsePiece::End) => break,
-                None => return,
-            }
+    while let Some(response) = responses.recv().await {
+        if write_response(outgoing, response).await.is_err() {
+            return;
         }
         unanswered.set(unanswered.get() - 1);
     }
+}
+
+/// Writes one response. The pieces that have arrived together are written by one system call, because a piece is at most
+/// as long as a packet. Errors: a response that ends early; a caller that has closed the socket.
+async fn write_response(
+    outgoing: &mut OwnedWriteHalf,
+    mut response: mpsc::Receiver<ResponsePiece>,
+) -> io::Result<()> {
+    let mut arrived = Vec::with_capacity(PIECES_MAX);
+    loop {
+        if response.recv_many(&mut arrived, PIECES_MAX).await == 0 {
+            return Err(invalid("a response ended early"));
+        }
+        let is_whole = matches!(arrived.last(), Some(ResponsePiece::End));
+        write_pieces(outgoing, &arrived).await?;
+        if is_whole {
+            return Ok(());
+        }
+        arrived.clear();
+    }
+}
+
+async fn write_pieces(outgoing: &mut OwnedWriteHalf, pieces: &[ResponsePiece]) -> io::Result<()> {
+    let mut slices: Vec<_> = pieces.iter().filter_map(ResponsePiece::slice).collect();
+    let mut left = &mut slices[..];
+    // Skips empty pieces: a write of nothing would return 0.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match outgoing.write_vectored(left).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => IoSlice::advance_slices(&mut left, written),
+        }
+    }
+    Ok(())
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
