@@ -11,6 +11,7 @@ import os
 import pickle
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -30,7 +31,6 @@ from fordway.fsspec import ObjectFileSystem, S3ObjectFileSystem, register_s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 CONTENT = bytes(number * 7 % 251 for number in range(300_000))
 
@@ -525,6 +525,32 @@ def test_files_and_trees_are_copied_both_ways(fs: ObjectFileSystem, bucket: str,
     assert (tmp_path / "again" / "deep" / "empty").read_bytes() == b""
     with pytest.raises(FileExistsError):
         fs.put_file(tmp_path / "from" / "large.json", f"{bucket}/large.json", mode="create")
+
+
+class FailingCallback(Callback):
+    """Fails after the first piece."""
+
+    def relative_update(self, inc: int = 1) -> None:
+        raise ZeroDivisionError(inc)
+
+
+def test_a_copy_that_fails_leaves_the_local_file(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
+    fs.pipe(f"{bucket}/large", CONTENT * 40)
+    target, link, new = tmp_path / "target", tmp_path / "link", tmp_path / "new"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    for local in (target, link, new):
+        with pytest.raises(ZeroDivisionError):
+            fs.get_file(f"{bucket}/large", local, callback=FailingCallback())
+    assert target.read_bytes() == b"old"
+    assert sorted(tmp_path.iterdir()) == [link, target]
+    fs.get_file(f"{bucket}/large", link)
+    assert link.is_symlink()
+    assert target.read_bytes() == CONTENT * 40
+    assert target.stat().st_mode & 0o777 == 0o640
+    fs.get_file(f"{bucket}/large", "/dev/null")
+    assert not Path("/dev/null").is_file()
 
 
 def test_removing(fs: ObjectFileSystem, tree: str) -> None:

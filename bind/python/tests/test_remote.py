@@ -213,6 +213,19 @@ def test_a_file_that_changed_is_read_anew_when_asked(
     assert files.cat_file(name) == b"short"
 
 
+def test_a_failed_download_leaves_the_local_file(
+    server: RangeServer, tmp_path: Path, files: FordwayFileSystem
+) -> None:
+    local = tmp_path / "down" / "local"
+    files.get_file(f"{server.url}/f", local)
+    assert local.read_bytes() == CONTENT
+    (tmp_path / "f").write_bytes(b"short")
+    with pytest.raises(fordway.errors.PreconditionFailedError):
+        files.get_file(f"{server.url}/f", local)
+    assert local.read_bytes() == CONTENT
+    assert list(local.parent.iterdir()) == [local]
+
+
 def test_uproot_reads_baskets_by_lists_of_ranges(server: RangeServer, tmp_path: Path) -> None:
     draw = numpy.random.default_rng(3)
     columns = {f"x{number}": draw.normal(size=40_000) for number in range(12)}

@@ -8,6 +8,7 @@ import itertools
 import mimetypes
 import os
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from fordway.errors import (
 from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.files import COPY_BYTES, CompressedObject, NewObject, ObjectReader, is_a_directory
+from fordway.fsspec.local import replacing
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -326,6 +328,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     ) -> None:
         """Copies an object to a file, in blocks of one version. For a directory, creates a local
         directory.
+
+        If the copy fails, an existing file is unchanged.
         """
         outfile = lpath if hasattr(lpath, "write") else outfile
         if outfile is None:
@@ -336,15 +340,11 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         address = self.address_of(rpath)
         about = self.store.head(*address)
         callback.set_size(about.size)
-        file = outfile if outfile is not None else Path(lpath).open("wb")  # noqa: SIM115 (closed below)
-        try:
+        with replacing(lpath) if outfile is None else nullcontext(outfile) as file:
             for start in range(0, about.size, COPY_BYTES):
                 piece = self.store.get(*address, start=start, length=COPY_BYTES, if_match=about.etag)
                 file.write(piece)
                 callback.relative_update(len(piece))
-        finally:
-            if outfile is None:
-                file.close()
 
     # Writing
 

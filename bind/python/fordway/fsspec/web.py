@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 import fordway
 from fordway.errors import UnsupportedError
 from fordway.fsspec.coroutines import Coroutines
+from fordway.fsspec.local import replacing
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
+    from typing import BinaryIO
+
+    from fsspec.callbacks import Callback
 
 PREFIX = "fordway+"
 
@@ -105,6 +112,22 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         found = self.file(path)
         offset, length = within(found.size, start, end)
         return found.read(offset, length)
+
+    def get_file(
+        self,
+        rpath: str,
+        lpath: str | os.PathLike[str] | BinaryIO,
+        callback: Callback = DEFAULT_CALLBACK,
+        outfile: BinaryIO | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """Copies a file to a local file. If the copy fails, an existing local file is unchanged."""
+        if outfile is not None or hasattr(lpath, "write"):
+            super().get_file(rpath, lpath, callback, outfile, **kwargs)
+            return
+        Path(lpath).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(lpath) as file:
+            super().get_file(rpath, lpath, callback, file, **kwargs)
 
     def cat_ranges(
         self,
