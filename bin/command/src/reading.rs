@@ -69,6 +69,8 @@ pub struct ReadTotals {
     pub connections: Option<u64>,
     /// CPU time of this process.
     pub client_cpu_seconds: f64,
+    /// Whether the server ignored the ranges and sent the whole file.
+    pub server_ignores_ranges: bool,
 }
 
 /// A completed call.
@@ -100,16 +102,18 @@ pub fn measure(
         context.interrupt.check()?;
         sink(call)
     };
-    let traffic = match (reading.what, open(reading, context)?) {
+    let (traffic, server_ignores_ranges) = match (reading.what, open(reading, context)?) {
         (ReadSelection::Ranges { ranges, window }, Some((file, begun))) => {
             let begun = begun.map(|ticket| (started, ticket));
-            read_ranges_of(file, (reading, context), (ranges, window, begun), &mut count).map(Some)
+            read_ranges_of(file, (reading, context), (ranges, window, begun), &mut count)
+                .map(|(traffic, ignores_ranges)| (Some(traffic), ignores_ranges))
         }
         (ReadSelection::Ranges { ranges, .. }, None) => {
-            read_object(reading, ranges, context, &mut count).map(|()| None)
+            read_object(reading, ranges, context, &mut count).map(|()| (None, false))
         }
         (ReadSelection::Blocks { block_bytes, read_ahead_bytes }, Some((file, _))) => {
-            read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count).map(Some)
+            read_blocks(file, (reading, context), (block_bytes, read_ahead_bytes), &mut count)
+                .map(|traffic| (Some(traffic), false))
         }
         (ReadSelection::Blocks { .. }, None) => {
             let detail =
@@ -117,6 +121,7 @@ pub fn measure(
             Err(Error::new(ErrorKind::NotImplemented, detail))
         }
     }?;
+    cost.server_ignores_ranges = server_ignores_ranges;
     cost.requests = traffic.map(|traffic| traffic.requests);
     cost.connections = traffic.map(|traffic| traffic.connections);
     cost.seconds = started.elapsed().as_secs_f64();
@@ -214,12 +219,13 @@ fn read_blocks_of_many(
     Ok(file.traffic())
 }
 
+/// Reads ranges. Returns the traffic, and whether the server ignored the ranges.
 fn read_ranges_of(
     mut file: OpenedRemoteFile,
     (reading, context): (&ReadPlan, &CommandContext),
     (ranges, window, mut begun): (&[(u64, usize)], usize, Option<InFlightReadCall>),
     sink: &mut ReadCallSink<'_>,
-) -> Result<ReadTraffic> {
+) -> Result<(ReadTraffic, bool)> {
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
     let mut memory = Vec::new();
@@ -233,7 +239,9 @@ fn read_ranges_of(
             };
             under_way.push_back((started, call, ticket));
         }
-        let Some((started, call, ticket)) = under_way.pop_front() else { return Ok(file.traffic()) };
+        let Some((started, call, ticket)) = under_way.pop_front() else {
+            return Ok((file.traffic(), file.ignores_ranges()));
+        };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedRemoteFile::One(_)) => {
                 // Reading continues from the replicas. Calls that were in flight when the file failed are submitted

@@ -271,6 +271,14 @@ impl OpenedRemoteFile {
         }
     }
 
+    /// Returns whether the only server of the file ignores ranges and sends the whole file.
+    pub fn ignores_ranges(&self) -> bool {
+        match self {
+            OpenedRemoteFile::One(file) => file.learned().ignores_ranges,
+            OpenedRemoteFile::Many(_) => false,
+        }
+    }
+
     /// Requests ranges. Their bytes will be stored in `memory`. Errors: as for the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {

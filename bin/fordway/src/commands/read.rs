@@ -79,6 +79,11 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
     context.output.end_progress();
     let url = if url.is_empty() { args.replicas.metalink.as_deref().unwrap_or_default() } else { url };
     let summary = ReadSummary { url, per_call: args.calls.per_call, window: args.window, cost: cost? };
+    if summary.cost.server_ignores_ranges {
+        context.output.note(
+            "the server ignores ranges and sent the whole file; to read more of it, download it once: fordway cp URL FILE",
+        );
+    }
     if args.discard {
         context.output.record(&summary)?;
     } else if args.output.is_some() {

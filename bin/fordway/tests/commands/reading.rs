@@ -68,6 +68,18 @@ fn what_was_thrown_away_is_summed_up() {
     assert!(summary["seconds"].as_f64().unwrap() > 0.0 && summary["client_cpu_seconds"].is_f64());
 }
 
+/// Without a hint, the user would not learn why two small ranges take as long as the whole file.
+#[test]
+fn a_server_that_ignores_ranges_is_reported() {
+    let rig = rig();
+    let ignoring = ResponseFaultScript::honest().always(ResponseFault::WholeForRange);
+    for (script, is_reported) in [(ResponseFaultScript::honest(), false), (ignoring, true)] {
+        let server = HostileServer::start(content(), script);
+        let ran = rig.run(&["read", &server.url(), "--ranges", "-", "--discard"]).ok();
+        assert_eq!(ran.stderr.contains("ignores ranges"), is_reported, "{}", ran.stderr);
+    }
+}
+
 #[test]
 fn ranges_are_read_by_http2() {
     let rig = rig();
