@@ -54,8 +54,8 @@ pub(super) fn put(
     Ok(PutBucketVersioningOutput::default())
 }
 
-/// Lists versions. The document is written here, because the S3 layer would write versions and delete markers as two
-/// separate lists.
+/// Lists versions. The gateway writes the document itself, because the S3 layer would write versions and delete markers
+/// as two separate lists.
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
