@@ -44,7 +44,7 @@ pub(crate) struct BucketAccess {
     owner: Option<u32>,
     /// The rules, or the reason why they are not trusted. If they are not trusted, only the owner has access.
     pub(crate) rules: Result<BucketAccessRules, String>,
-    /// The generation of the rules before they were read.
+    /// The value of [`GENERATION`] before the rules were read.
     read_in: u64,
 }
 

@@ -151,8 +151,8 @@ pub(crate) async fn authorise_tags(
     authorise(user, "PutObjectTagging", names, &facts.with_tags(tags)).await
 }
 
-/// Returns whether the cached rules of the bucket permit every request of a user; `None` if they have to be read. Cost:
-/// no system call.
+/// Returns whether the cached rules of the bucket permit every request of a user; `None` if the rules have to be read.
+/// Cost: no system call.
 pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
     if user.kind == CallerKind::Peer {
         return Some(true);
@@ -225,7 +225,8 @@ async fn check(
         return Ok(());
     }
     match rules.rule(role, &request) {
-        // Anyone who could change the policy could grant themselves access to everything else.
+        // Anonymous callers never read or change a policy, because whoever can change the policy can permit all other
+        // actions.
         ruling if ruling.is_permitted() && role == CallerRole::Anonymous && is_of_policy(need.action) => {
             let detail =
                 "only the bucket's owner reads and changes its policy; sign the request as the owner";
@@ -313,7 +314,7 @@ pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }
 
-/// Our own message for a request that must be signed.
+/// The gateway's own message for a request that must be signed.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
 /// AWS's message for most operations that must be signed.
@@ -332,7 +333,7 @@ const NEVER_ANONYMOUS: [(&str, &str); 9] = [
     ("SelectObjectContent", NO_ANONYMOUS),
 ];
 
-/// Returns AWS's error for a request that the rules do not permit. `why` is our own explanation.
+/// Returns AWS's error for a request that the rules do not permit. `why` is the gateway's own explanation.
 pub(crate) fn denied(why: &str) -> S3Failure {
     S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, "Access Denied.", why)
 }

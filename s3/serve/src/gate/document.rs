@@ -40,8 +40,8 @@ impl RequestBodyRefusal {
 /// other objects than those that the document names.
 const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
-/// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. The unused trailing bits may be set,
-/// as on AWS.
+/// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
+/// bits may be set, as on AWS.
 pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     const BASE64: GeneralPurpose =
         GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
@@ -187,7 +187,7 @@ fn unreadable(error: &str) -> GateRefusal {
     }
 }
 
-/// The body passed to the S3 layer, in one piece and after all checks.
+/// The body that the S3 layer receives, in one piece and after all checks.
 struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,

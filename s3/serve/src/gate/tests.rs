@@ -1,4 +1,4 @@
-//! Tests that requests map to the right operations, and that invalid ones are refused.
+//! Tests that requests map to the right operations, and that invalid requests are refused.
 
 use crate::gate::*;
 

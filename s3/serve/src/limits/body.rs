@@ -27,7 +27,8 @@ pub(crate) struct LimitCounters {
 pub(crate) struct BodyLimits {
     /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// The minimum number of bytes per second, averaged over waits of `stall_timeout`.
+    /// The minimum number of bytes per second, averaged over periods in which the gateway waits for `stall_timeout` in
+    /// total.
     pub(crate) bytes_per_s_min: u64,
     pub(crate) counters: Arc<LimitCounters>,
 }

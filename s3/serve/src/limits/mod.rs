@@ -74,7 +74,7 @@ pub(crate) enum LimitReason {
 }
 
 impl LimitReason {
-    /// Returns the name in logs and metrics.
+    /// Returns the name of the reason in logs and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             LimitReason::Requests => "requests",
@@ -83,7 +83,7 @@ impl LimitReason {
         }
     }
 
-    /// Converts the result of `as u8` back; returns `None` for 0.
+    /// Returns the reason with this number (the result of `as u8`); `None` for any other number, such as 0.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow]
             .into_iter()
@@ -105,7 +105,7 @@ pub(crate) struct UserResourceUsage {
     id: u64,
     stated: UserLimitOverrides,
     requests_max: AtomicU32,
-    /// 0 for no limit.
+    /// The maximum number of bytes per second; 0 for no limit.
     bytes_per_s_max: AtomicU64,
     weight: AtomicU32,
     in_flight: AtomicU32,
@@ -179,7 +179,7 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Returns whether the user's bytes are limited.
+    /// Returns whether the user has a rate limit.
     pub(crate) fn is_paced(&self) -> bool {
         self.bytes_per_s_max.load(Ordering::Relaxed) != 0
     }

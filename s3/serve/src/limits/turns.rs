@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::{UserResourceUsage, WEIGHT_MAX};
 
-/// The number of consecutive requests from one user after which an always busy thread forgets the other users.
+/// The number of consecutive requests from one user after which a thread that is always busy forgets the other users.
 const MEMORY_REQUESTS: u32 = 4096;
 /// The amount by which a request advances the virtual clock of a user with weight 1.
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
@@ -32,7 +32,8 @@ struct LatestRequestUser {
     id: u64,
     /// The number of requests since the user last changed.
     alike: u32,
-    /// Whether several users have sent requests.
+    /// Whether several users have sent recent requests. Idle time of the thread resets this flag, and so do many
+    /// consecutive requests of one user.
     is_shared: bool,
 }
 
@@ -142,9 +143,9 @@ pub(crate) fn forget_turns() {
     }
 }
 
-/// Records a request on a connection. `id` is the id of the account that the connection's latest user has, or 0 if
-/// there has been no user. Returns whether the request must take its turn, because several users keep the calling
-/// thread busy. Cost: a few instructions.
+/// Records a request on a connection. `id` identifies the account of the connection's latest user; it is 0 if there has
+/// been no user. Returns whether the request must take its turn, because several users keep the calling thread busy.
+/// Cost: a few instructions.
 pub(crate) fn is_shared(id: u64) -> bool {
     if id == 0 {
         return false;

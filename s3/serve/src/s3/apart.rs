@@ -130,9 +130,9 @@ impl PublishLatency {
 
 /// The lock timeout of a request: the total time for which it waits for locks.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The first pause between two attempts.
+/// The first pause between two attempts to take a lock.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
-/// The longest pause between two attempts.
+/// The longest pause between two attempts to take a lock.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// The pauses of one request between its attempts to take a lock.

@@ -69,8 +69,8 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region,
-/// or `None` if it has none.
+/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region;
+/// `None` if the gateway has no region.
 pub(super) async fn create(
     user: &Arc<User>,
     region: Option<&str>,

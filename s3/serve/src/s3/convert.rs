@@ -198,7 +198,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
 /// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values.
 const METADATA_BYTES_MAX: usize = 2048;
 
-/// Converts a value to text; bytes that are not UTF-8 are replaced.
+/// Converts a header value to text. Bytes that are not UTF-8 are replaced.
 fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
@@ -320,7 +320,7 @@ pub(super) fn location(
     location
 }
 
-/// Returns an ETag in quotes, as documents contain it.
+/// Returns an ETag in quotes, as in headers and documents.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }

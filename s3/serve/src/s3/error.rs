@@ -42,7 +42,7 @@ impl S3Failure {
         failure
     }
 
-    /// Creates an error with AWS's message; `detail` is our own text, or empty.
+    /// Creates an error with AWS's message. `detail` is the gateway's own text, which may be empty.
     pub(crate) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
@@ -167,7 +167,7 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from the announcement in the head; `detail` is our own text.
+/// Returns the error for trailers that differ from the announcement in the head. `detail` is the gateway's own text.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)

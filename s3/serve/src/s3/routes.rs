@@ -21,7 +21,7 @@ use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
 use crate::s3::{buckets, caller, copy, documents, error, lock, multipart, rename, upload};
 
-/// The operations that are served here, except operations on documents.
+/// The operations that this module serves, except operations on documents.
 const SERVED: [&str; 16] = [
     "CompleteMultipartUpload",
     "CopyObject",

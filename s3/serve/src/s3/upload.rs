@@ -152,7 +152,7 @@ pub(super) async fn put_part(
     let begin = move |store: &dyn Store| -> OperationResult<_> {
         let part = store.part_writer(&bucket, &key, &upload, number, &options);
         part.map_err(|error| match error.kind() {
-            // The part and the upload have different checksum algorithms.
+            // `InvalidArgument` means that the part and the upload have different checksum algorithms.
             ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
             _ => error.into(),
         })
@@ -166,7 +166,7 @@ pub(super) async fn put_part(
 }
 
 /// Passes a body piece by piece, as it arrives, to `look` and to `writer`. If there is a `server`, the writer depends
-/// on this file server. Returns the writer and the number of bytes.
+/// on this file server. Returns the writer and the number of received bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
@@ -245,9 +245,9 @@ struct StatedChecksum {
 
 /// The trailers of a body. They are available after the body has been read.
 pub(super) enum BodyTrailers {
-    /// Decoded by the S3 layer, which checks their signature.
+    /// Trailers decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
-    /// Decoded by [`crate::unsigned`].
+    /// Trailers decoded by [`crate::unsigned`].
     Unsigned(TrailerFields),
 }
 

@@ -136,7 +136,7 @@ fn confined(writer: Box<dyn Writer>, role: Arc<ImpersonatedUser>) -> Box<dyn Wri
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
-/// Runs `work` as the user of the role, if there is one.
+/// Runs `work` as the user that `role` impersonates, or as the gateway's own user if there is no role.
 fn play<T>(role: Option<&ImpersonatedUser>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,

@@ -37,9 +37,9 @@ pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 /// The way in which a caller is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerKind {
-    /// By a key pair.
+    /// Identified by a key pair.
     Keys,
-    /// By the kernel.
+    /// Identified by the kernel.
     Peer,
     /// Anonymous: the requests have no signature.
     Anonymous,
@@ -84,7 +84,7 @@ const SHARE: usize = READERS_MAX / 2;
 /// The keys with which a user signs requests.
 pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
-    /// Checks the signatures of plain requests.
+    /// Checks the signatures of requests on the fast path.
     pub(crate) verifier: SignatureVerifier,
 }
 
@@ -175,7 +175,7 @@ impl User {
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}:{session}", self.name).into())
     }
 
-    /// Returns the name for the access log.
+    /// Returns the name of the user for the access log.
     pub(crate) fn label(&self) -> Cow<'_, str> {
         self.role_session()
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}/{session}", self.name).into())
@@ -200,7 +200,7 @@ impl User {
 /// A role: an identity that users assume for a limited time.
 pub(crate) struct Role {
     pub(crate) user: Arc<User>,
-    /// The names of the users who may assume the role; `*` stands for all.
+    /// The names of the users who may assume the role; `*` means all users.
     assumed_by: Vec<String>,
     /// The web identities that may assume the role.
     trusts: Vec<RoleTrust>,
@@ -440,7 +440,7 @@ impl Users {
         by_key.values().any(|user| user.name == name)
     }
 
-    /// Sets the limits on users whose entries do not specify any.
+    /// Sets the limits on users whose entries specify no limits.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let roles = self.roles();
@@ -494,8 +494,8 @@ impl Users {
         NetworkFileServer::of(&*store, bucket, uid).ok().flatten()
     }
 
-    /// Returns whether there is a directory to serve. For a directory on a file server, relies on the latest checks;
-    /// otherwise checks the directory now.
+    /// Returns whether the served directory exists. For a directory on a file server, relies on the latest checks.
+    /// Otherwise, checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),

@@ -31,7 +31,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for meaningless rules.
+/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for invalid rules.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {

@@ -79,7 +79,7 @@ pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>>
     check_elements_of(operation, document).map_err(unknown)?;
     check(document).map_err(|S3Failure(error)| {
         let status = error.status_code().map_or(400, |status| status.as_u16());
-        // The first line is AWS's message, the second is our own; the other lines are for programs.
+        // The first line is AWS's message, and the second line is the gateway's own. The other lines are for programs.
         let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
         let detail: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
         Error::new(from_s3(status, error.code().as_str()), detail.join("; "))

@@ -18,7 +18,7 @@ use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::{User, Users};
 
-/// The operations that are served here.
+/// The operations that this module serves.
 pub(in crate::s3) const SERVED: [&str; 4] =
     ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy", "GetBucketPolicyStatus"];
 

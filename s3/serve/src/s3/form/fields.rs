@@ -65,7 +65,7 @@ impl FormFields {
     /// Returns the key of the object. Errors: `InvalidArgument` for a form without a key.
     pub(super) fn key(&self) -> OperationResult<String> {
         let key = self.required("key")?;
-        // Old browsers send the file's full path.
+        // Old browsers send the file's full path, so only its last component is used.
         let name = self.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
         Ok(key.replace(FILE_NAME, name))
     }

@@ -39,7 +39,7 @@ pub(super) struct FileBody {
     reader: FormFileScanner,
     /// Bytes of the form that have arrived but have not been parsed.
     at_hand: Option<Bytes>,
-    /// The content to pass on next.
+    /// The content of the next frame.
     next: Option<Bytes>,
     sizes: RangeInclusive<u64>,
     received: u64,

@@ -44,7 +44,7 @@ use file::FileBody;
 use policy::PostPolicy;
 use signature::FormSignature;
 
-/// The parts of a gateway that forms need.
+/// The parts of a gateway that form uploads need.
 #[derive(Clone, Copy)]
 pub(crate) struct PostFormContext<'g> {
     pub(crate) users: &'g Users,
@@ -137,8 +137,8 @@ fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
     plain.chain(of_fields).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and other
-/// errors in the form; errors from the body.
+/// Reads the fields of a form. Returns the fields and the first bytes of the file. Errors: `MalformedPOSTRequest` and
+/// other errors in the form; errors from the body.
 async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(UploadFormFields, Bytes)> {
     let mut reader = FormReader::new(boundary);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {

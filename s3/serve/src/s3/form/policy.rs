@@ -17,7 +17,7 @@ use crate::s3::form::fields::FormFields;
 const UNCONDITIONED: [&str; 4] = ["policy", "x-amz-signature", "signature", "awsaccesskeyid"];
 const UNCONDITIONED_PREFIXES: [&str; 2] = ["x-ignore-", "x-amz-checksum-"];
 
-/// A parsed policy.
+/// The parsed policy of a form.
 #[derive(Debug)]
 pub(super) struct PostPolicy {
     expiration: SystemTime,
