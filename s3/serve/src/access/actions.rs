@@ -16,7 +16,7 @@ pub(super) struct RequiredPermission<'r> {
     pub(super) key: Cow<'r, str>,
     /// The version that the request names.
     pub(super) version: Option<String>,
-    /// Whether the request's body has the tags of an object.
+    /// Whether the request's body contains the tags of an object.
     pub(super) tags_are_in_body: bool,
 }
 
@@ -39,7 +39,7 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("DeleteBucketWebsite", &["DeleteBucketWebsite"], &[]),
     ("DeleteObject", &["DeleteObject"], &["DeleteObjectVersion"]),
     ("DeleteObjectTagging", &["DeleteObjectTagging"], &["DeleteObjectVersionTagging"]),
-    // Each key in its document is checked once the document has been read.
+    // The keys in the document are checked after the document has been read.
     ("DeleteObjects", &[], &[]),
     ("DeletePublicAccessBlock", &["PutBucketPublicAccessBlock"], &[]),
     ("GetBucketAcl", &["GetBucketAcl"], &[]),
@@ -105,7 +105,7 @@ const BY_HEADER: &[(&str, &str)] = &[
     ("x-amz-object-lock-retain-until-date", "PutObjectRetention"),
     ("x-amz-tagging", "PutObjectTagging"),
 ];
-/// The operations that create the objects that these headers describe.
+/// The operations that create an object, and whose headers can therefore require an action of [`BY_HEADER`].
 const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", "PutObject"];
 
 /// The operations that can require or exclude an ETag. The response reveals whether the object has this ETag, so the
@@ -113,7 +113,7 @@ const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", 
 const CONDITIONAL: [&str; 5] =
     ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
 
-/// The operations that can bypass retention in governance mode, if a header says so.
+/// The operations that can bypass a retention in governance mode, if a header requests it.
 const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
@@ -123,8 +123,7 @@ pub(super) fn knows(operation: &str) -> bool {
     ACTIONS.iter().any(|(name, ..)| *name == operation)
 }
 
-/// Returns the actions that a request needs. An unsupported operation, which is refused later, needs an action
-/// that no policy can name.
+/// Returns the actions that a request needs. An unsupported operation, which is refused later, needs `s3:ListBucket`.
 pub(super) fn needed<'r>(
     operation: &str,
     (bucket, key): (&'r str, &'r str),
@@ -141,7 +140,7 @@ pub(super) fn needed<'r>(
         })
     };
     let Some((_, plain, of_version)) = ACTIONS.iter().find(|(name, ..)| *name == operation) else {
-        // Refused operations need an action too, because their error reveals whether the bucket exists.
+        // An unsupported operation needs an action too, because its error reveals whether the bucket exists.
         return ["ListBucket"].iter().filter_map(need).collect();
     };
     let is_of_version = version.is_some() && !of_version.is_empty();
@@ -184,8 +183,8 @@ fn renamed<'r>(bucket: &'r str, facts: &PolicyRequestContext<'r>) -> Vec<Require
     ["GetObject", "DeleteObject"].iter().filter_map(need).collect()
 }
 
-/// Returns the actions that a copy needs if it takes over the tags of its source: to read them, and to write them.
-/// `None` if the request replaces the tags, or its source is invalid (CopyObject, AWS API reference).
+/// Returns the actions that a copy needs if it also copies the tags: one to read the source's tags, and one to write
+/// them. Returns `None` if the request replaces the tags, or if its source is invalid (CopyObject, AWS API reference).
 pub(super) fn of_copied_tags<'r>(
     (bucket, key): (&'r str, &'r str),
     facts: &PolicyRequestContext<'r>,
@@ -205,8 +204,8 @@ pub(super) fn of_copied_tags<'r>(
     Some([RequiredPermission { action: Action::new(name)?, ..read }, write])
 }
 
-/// Response headers that require a further action besides that of the read: the header, the action, and the action for
-/// a request that names a version (GetObject, AWS API reference).
+/// Response headers that require an action in addition to that of the read. Each entry contains the header, the action,
+/// and the action for a request that names a version (GetObject, AWS API reference).
 const HIDDEN: [(&str, &str, &str); 4] = [
     ("x-amz-tagging-count", "GetObjectTagging", "GetObjectVersionTagging"),
     ("x-amz-object-lock-mode", "GetObjectRetention", "GetObjectRetention"),
@@ -214,7 +213,7 @@ const HIDDEN: [(&str, &str, &str); 4] = [
     ("x-amz-object-lock-legal-hold", "GetObjectLegalHold", "GetObjectLegalHold"),
 ];
 
-/// Returns the headers of a response that need an action of their own, with this action.
+/// Returns the headers of a response that require an additional action, each with its action.
 pub(super) fn of_headers<'r>(
     headers: &HeaderMap,
     (bucket, key): (&'r str, &'r str),

@@ -82,7 +82,7 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     /// Adds values of condition keys that the request's body states. The keys are in lower case, such as
-    /// `s3:x-amz-acl`; they replace the values of headers.
+    /// `s3:x-amz-acl`. The added values replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
         PolicyRequestContext { stated: Some(stated), ..self }
     }
@@ -193,7 +193,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.condition_keys(user, &need)
     }
 
-    /// Returns the days until the date of the retention that the request states, rounded up.
+    /// Returns the number of days until the date of the retention that the request states, rounded up.
     fn retention_days(&self) -> Option<String> {
         const DAY_MS: u128 = 24 * 60 * 60 * 1000;
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);
@@ -275,7 +275,7 @@ impl<'r> PolicyRequestContext<'r> {
     }
 }
 
-/// Returns the milliseconds since the date of a signature.
+/// Returns the number of milliseconds since the date of a signature.
 pub(crate) fn signature_age_ms(amz_date: &str) -> Option<String> {
     let age = SystemTime::now().duration_since(parse_amz_date(amz_date)?).ok()?;
     Some(age.as_millis().to_string())

@@ -1,5 +1,6 @@
-//! Each serving thread's cache of bucket rules. Rules are read again after a second, and at once if this gateway has
-//! changed them. A request to a bucket without rules therefore costs no system call and takes no lock.
+//! Each serving thread's cache of bucket rules. A thread reads rules again after a second, or immediately if this
+//! gateway has changed them. As long as the rules are cached, a request to a bucket without rules needs no system call
+//! and no lock for this check.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::users::{CallerKind, User};
 pub(crate) const POLICY: DocumentKind = DocumentKind::known("policy");
 pub(crate) const PUBLIC_ACCESS_BLOCK: DocumentKind = DocumentKind::known("public-access-block");
 
-/// How long cached rules are valid. Another gateway may change them in the meantime.
+/// The time for which cached rules are valid. A change by another gateway takes effect after this time.
 const FRESH: Duration = Duration::from_secs(1);
 /// The maximum number of (bucket, user) pairs in a thread's cache.
 const MOST: usize = 64;
 
-/// Changes whenever this gateway changes the rules of a bucket.
+/// A counter that is incremented whenever this gateway changes the rules of a bucket.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -41,9 +42,9 @@ pub(crate) struct BucketAccess {
     /// The user ID of the bucket's owner; `None` if the store has no owners, in which case each user counts as the
     /// owner.
     owner: Option<u32>,
-    /// The rules, or the reason why they are not trusted. In that case, only the owner has access.
+    /// The rules, or the reason why they are not trusted. If they are not trusted, only the owner has access.
     pub(crate) rules: Result<BucketAccessRules, String>,
-    /// The generation of the rules before they were read.
+    /// The value of [`GENERATION`] before the rules were read.
     read_in: u64,
 }
 
@@ -69,7 +70,7 @@ impl BucketAccess {
     }
 }
 
-/// Makes all threads reread the rules of all buckets. Must be called whenever rules have changed.
+/// Makes all threads reread the rules of all buckets. Call this function whenever rules have changed.
 pub(crate) fn forget_rules() {
     GENERATION.fetch_add(1, Ordering::Release);
 }

@@ -1,11 +1,12 @@
 //! Authorisation: whether the rules of a bucket permit a request. The rules are checked before a request's body is read
-//! and before the file system is accessed; the file system still checks each access as the caller's user.
+//! and before the file system is accessed. The file system then also checks each access, with the uid and groups of the
+//! caller's user.
 //!
 //! Rules apply to callers who are identified by their keys, and to anonymous callers. A caller whom the kernel has
 //! identified could open the same files without a gateway, so rules do not apply to such a caller.
 //!
-//! An operation whose check needs more than its head, such as a form or a retention, calls [`authorise`] itself, and
-//! adds the values in its body with [`PolicyRequestContext::with`].
+//! Some operations, such as form uploads and retentions, can be checked only with values from the request's body. They
+//! call [`authorise`] themselves, and add these values with [`PolicyRequestContext::with`].
 //!
 //! * `actions`: the actions that each operation needs
 //! * `facts`: a request's values for condition keys
@@ -33,10 +34,10 @@ use crate::users::{CallerKind, User};
 use actions::RequiredPermission;
 
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
-/// `key` is empty for one on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
+/// `key` is empty for an operation on a bucket. `operation` is the operation's S3 name, such as `PutObject`.
 ///
-/// Errors: `AccessDenied`; errors from reading the rules. Cost: the rules of a bucket are read once a second by each
-/// serving thread; a decision takes no system call, unless a policy has conditions on the tags of objects.
+/// Errors: `AccessDenied`; errors from reading the rules. Cost: each serving thread reads the rules of a bucket once a
+/// second. A decision needs no system call, unless a policy has conditions on the tags of objects.
 pub(crate) async fn authorise(
     user: &Arc<User>,
     operation: &str,
@@ -78,8 +79,8 @@ pub(crate) async fn authorise(
     }
 }
 
-/// Checks that the caller may read the tags of a copy's source and write them to the new object, if it has tags. Cost:
-/// reads the tags if either bucket has rules.
+/// If the source of a copy has tags, checks that the caller may read them and write them to the new object. Cost: reads
+/// the tags if either bucket has rules.
 async fn authorise_copied_tags(
     user: &Arc<User>,
     names: (&str, &str),
@@ -106,8 +107,8 @@ async fn authorise_copied_tags(
     }
 }
 
-/// Removes headers from the response to a read that the caller may not see: the number of tags and the object lock need
-/// actions of their own. Errors: from reading the rules.
+/// Removes the headers that the caller may not see from the response to a read. The headers with the number of tags and
+/// with the object lock each require a separate action. Errors: from reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
     names: (&str, &str),
@@ -128,7 +129,7 @@ pub(crate) async fn hide_headers(
 }
 
 /// Checks an unsigned request for an operation that needs no action on its bucket. `DeleteObjects` passes if the bucket
-/// has a policy, which may allow the deletions; every other operation, such as creating a bucket, needs a signature.
+/// has a policy, which may allow the deletions. Every other operation, such as creating a bucket, needs a signature.
 /// Errors: `AccessDenied`.
 async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) -> OperationResult<()> {
     let (Ok(bucket), "DeleteObjects") = (Bucket::new(bucket), operation) else { return Err(unsigned()) };
@@ -140,7 +141,7 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
 }
 
 /// Like [`authorise`], for an operation whose body contains the tags of an object. If a policy has conditions on these
-/// tags, `authorise` leaves the check to this call.
+/// tags, an earlier call of [`authorise`] without the tags postpones the check to this call.
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),
@@ -150,8 +151,8 @@ pub(crate) async fn authorise_tags(
     authorise(user, "PutObjectTagging", names, &facts.with_tags(tags)).await
 }
 
-/// Returns whether the cached rules of the bucket permit every request of a user; `None` if they have to be read. Cost:
-/// no system call.
+/// Returns whether the cached rules of the bucket permit every request of a user; `None` if the rules have to be read.
+/// Cost: no system call.
 pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
     if user.kind == CallerKind::Peer {
         return Some(true);
@@ -181,7 +182,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     let wanted = bucket.clone();
     match look_up(user.clone(), move |store| Ok(known::read(store, &wanted))).await? {
         Ok(access) => Ok(known::remember(user, bucket, access, now)),
-        // The operation reports the missing bucket; anonymous callers do not learn that it is missing.
+        // The operation itself reports the missing bucket. Anonymous callers are refused and do not learn that the
+        // bucket is missing.
         Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(Arc::default()),
         Err(error) => Err(error.into()),
     }
@@ -223,7 +225,8 @@ async fn check(
         return Ok(());
     }
     match rules.rule(role, &request) {
-        // Anyone who could change the policy could grant themselves access to everything else.
+        // Anonymous callers never read or change a policy, because whoever can change the policy can permit all other
+        // actions.
         ruling if ruling.is_permitted() && role == CallerRole::Anonymous && is_of_policy(need.action) => {
             let detail =
                 "only the bucket's owner reads and changes its policy; sign the request as the owner";
@@ -238,13 +241,13 @@ async fn check(
     }
 }
 
-/// Returns whether an action reads or changes the policy itself. No policy can permit that for unsigned requests
-/// (PutBucketPolicy, AWS API reference).
+/// Returns whether an action reads or changes the policy itself. No policy can permit these actions for anonymous
+/// requests (PutBucketPolicy, AWS API reference).
 fn is_of_policy(action: Action) -> bool {
     ["DeleteBucketPolicy", "GetBucketPolicy", "PutBucketPolicy"].contains(&action.short_name())
 }
 
-/// Returns the tags of the object that a request is about; no tags if the object does not exist.
+/// Returns the tags of the requested object. Returns no tags if the object does not exist.
 async fn existing_tags(user: &Arc<User>, need: &RequiredPermission<'_>) -> OperationResult<Tags> {
     let (Ok(bucket), Ok(key)) = (Bucket::new(&*need.bucket), Key::new(&*need.key)) else {
         return Ok(Tags::new());
@@ -263,7 +266,7 @@ fn is_about_missing(kind: ErrorKind) -> bool {
     matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
 }
 
-/// Returns whether a request reads a missing object whose key the caller may list; the caller may then learn that the
+/// Returns whether a request reads a missing object whose key the caller may list. Such a caller may learn that the
 /// object is missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
@@ -311,13 +314,13 @@ pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }
 
-/// Our own message for a request that must be signed.
+/// The gateway's own message for a request that must be signed.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
 /// AWS's message for most operations that must be signed.
 const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
 
-/// The operations that no policy can permit for unsigned requests, with AWS's messages.
+/// The operations that no policy can permit for anonymous requests, with AWS's messages.
 const NEVER_ANONYMOUS: [(&str, &str); 9] = [
     ("CopyObject", "Anonymous users cannot copy objects. Please authenticate."),
     ("CreateBucket", NO_ANONYMOUS),
@@ -330,7 +333,7 @@ const NEVER_ANONYMOUS: [(&str, &str); 9] = [
     ("SelectObjectContent", NO_ANONYMOUS),
 ];
 
-/// Returns AWS's error for a request that the rules do not permit. `why` is our own explanation.
+/// Returns AWS's error for a request that the rules do not permit. `why` is the gateway's own explanation.
 pub(crate) fn denied(why: &str) -> S3Failure {
     S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, "Access Denied.", why)
 }

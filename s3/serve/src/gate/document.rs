@@ -1,5 +1,6 @@
-//! Request bodies that are XML documents. Each is read completely, checked against the hashes and checksums in its
-//! head, and searched for unknown elements before it is passed to the S3 layer.
+//! Request bodies that are XML documents. The gate reads each document completely, and compares it with the hashes and
+//! checksums in the head of the request. It passes the document to the S3 layer only if the document has no unknown
+//! elements.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -18,12 +19,13 @@ use crate::gate::{GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 
-/// The maximum size of a document in bytes; 10,000 parts with a checksum each take about 2 MiB.
+/// The maximum size of a document in bytes. A list of 10,000 parts with checksums has about 2 MiB.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// Why the document in a request's body is refused; empty until the body has been read. Clones share the reason.
+/// The reason why the document in a request's body is refused. It is empty until the document is refused. Clones share
+/// the reason.
 #[derive(Clone, Default)]
 pub(crate) struct RequestBodyRefusal(Arc<OnceLock<GateRefusal>>);
 
@@ -34,12 +36,12 @@ impl RequestBodyRefusal {
     }
 }
 
-/// The operations whose documents the S3 layer parses. It ignores CDATA sections, so it would delete or tag other objects
-/// than those that the document names.
+/// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections, so it would delete or tag
+/// other objects than those that the document names.
 const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
-/// Decodes the value of `Content-MD5`; `None` if it is not the base64 of 16 bytes. The unused trailing bits may be set,
-/// as on AWS.
+/// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
+/// bits may be set, as on AWS.
 pub(crate) fn decoded_md5(text: &str) -> Option<[u8; 16]> {
     const BASE64: GeneralPurpose =
         GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
@@ -51,7 +53,7 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Replaces the body of a request with a checked document if the operation takes a document. Errors: the head shows
+/// Replaces the body of a request with a checked document if the operation takes a document. Errors: if the head shows
 /// that the document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,
@@ -68,7 +70,7 @@ pub(crate) fn take_document(
     let (parts, body) = request.into_parts();
     let claims = DocumentDigests::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
-        // The S3 layer does not read a body that it knows to be empty.
+        // The S3 layer does not read a body that it knows to be empty, so the empty document is checked here.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
@@ -152,7 +154,7 @@ fn check_elements(operation: &OperationRule, document: &[u8]) -> Result<(), Gate
     }
 }
 
-/// Like [`check_elements`], for a document that does not come with a request.
+/// Like [`check_elements`], for a document that is not the body of a request.
 pub(crate) fn check_elements_of(operation: &str, document: &[u8]) -> Result<(), GateRefusal> {
     TABLE.named(operation).map_or(Ok(()), |operation| check_elements(operation, document))
 }
@@ -166,12 +168,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the checksum that a head states; a head may state only one.
+/// Returns the checksum that a head states. A head may state only one checksum.
 fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
-/// Returns the refusal of a document that was not received completely. The S3 layer would report it as a server error.
+/// Returns the refusal of a document that was not received completely. The S3 layer would report a server error
+/// instead.
 fn unreadable(error: &str) -> GateRefusal {
     let is = |known: &str| error.contains(known);
     match error {
@@ -184,7 +187,7 @@ fn unreadable(error: &str) -> GateRefusal {
     }
 }
 
-/// The body passed to the S3 layer, in one piece and after all checks.
+/// The body that the S3 layer receives, in one piece and after all checks.
 struct CheckedDocument {
     inner: s3s::Body,
     read: BytesMut,

@@ -1,5 +1,5 @@
 //! Checks the headers for server-side encryption. Fordway does not encrypt, so the gate refuses these headers in any
-//! case. If AWS would also refuse the request, because its headers contradict each other, the client gets AWS's error.
+//! case. If AWS would also refuse the request, because its headers contradict each other, the response is AWS's error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,8 @@ use http::HeaderMap;
 use super::document::{decoded_md5, digest};
 use super::{GateRefusal, OperationRule};
 
-/// The header that names the encryption method. The names of all headers for server-side encryption begin with it.
+/// The header that names the encryption method. The names of all headers for server-side encryption begin with this
+/// name.
 pub(super) const METHOD: &str = "x-amz-server-side-encryption";
 const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 const ALGORITHM: &str = "x-amz-server-side-encryption-customer-algorithm";

@@ -1,7 +1,7 @@
-//! The gate that every request passes first, over any protocol. It identifies the S3 operation and checks that this
-//! gateway supports the operation and all parameters and headers of the request; otherwise it refuses the request with
-//! an error that names the problem. The S3 layer behind the gate would ignore unknown parameters and run the plain
-//! operation.
+//! The gate, which every request passes first, over any protocol. It identifies the S3 operation, and checks that this
+//! gateway supports the operation and all parameters and headers of the request. If not, it refuses the request with an
+//! error that names the problem. Without the gate, the S3 layer would ignore unknown parameters and execute the
+//! operation without them.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
@@ -57,8 +57,8 @@ impl GateRefusal {
 /// The decoded name and value of a query parameter.
 type QueryParameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
-/// Returns the requested operation. Moves headers that a presigned URL carries as parameters into the request's
-/// headers. Errors: no operation matches, or the operation does not support a parameter or a header.
+/// Returns the requested operation. Copies headers that a presigned URL contains as parameters into the request's
+/// headers. Errors: if no operation matches, or if the operation does not support a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
@@ -89,9 +89,9 @@ pub(crate) fn admit<B>(
     Ok(operation)
 }
 
-/// Copies the host that a request over HTTP/2 or 3 names (`:authority`) to the `Host` header, where everything else looks
-/// for it. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC
-/// 9114 section 4.3.1): its bucket would depend on who reads it.
+/// Copies the host of a request over HTTP/2 or 3 (`:authority`) to the `Host` header, from which all other code reads
+/// the host. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC
+/// 9114 section 4.3.1), because two programs could then derive different buckets from the request.
 pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
     let is_newer = [Version::HTTP_2, Version::HTTP_3].contains(&request.version());
     let Some(authority) = request.uri().authority().filter(|_| is_newer) else { return Ok(()) };
@@ -104,8 +104,8 @@ pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// Refuses an upload whose end HTTP/1 does not state: such a request has no body, so whatever the client sends would be
-/// replaced by an empty object. Errors: `MissingContentLength`.
+/// Refuses an upload over HTTP/1 without `Content-Length` and `Transfer-Encoding`. Such a request has no body, so the
+/// gateway would store an empty object instead of the client's content. Errors: `MissingContentLength`.
 fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Result<(), GateRefusal> {
     let is_upload = ["PutObject", "UploadPart"].contains(&operation.name);
     let has = |name| request.headers().contains_key(name);
@@ -119,14 +119,14 @@ fn check_has_length<B>(operation: &OperationRule, request: &Request<B>) -> Resul
     }
 }
 
-/// Refuses a URL with a version 2 signature that does not cover the parameter which selects the operation: anyone who
-/// has the URL could have added that parameter. Errors: `AccessDenied`.
+/// Refuses a URL if its version 2 signature does not cover the parameter that selects the operation. Anyone who has the
+/// URL could have added this parameter. Errors: `AccessDenied`.
 fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>]) -> Result<(), GateRefusal> {
     let has = |wanted: &str| parameters.iter().any(|(name, _)| name == wanted);
     if !has("AWSAccessKeyId") {
         return Ok(());
     }
-    // A listing of another version of the protocol is a listing nonetheless.
+    // `list-type` need not be signed, because it only selects the version of a listing.
     let is_free = |name: &str| name == "list-type" || sigv2::covers(name);
     match operation.selecting_parameters.iter().find(|(name, _)| !is_free(name)) {
         None => Ok(()),
@@ -138,8 +138,8 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
     }
 }
 
-/// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long
-/// when a program reads many ranges at once, and neither do tags, which have a limit of their own. Errors:
+/// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long if
+/// a program reads many ranges at once. Tags do not count, because they have a separate limit. Errors:
 /// `RequestHeaderSectionTooLarge`.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
@@ -173,7 +173,7 @@ fn check_not_a_form(operation: &OperationRule, headers: &HeaderMap) -> Result<()
 
 const FORM: &[u8] = b"multipart/form-data";
 
-/// Checks the fields of a form as the headers that they stand for. Errors: the same as for a put with these headers.
+/// Checks the headers that correspond to the fields of a form. Errors: as for a PutObject request with these headers.
 pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let operation = TABLE.form();
     for name in headers.keys() {
@@ -185,12 +185,12 @@ pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> 
     Ok(())
 }
 
-/// The maximum number of parameters of a query, far above what any operation has. Without this limit, comparing them
-/// would take long, and a request is not authenticated yet.
+/// The maximum number of query parameters of a request. Every operation has far fewer parameters. Without this limit,
+/// comparing the parameters with each other could take long, and the sender is not authenticated yet.
 const PARAMETERS_MAX: usize = 100;
 
-/// Parses the parameters of a query. Errors: there are too many, or a parameter occurs twice, so that two programs could
-/// read the query differently.
+/// Parses the parameters of a query. Errors: `InvalidURI`; `InvalidArgument` if there are too many parameters, or if a
+/// parameter occurs twice, because two programs could interpret such a query differently.
 fn parameters(query: &str) -> Result<Vec<QueryParameter<'_>>, GateRefusal> {
     let mut parameters: Vec<QueryParameter<'_>> = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -226,8 +226,8 @@ fn shown(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_default).collect()
 }
 
-/// Returns the kind of resource that a request's path names. Encoded slashes separate bucket and key as plain slashes
-/// do, because the S3 layer reads them that way.
+/// Returns the kind of resource that a request's path names. An encoded slash separates bucket and key like a plain
+/// slash, because the S3 layer interprets it in this way.
 fn resource(headers: &HeaderMap, uri: &Uri, domains: &BucketDomains) -> PathResource {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let is_in_host = host.is_some_and(|host| domains.bucket_of(host).is_some());
@@ -281,8 +281,8 @@ fn check_combination(
 
 const COPY_SOURCE: HeaderName = HeaderName::from_static("x-amz-copy-source");
 
-/// Of the operations whose selectors are all present, returns the operation with the most selectors. Errors: the
-/// resource has no operation with this method.
+/// Returns the requested operation: of the operations whose selectors are all present, the one with the most selectors.
+/// Errors: `NotImplemented` if the resource has no such operation with this method.
 fn select(
     method: &Method,
     resource: PathResource,
@@ -312,7 +312,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]
     for (name, value) in parameters {
         let is_permitted = match operation.parameter(name) {
             Some(permits) => permits.is_met_by(value),
-            // Parameters that stand for headers are checked together with the headers.
+            // Parameters that represent headers are checked together with the headers.
             None => TABLE.is_harmless_parameter(name) || is_hoisted(name),
         };
         if !is_permitted {
@@ -328,7 +328,7 @@ fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Other headers that change the effect of a put or a delete. The last one makes MinIO delete a whole prefix.
+/// Other headers that change the effect of a put or a delete. `x-minio-force-delete` makes MinIO delete a whole prefix.
 const OTHERS: [HeaderName; 2] = [header::CONTENT_RANGE, HeaderName::from_static("x-minio-force-delete")];
 
 fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap) -> Result<(), GateRefusal> {
@@ -392,9 +392,9 @@ fn check_header(
     }))
 }
 
-/// Refuses unsupported values with AWS's errors: AWS either does not know the value, or would refuse it for a bucket
-/// with ACLs disabled, and no bucket here has ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
-/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
+/// Refuses unsupported values with AWS's errors. AWS either does not know these values, or refuses them for a bucket
+/// with ACLs disabled. The buckets of this gateway never have ACLs. Errors: `InvalidArgument`,
+/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));
@@ -439,25 +439,26 @@ const CANNED_ACLS: [&str; 8] = [
     "bucket-owner-full-control",
     "log-delivery-write",
 ];
-/// Headers that concern checksums but contain none.
+/// Headers that concern checksums but do not contain a checksum.
 const OF_CHECKSUMS: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
-/// Returns whether a request may have several headers with this name, which together form one list, as SDKs send them.
+/// Returns whether a request may have several headers with this name. SDKs send the elements of these lists in separate
+/// headers.
 fn may_be_repeated(name: &str) -> bool {
     name.starts_with("x-amz-meta-")
         || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)
 }
 
-/// Returns whether a query parameter stands for an `x-amz-` header.
+/// Returns whether a query parameter represents an `x-amz-` header.
 fn is_hoisted(name: &str) -> bool {
     let is_of_amazon = name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
     is_of_amazon && !crate::unsigned::is_of_signature(name)
 }
 
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
-/// accepts these parameters. Errors: a header has a different value, or the URL is not presigned; `InvalidRequest` for the
-/// token of a session in a URL with a version 2 signature.
+/// accepts these parameters. Errors: `NotImplemented` if a header has a different value, or if the URL is not
+/// presigned; `InvalidRequest` for the token of a session in a URL with a version 2 signature.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],
@@ -465,7 +466,7 @@ fn take_hoisted(
 ) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         if name == "x-amz-security-token" && parameters.iter().any(|(name, _)| name == "AWSAccessKeyId") {
-            // boto3 signs URLs in this way unless it is configured otherwise.
+            // boto3 signs URLs with version 2 unless it is configured otherwise.
             let words = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
             let detail =
                 "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";

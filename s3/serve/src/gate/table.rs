@@ -1,4 +1,4 @@
-//! The table of S3 operations, parsed once from the text file next to this module.
+//! The table of S3 operations, parsed once from the file `operations.txt` next to this module.
 
 use std::sync::LazyLock;
 
@@ -101,11 +101,11 @@ fn find<'w>(words: &'w [ParameterRule], name: &str) -> Option<&'w PermittedValue
 
 /// All operations, and the parameters and headers that are harmless in every operation.
 pub(super) struct OperationTable {
-    /// Sorted by resource and method, then by the number of selectors, most first.
+    /// The operations, sorted by resource and method, then by the number of selectors in descending order.
     operations: Vec<OperationRule>,
     harmless_parameters: Vec<ParameterRule>,
     harmless_headers: Vec<ParameterRule>,
-    /// The fields that a form may have, named after the headers that they stand for.
+    /// The fields that a form may have, named after the corresponding headers.
     form_fields: Vec<ParameterRule>,
 }
 
@@ -145,7 +145,7 @@ impl OperationTable {
         find(&self.form_fields, name)
     }
 
-    /// Parses the table's text, which is compiled into the program; panics if it is invalid.
+    /// Parses the table's text, which is compiled into the program. Panics if the text is invalid.
     fn read(text: &'static str) -> Self {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let (groups, rows): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with('@'));

@@ -1,4 +1,4 @@
-//! Tests that requests map to the right operations, and that invalid ones are refused.
+//! Tests that requests map to the right operations, and that invalid requests are refused.
 
 use crate::gate::*;
 
@@ -14,7 +14,7 @@ fn plain(method: &str, target: &str) -> Result<&'static str, u16> {
     found.map(|operation| operation.name).map_err(|refusal| refusal.status.as_u16())
 }
 
-/// Anyone who has such a URL could add a parameter that the signature does not cover.
+/// Anyone who has a URL with a version 2 signature could add a parameter that the signature does not cover.
 #[test]
 fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
     let signed = "AWSAccessKeyId=a&Expires=1&Signature=s";
@@ -29,7 +29,7 @@ fn a_version_2_url_selects_no_operation_that_it_does_not_sign() {
     }
 }
 
-/// boto3 makes such URLs unless it is configured otherwise.
+/// boto3 signs URLs with version 2 unless it is configured otherwise.
 #[test]
 fn a_version_2_url_with_a_session_token_learns_what_to_change() {
     let url = "/b/k?AWSAccessKeyId=a&Signature=s&x-amz-security-token=t&Expires=1";
@@ -38,7 +38,7 @@ fn a_version_2_url_with_a_session_token_learns_what_to_change() {
     assert!(refusal.message.contains("s3v4"), "{}", refusal.message);
 }
 
-/// Comparing thousands of names with each other would take long, and the sender is not known yet.
+/// Comparing thousands of names with each other would take long, and the gate does not know the sender yet.
 #[test]
 fn a_query_has_a_hundred_parameters_at_most() {
     let query = |count: usize| (0..count).map(|at| format!("x-{at}=&")).collect::<String>();
@@ -85,7 +85,7 @@ fn what_is_not_known_is_not_implemented() {
         ("PUT", "/b/k?x-amz-meta-a=b"),
     ] {
         let answer = asked(Request::builder().method(method).uri(target));
-        // Unsupported operations of S3 pass the gate, and are refused with NotImplemented once the caller is
+        // Unsupported operations of S3 pass the gate, and are refused with NotImplemented after the caller is
         // authenticated.
         let is_refused =
             answer.map_or_else(|refusal| refusal.status == 501, |operation| !operation.is_offered);

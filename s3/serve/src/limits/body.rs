@@ -1,4 +1,5 @@
-//! Limits on the transfer of bodies: the minimum rate of a client, and the pauses of a user who is ahead of their rate.
+//! Limits on the transfer of bodies: the minimum rate of a client, and the pauses of a user who exceeds their rate
+//! limit.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,12 +11,12 @@ use tokio::time::{Sleep, sleep};
 
 use super::UserResourceUsage;
 
-/// Counters of bodies and connections that were ended or refused. They are not counted per user.
+/// Counters of bodies and connections that were ended or refused. The counters are not per user.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCounters {
     /// Bodies ended because the client was too slow, in either direction.
     pub(crate) slow_bodies: AtomicU64,
-    /// Connections refused because their address has too many without a valid signature.
+    /// Connections refused because their address has too many connections without a valid signature.
     pub(crate) refused_connections: AtomicU64,
     /// Connections closed after too many requests without a valid signature.
     pub(crate) closed_connections: AtomicU64,
@@ -26,7 +27,8 @@ pub(crate) struct LimitCounters {
 pub(crate) struct BodyLimits {
     /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
-    /// The minimum number of bytes per second, averaged over waits of `stall_timeout`.
+    /// The minimum number of bytes per second, averaged over periods in which the gateway waits for `stall_timeout` in
+    /// total.
     pub(crate) bytes_per_s_min: u64,
     pub(crate) counters: Arc<LimitCounters>,
 }
@@ -54,7 +56,7 @@ pub(crate) struct TransferRateMeter {
 }
 
 impl TransferRateMeter {
-    /// Records that the gateway waits for the client from now on, if it does not already.
+    /// Records that the gateway starts to wait for the client, unless it is waiting already.
     pub(crate) fn wait(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
@@ -77,12 +79,12 @@ impl TransferRateMeter {
     }
 }
 
-/// Delays the body of a user who is ahead of their rate.
+/// Delays the body of a user who exceeds their rate limit.
 #[derive(Debug, Default)]
 pub(crate) struct RatePacer(Option<Pin<Box<Sleep>>>);
 
-/// The longest time between two polls of a delayed body. It is short enough that the body is not mistaken for a stalled
-/// one.
+/// The longest time between two polls of a delayed body. This time is so short that a delayed body is not mistaken for
+/// a stalled one.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl RatePacer {
@@ -117,7 +119,7 @@ mod tests {
     }
 
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
-    /// in a second of waiting; before the first step, it has transferred another `first` bytes.
+    /// in a second of waiting. Before the first step, it has transferred another `first` bytes.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
         let mut watch = TransferRateMeter { bytes: first, ..Default::default() };
         (1..=40).find(|_| {

@@ -34,7 +34,7 @@ impl UnauthenticatedConnections {
         Arc::new(UnauthenticatedConnections { connections_max, open: Mutex::default(), counters })
     }
 
-    /// Returns the account of a new connection; `None` if its address already has the maximum number of connections.
+    /// Returns the state of a new connection; `None` if its address already has the maximum number of connections.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionLimitState> {
         let slot = self.add(address)?;
         Some(ConnectionLimitState::new(Some(slot), self.counters.clone()))
@@ -77,10 +77,11 @@ fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What is known about a connection's client.
+/// The limits-related state of a connection: its slot, its latest user, and its number of requests without a valid
+/// signature.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimitState {
-    /// Present until a request has a valid signature.
+    /// The connection's entry in the table of addresses; `None` after the first valid signature.
     address: Mutex<Option<AddressSlot>>,
     /// The id of the latest user's account; 0 before the first valid signature.
     user_id: AtomicU64,

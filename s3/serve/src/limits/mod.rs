@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// The largest weight of a user.
 pub(crate) const WEIGHT_MAX: u32 = 1000;
 
-/// How far a user may be ahead of their rate before the user's bodies are delayed.
+/// The debt above which a user's bodies are delayed. The debt is the time by which the user is ahead of the rate limit.
 const RATE_SLACK: Duration = Duration::from_millis(250);
-/// How far a user may be ahead of their rate before further requests are refused.
+/// The debt above which further requests of a user are refused.
 const RATE_DEBT_MAX: Duration = Duration::from_secs(1);
 
 /// The share of a gateway's resources that one user may use.
@@ -43,7 +43,7 @@ impl Default for UserLimits {
     }
 }
 
-/// The limits that a user's entry states. `None` stands for the gateway's own limit.
+/// The limits that a user's entry states. `None` selects the gateway's default limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
@@ -61,7 +61,7 @@ impl UserLimitOverrides {
     }
 }
 
-/// Why a request was refused or ended.
+/// The reason why a request was refused or ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LimitReason {
@@ -74,7 +74,7 @@ pub(crate) enum LimitReason {
 }
 
 impl LimitReason {
-    /// Returns the name in logs and metrics.
+    /// Returns the name of the reason in logs and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             LimitReason::Requests => "requests",
@@ -83,7 +83,7 @@ impl LimitReason {
         }
     }
 
-    /// Converts the result of `as u8` back; returns `None` for 0.
+    /// Returns the reason with this number (the result of `as u8`); `None` for any other number, such as 0.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         [LimitReason::Requests, LimitReason::Rate, LimitReason::Slow]
             .into_iter()
@@ -91,25 +91,25 @@ impl LimitReason {
     }
 }
 
-/// The reason for a refusal, and how long the client should wait before it tries again.
+/// The reason for a refusal, and the time after which the client should retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitRefusal {
     pub(crate) reason: LimitReason,
     pub(crate) retry_after_s: u64,
 }
 
-/// The requests and bytes of one user, and their limits. All threads share it.
+/// The counters of one user's requests and bytes, and the user's limits. All threads share this value.
 #[derive(Debug)]
 pub(crate) struct UserResourceUsage {
     /// The number that distinguishes this account from others; never 0.
     id: u64,
     stated: UserLimitOverrides,
     requests_max: AtomicU32,
-    /// 0 for no limit.
+    /// The maximum number of bytes per second; 0 for no limit.
     bytes_per_s_max: AtomicU64,
     weight: AtomicU32,
     in_flight: AtomicU32,
-    /// The time at which the rate will have caught up with the bytes transferred so far, on the clock of [`now_ns`].
+    /// The time at which the rate limit permits all bytes transferred so far, on the clock of [`now_ns`].
     paid_until_ns: AtomicU64,
     /// The number of response bytes, over HTTP/2 and HTTP/3, that the user's clients have not received yet.
     pub(crate) held_bytes: AtomicU64,
@@ -157,11 +157,11 @@ impl UserResourceUsage {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: an
-    /// atomic addition, and one more at the end.
+    /// Counts a request as in flight until the returned slot is dropped. Errors: if the user is at a limit. Cost: one
+    /// atomic operation, and another when the slot is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);
-        // A refused request must not be counted even for a moment: another request would be refused because of it.
+        // A refused request is never counted, because a counted request could cause the refusal of another request.
         let one_more = |count: u32| (count < max).then_some(count + 1);
         if self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             self.refused_requests.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl UserResourceUsage {
         Ok(slot)
     }
 
-    /// Returns whether the user's bytes are limited.
+    /// Returns whether the user has a rate limit.
     pub(crate) fn is_paced(&self) -> bool {
         self.bytes_per_s_max.load(Ordering::Relaxed) != 0
     }
@@ -196,17 +196,17 @@ impl UserResourceUsage {
         let _ = self.paid_until_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
     }
 
-    /// Returns how far the user is ahead of their rate.
+    /// Returns the user's debt: the time by which the user is ahead of the rate limit.
     fn debt(&self) -> Duration {
         Duration::from_nanos(self.paid_until_ns.load(Ordering::Relaxed).saturating_sub(now_ns()))
     }
 
-    /// Returns how long a body must pause now.
+    /// Returns the duration for which a body must pause now.
     fn pause(&self) -> Duration {
         if self.is_paced() { self.debt().saturating_sub(RATE_SLACK) } else { Duration::ZERO }
     }
 
-    /// Returns the number of requests in flight, and how many requests were refused for each reason.
+    /// Returns the number of requests in flight, and the number of refused requests for each reason.
     pub(crate) fn counts(&self) -> UserCounts {
         UserCounts {
             in_flight: self.in_flight.load(Ordering::Relaxed),
@@ -234,7 +234,7 @@ impl Drop for RequestSlot {
     }
 }
 
-/// Returns nanoseconds since the first call.
+/// Returns the number of nanoseconds since the first call.
 fn now_ns() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)

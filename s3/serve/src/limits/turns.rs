@@ -1,10 +1,10 @@
 //! Turn-taking among users on a thread that serves many connections.
 //!
 //! While a thread serves one user, or has idle time, requests run in the order in which they arrive. If several users
-//! keep it busy, they take turns: each request advances its user's virtual clock, by less if the user's weight is
-//! larger, and the request with the earliest due time runs next (start-time fair queueing). Before each turn, the
-//! thread polls all sockets, so a request of a user who has used less than their share waits for one request of another
-//! user, and not for all requests that have arrived.
+//! keep the thread busy, they take turns (start-time fair queueing). Each request advances the virtual clock of its
+//! user, by a step that is inversely proportional to the user's weight. The request with the earliest due time runs
+//! next. Before each turn, the thread polls all sockets. A request of a user who has used less than their share
+//! therefore waits for one request of another user, and not for all requests that have arrived.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -15,9 +15,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::{UserResourceUsage, WEIGHT_MAX};
 
-/// The number of consecutive requests from one user after which an always busy thread forgets the other users.
+/// The number of consecutive requests from one user after which a thread that is always busy forgets the other users.
 const MEMORY_REQUESTS: u32 = 4096;
-/// How far a request advances the virtual clock of a user with weight 1.
+/// The amount by which a request advances the virtual clock of a user with weight 1.
 const COST: u64 = WEIGHT_MAX as u64 * 1000;
 
 thread_local! {
@@ -32,7 +32,8 @@ struct LatestRequestUser {
     id: u64,
     /// The number of requests since the user last changed.
     alike: u32,
-    /// Whether several users have sent requests.
+    /// Whether several users have sent recent requests. Idle time of the thread resets this flag, and so do many
+    /// consecutive requests of one user.
     is_shared: bool,
 }
 
@@ -48,7 +49,7 @@ impl LatestRequestUser {
 }
 
 /// The requests that wait for a turn on one thread. Another thread accesses this queue only if a waiting connection
-/// moves to it.
+/// moves to that thread.
 #[derive(Default)]
 struct FairRequestQueue {
     clock: u64,
@@ -89,7 +90,7 @@ impl Ord for WaitingRequest {
 }
 
 impl FairRequestQueue {
-    /// Decides when a request of a user runs: returns its due time and its number, or `None` if it runs at once.
+    /// Returns the due time and the number of a user's new request, or `None` if the request runs immediately.
     fn decide(&mut self, user: u64, weight: u32) -> Option<(u64, u64)> {
         let due = self.due.get(&user).map_or(self.clock, |due| (*due).max(self.clock));
         self.due.insert(user, due + COST / u64::from(weight.clamp(1, WEIGHT_MAX)));
@@ -134,7 +135,7 @@ impl FairRequestQueue {
     }
 }
 
-/// Records that the calling thread has nothing to do. The next request of every user then runs at once.
+/// Records that the calling thread has nothing to do. The next request of every user then runs immediately.
 pub(crate) fn forget_turns() {
     let was_shared = LATEST.replace(LatestRequestUser { id: 0, alike: 0, is_shared: false }).is_shared;
     if was_shared {
@@ -142,9 +143,9 @@ pub(crate) fn forget_turns() {
     }
 }
 
-/// Records a request on a connection. `id` is the id of the account that the connection's latest user has, or 0 if
-/// there has been no user. Returns whether the request must take its turn, because several users keep the calling
-/// thread busy. Cost: a few instructions.
+/// Records a request on a connection. `id` identifies the account of the connection's latest user; it is 0 if there has
+/// been no user. Returns whether the request must take its turn, because several users keep the calling thread busy.
+/// Cost: a few instructions.
 pub(crate) fn is_shared(id: u64) -> bool {
     if id == 0 {
         return false;
@@ -168,7 +169,7 @@ fn locked(queue: &Mutex<FairRequestQueue>) -> MutexGuard<'_, FairRequestQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that waits for its turn, or has it. Dropping it gives the turn to the next request.
+/// A request that waits for its turn, or has it. Dropping this value gives the turn to the next request.
 struct RequestTurn {
     queue: Arc<Mutex<FairRequestQueue>>,
     due: u64,
@@ -228,7 +229,7 @@ mod tests {
                             take_turn(Some(user.clone())).await;
                         }
                         ran.lock().unwrap().push(user.id());
-                        // The client sends the next request at once.
+                        // The client sends the next request immediately.
                         tokio::task::yield_now().await;
                     }
                 });
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(ran.len(), 2200);
         let end = ran.iter().rposition(|user| *user == quiet.id()).unwrap();
         let others = ran[..end].iter().filter(|user| **user == noisy.id()).count();
-        // At first, all virtual clocks are equal, so one request of each connection runs at once.
+        // At first, all virtual clocks are equal, so one request of each connection runs immediately.
         assert!(others <= 50 + 200 + 10, "{others} requests of the other user ran before");
     }
 

@@ -1,9 +1,9 @@
 //! Configurations that buckets of this gateway never have. Programs that describe or clean up a bucket request all of
-//! them. As on S3, getting one of them returns the error for a missing configuration, and deleting one succeeds.
+//! them. As on S3, a GET of such a configuration returns the error for a missing configuration, and a DELETE succeeds.
 
-/// Defines methods of the S3 layer's trait. Each first checks that the bucket exists. GET operations then return the
-/// error code for a missing configuration, and DELETE operations succeed. The methods are written in the form that the
-/// trait's attribute would generate, because the attribute does not expand macros.
+/// Defines methods of the S3 layer's trait. Each method first checks that the bucket exists. GET operations then return
+/// the error code for a missing configuration, and DELETE operations succeed. The methods have the form that the
+/// attribute `async_trait` generates, because this attribute does not expand macros.
 macro_rules! absent {
     ($($method:ident: $input:ident => $output:ident $(, $code:literal)?;)*) => {
         $(

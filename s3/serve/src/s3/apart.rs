@@ -1,9 +1,10 @@
-//! Runs work that waits for devices on separate threads, so that the serving thread can continue with its other
+//! Runs work that waits for devices on separate threads, so that the serving thread can continue to serve its other
 //! clients.
 //!
-//! No thread waits for a lock. Anyone who may write to a bucket may hold its locks for as long as they like, so work
-//! that finds a lock taken is retried later. If the lock remains taken, the response is 503 with the time after which
-//! the client may retry.
+//! Changes of objects never make a serving thread wait for a lock, because any user who may write to a bucket can hold
+//! the bucket's locks for any length of time. Work that finds a lock taken is repeated after a pause, or waits for the
+//! lock on a separate thread. If the lock remains taken until the lock timeout, the response is 503 with the time after
+//! which the client may retry.
 //!
 //! Work that needs a file server always runs on the threads of that server ([`NetworkFileServer`]).
 
@@ -18,12 +19,12 @@ use crate::file_server::NetworkFileServer;
 use crate::s3::error::OperationResult;
 use crate::users::User;
 
-/// Work that takes at least this long is worth handing over to another thread; the hand-over costs about 20 µs.
+/// The typical duration of changes above which they run on another thread. The hand-over costs about 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
 /// Runs `work` on a separate thread with the store of `user`. Both threads use the same store object, so the work acts
-/// as the same user. Each user's work occupies at most half of the threads, here and at a file server, so a user whose
-/// directories take a long time to read delays only their own requests. Errors: from `work`.
+/// as the same user. The work of one user occupies at most half of these threads, or half of the threads of a file
+/// server. A user with large, slow directories therefore delays only their own requests. Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -35,7 +36,8 @@ pub(super) async fn apart<T: Send + 'static>(
     on_its_own(move || work(&*user.store)).await
 }
 
-/// Like [`apart`], for work that takes locks. Errors: from `work`.
+/// Like [`apart`], for work that takes locks. The work waits for each lock until the lock timeout, [`PATIENCE`].
+/// Errors: from `work`.
 pub(super) async fn change_apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -43,7 +45,8 @@ pub(super) async fn change_apart<T: Send + 'static>(
     apart(user, |store| with_lock_patience(PATIENCE, || work(store))).await
 }
 
-/// Runs `work`, which is short, on the calling thread, unless it needs a file server. Errors: from `work`.
+/// Runs short `work`: on the calling thread, or on a thread of the file server if the user's store is on one. Errors:
+/// from `work`.
 pub(super) async fn here_unless_remote<T: Send + 'static>(
     user: &Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -59,18 +62,18 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical time that it takes to publish content, or to make another change for a user. If changes typically wait
-/// for a disk, or for a long directory of old versions to be read, later changes run on separate threads. For changes
-/// in memory, handing them to another thread would cost more than the change.
+/// The typical time of publishing content, or of another change for a user. If changes are typically slow, later
+/// changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
+/// versions. A change in memory costs less than its hand-over to another thread would.
 #[derive(Default)]
 pub(crate) struct PublishLatency {
-    /// A moving average: each measurement moves it an eighth of the way.
+    /// A moving average. Each measurement has a weight of one eighth.
     typical_us: AtomicU32,
 }
 
 impl PublishLatency {
-    /// Publishes the content written to `writer`. If there is a `server`, the writer depends on this file server.
-    /// Retries while another writer holds the lock. Errors: from publishing.
+    /// Publishes the content written to `writer`. If there is a `server`, the writer depends on this file server. If
+    /// another writer holds the lock, retries for up to [`PATIENCE`]. Errors: from publishing.
     pub(super) async fn publish(
         &self,
         writer: Box<dyn Writer>,
@@ -125,14 +128,14 @@ impl PublishLatency {
     }
 }
 
-/// How long a request waits for locks in total.
+/// The lock timeout of a request: the total time for which it waits for locks.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// The first pause between two attempts.
+/// The first pause between two attempts to take a lock.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
-/// The longest pause between two attempts.
+/// The longest pause between two attempts to take a lock.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The pauses of one request between its attempts.
+/// The pauses of one request between its attempts to take a lock.
 pub(super) struct RetryPauses {
     started: Instant,
     next: Duration,
@@ -143,7 +146,7 @@ impl RetryPauses {
         RetryPauses { started: Instant::now(), next: PAUSE_MIN }
     }
 
-    /// Pauses before the next attempt. Returns `false` at once if the request has waited for long enough.
+    /// Pauses before the next attempt. Returns `false` immediately if the request has waited for [`PATIENCE`].
     pub(super) async fn pause(&mut self) -> bool {
         if self.started.elapsed() >= PATIENCE {
             return false;
@@ -154,9 +157,9 @@ impl RetryPauses {
     }
 }
 
-/// Repeats `change` until it finds no lock taken. Runs it on a separate thread if the user's changes typically take
-/// long, or if it reaches a large directory. An attempt that finds a lock taken must not have changed anything. Errors:
-/// from `change`.
+/// Runs `change`, and repeats it while it finds a lock taken, for up to [`PATIENCE`]. `change` runs on a separate
+/// thread if the user's changes typically take long, or if it reaches a large directory. An attempt that finds a lock
+/// taken must not have changed anything. Errors: from `change`.
 pub(super) async fn until_unlocked<T: Send + 'static>(
     user: Arc<User>,
     change: impl Fn(&dyn Store) -> OperationResult<T> + Clone + Send + 'static,

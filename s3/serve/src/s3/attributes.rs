@@ -18,7 +18,7 @@ pub(super) fn get(
 ) -> OperationResult<S3Response<GetObjectAttributesOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
-    // The S3 layer mistakes a list in one header for a single name.
+    // If one header lists several names, the S3 layer mistakes the list for a single name.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
     let wants = |name| named.contains(&name);
@@ -31,7 +31,7 @@ pub(super) fn get(
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
-        // Unlike in all other responses, AWS gives a composite checksum without its number of parts here.
+        // In this response, unlike in all others, AWS returns a composite checksum without its number of parts.
         let whole = Checksum { parts: None, ..checksum.clone() };
         let kind = checksum.checksum_type().name();
         document.open("Checksum").checksum(Some(&whole)).element("ChecksumType", kind).close();

@@ -1,4 +1,4 @@
-//! Operations on buckets: listing, creating, deleting, and properties such as their region.
+//! Operations on buckets: listing, creating and deleting buckets, and reading properties such as the region.
 
 use std::sync::Arc;
 
@@ -69,15 +69,15 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region,
-/// or `None` if it has none.
+/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region;
+/// `None` if the gateway has no region.
 pub(super) async fn create(
     user: &Arc<User>,
     region: Option<&str>,
     bucket: String,
     mut request: S3Request<Body>,
 ) -> OperationResult<S3Response<Body>> {
-    // The gate has already limited the size.
+    // The gate has already limited the size of the body.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let asked = match document.is_empty() {
@@ -91,7 +91,7 @@ pub(super) async fn create(
     let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
-    // The gate admits only the one supported value.
+    // The gate admits only one value of this header, `BucketOwnerEnforced`.
     let states_ownership = request.headers.contains_key("x-amz-object-ownership");
     let make = move |store: &dyn Store| -> OperationResult<()> {
         store.create_bucket(&new)?;
@@ -118,7 +118,7 @@ pub(super) fn is_true(header: Option<&HeaderValue>) -> bool {
     header.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }
 
-/// Checks the region that is requested for a new bucket. Errors: `InvalidLocationConstraint` for any region but the
+/// Checks the region that is requested for a new bucket. Errors: `InvalidLocationConstraint` for any region except the
 /// gateway's.
 fn check_region(asked: &str, region: &str) -> OperationResult<()> {
     if asked.is_empty() || asked == region {
@@ -171,7 +171,7 @@ pub(super) fn delete(store: &dyn Store, bucket: String) -> OperationResult<Delet
     let bucket = Bucket::new(bucket)?;
     match store.delete_bucket(&bucket) {
         Ok(()) => {
-            // A new bucket with this name must not have the rules of the old one.
+            // A new bucket with this name must not have the rules of the deleted bucket.
             forget_rules();
             Ok(DeleteBucketOutput::default())
         }
@@ -200,7 +200,7 @@ pub(super) fn location(
     })
 }
 
-/// Returns the error with this code for a configuration that a bucket does not have.
+/// Returns an error with the code `code`, for a configuration that a bucket does not have.
 pub(super) fn without(code: &str) -> S3Failure {
     S3Failure::new(code, StatusCode::NOT_FOUND, "this configuration is not supported")
 }

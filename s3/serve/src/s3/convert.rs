@@ -30,8 +30,8 @@ pub(super) fn names(bucket: &str, key: &str) -> OperationResult<(Bucket, Key)> {
     Ok((Bucket::new(bucket)?, Key::new(key)?))
 }
 
-/// Returns the version that a request names, if any. Errors: `NoSuchVersion`, and `InvalidArgument` for an invalid ID,
-/// in particular an empty one, which must not be mistaken for the latest version.
+/// Returns the version that a request names, if any. Errors: `NoSuchVersion`; `InvalidArgument` for an invalid ID. An
+/// empty ID is invalid, so that it is not mistaken for the latest version.
 pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>> {
     if named == Some("") {
         let detail = "versionId is empty; omit it to select the latest version";
@@ -50,7 +50,7 @@ pub(super) fn version(named: Option<&str>) -> OperationResult<Option<VersionId>>
 /// The minimum length of a version ID that a store generates.
 const VERSION_BYTES_MIN: usize = 24;
 
-/// Returns a version ID as S3 sends it.
+/// Converts a version ID to the text in a response.
 pub(super) fn version_name(version: Option<VersionId>) -> Option<String> {
     version.map(|version| version.as_str().to_owned())
 }
@@ -75,7 +75,7 @@ pub(super) fn is_encoded(text: &str) -> bool {
     text.split('%').skip(1).all(is_code)
 }
 
-/// Converts a count that S3 sends as a signed number; limits it to `max`. Errors: `InvalidArgument`.
+/// Converts a count, which a request states as a signed number, and limits it to `max`. Errors: `InvalidArgument`.
 pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> OperationResult<usize> {
     let wanted = wanted.unwrap_or(i32::MAX);
     let count = usize::try_from(wanted).map_err(|_| {
@@ -85,7 +85,7 @@ pub(super) fn page_size(name: &str, wanted: Option<i32>, max: usize) -> Operatio
     Ok(count.min(max))
 }
 
-/// Converts a time to the type that S3 sends.
+/// Converts a time to the S3 layer's type.
 pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
     Some(Timestamp::from(time))
 }
@@ -117,9 +117,8 @@ pub(super) fn write_conditions(
 pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions in a head, from the headers with these `names`. An invalid date in one of HTTP's
-/// headers is ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-`
-/// header.
+/// Reads the conditions of a request from the headers with these `names`. An invalid date in a header of HTTP is
+/// ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-` header.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     Ok(Conditions {
@@ -155,8 +154,8 @@ fn tags_in(headers: &HeaderMap, name: &HeaderName) -> OperationResult<Option<ETa
     }
 }
 
-/// Reads the metadata that the client states for the object. `Expires` is kept as the client wrote it. Errors:
-/// `MetadataTooLarge`.
+/// Reads the metadata that the client states for the object. `Expires` is stored unchanged, even if it is not a date.
+/// Errors: `MetadataTooLarge`.
 pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
     let text = |name: HeaderName| headers.get(name).map(text_of);
     // Several headers with the same name form one list.
@@ -199,7 +198,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
 /// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values.
 const METADATA_BYTES_MAX: usize = 2048;
 
-/// Converts a value to text; bytes that are not UTF-8 are replaced.
+/// Converts a header value to text. Bytes that are not UTF-8 are replaced.
 fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
@@ -212,11 +211,10 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Returns the checksum that the head of a request states; a head may state only one. The S3 layer knows only some of
-/// the checksum headers. Errors: the text of an `InvalidRequest`.
+/// Returns the checksum that the head of a request states. A head may state only one checksum. The S3 layer knows only
+/// some of the checksum headers. Errors: the text of an `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
-    // For a request without a checksum, looking up the header of each algorithm would cost more than everything else
-    // here.
+    // Looking up the header of each algorithm is the most expensive step, so a request without a checksum skips it.
     if !headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-")) {
         return Ok(None);
     }
@@ -262,8 +260,8 @@ pub(super) fn add_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     }
 }
 
-/// Adds the ID of the new version, unless it is `null`: if versioning is suspended, AWS's responses to writes have no
-/// such header (API reference, examples of PutObject).
+/// Adds the header with the ID of the new version, unless the ID is `null`. If versioning is suspended, AWS's responses
+/// to writes do not have this header (API reference, examples of PutObject).
 pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
     if let Some(version) = made.filter(|version| !version.is_null()) {
         add_text(headers, VERSION_ID, version.as_str());
@@ -274,10 +272,12 @@ pub(super) fn add_version(headers: &mut HeaderMap, made: Option<&VersionId>) {
 pub(super) const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
 /// The header with tags, in the form of query parameters.
 pub(super) const TAGGING: HeaderName = HeaderName::from_static("x-amz-tagging");
-/// The header with the type of a checksum, which says what it was computed from.
+/// The header with the type of a checksum: whether it was computed from the whole object, or from the checksums of its
+/// parts.
 const CHECKSUM_TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
-/// Returns a response with a document written here, because the S3 layer does not know all of its elements.
+/// Returns a response with a document. The gateway writes the document itself, because the S3 layer does not know all
+/// of its elements.
 pub(super) fn written<T>(output: T, document: ResponseDocumentBuilder) -> S3Response<T> {
     let mut response = S3Response::new(output);
     let document = Bytes::from(document.finish());
@@ -285,14 +285,14 @@ pub(super) fn written<T>(output: T, document: ResponseDocumentBuilder) -> S3Resp
     response
 }
 
-/// Returns a response with a document written here, for an operation that the S3 layer does not serve.
+/// Returns a response with a document, for an operation that the S3 layer does not serve.
 pub(super) fn document(document: ResponseDocumentBuilder) -> S3Response<Body> {
     let mut response = written(Body::empty(), document);
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
 }
 
-/// Returns the decoded value of a parameter.
+/// Returns the decoded value of a query parameter.
 pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query().unwrap_or_default().split('&');
     let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -320,7 +320,7 @@ pub(super) fn location(
     location
 }
 
-/// Returns an ETag in quotes, as documents contain it.
+/// Returns an ETag in quotes, as in headers and documents.
 pub(crate) fn quoted(tag: &ETag) -> String {
     ["\"", tag.as_str(), "\""].concat()
 }
@@ -412,7 +412,7 @@ fn describe_metadata(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Opt
 /// Returns whether all programs interpret the name and the value in the same way. Metadata written by a POSIX program
 /// may contain any bytes.
 pub(crate) fn is_plain(name: &str, value: &[u8]) -> bool {
-    // All other names are constants.
+    // All other names are constants of the gateway, so they need no check.
     let is_of_user = name.starts_with("x-amz-meta-");
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (!is_of_user || name.bytes().all(is_name)) && is_printable(value) && value.trim_ascii() == value

@@ -27,7 +27,7 @@ pub(super) fn copy(
     let (from_bucket, from_key, version) = copy_source(headers)?;
     let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
     let replaces_tags = replaces(headers, "x-amz-tagging-directive")?;
-    // Too much metadata is refused even if it is not used, as on AWS.
+    // As on AWS, too much metadata is refused even if the copy does not use it.
     let metadata = metadata(headers)?;
     let tagging = headers.get(TAGGING).and_then(|value| value.to_str().ok());
     let checksum = headers.get("x-amz-checksum-algorithm").and_then(|value| value.to_str().ok());
@@ -61,8 +61,8 @@ pub(super) const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-copy-source-if-unmodified-since"),
 ];
 
-/// Returns whether a directive header asks to replace the source's metadata or tags with the request's. Errors:
-/// `InvalidArgument` for an unknown directive.
+/// Returns whether a directive header requests that the metadata or tags in the request replace those of the source.
+/// Errors: `InvalidArgument` for an unknown directive.
 fn replaces(headers: &HeaderMap, directive: &str) -> OperationResult<bool> {
     match headers.get(directive).map(HeaderValue::as_bytes) {
         None | Some(b"COPY") => Ok(false),

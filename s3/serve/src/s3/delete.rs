@@ -22,7 +22,7 @@ use crate::s3::convert::{names, version, version_name, write_conditions, written
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::users::User;
 
-/// The maximum number of keys that one DeleteObjects may name (S3's limit).
+/// The maximum number of keys in one DeleteObjects request (S3's limit).
 const KEYS_MAX: usize = 1000;
 
 pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResult<DeleteObjectOutput> {
@@ -62,7 +62,8 @@ pub(super) async fn refused(
         refused.push(match authorise(user, "DeleteObject", names, &facts).await {
             Ok(()) => false,
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
-            // The caller may delete the object and learn that it is missing, so its own result says so.
+            // The caller may delete the object, and may learn that the object is missing. The deletion reports the
+            // missing object.
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::NoSuchKey => false,
             Err(failure) => return Err(failure),
         });
@@ -124,8 +125,8 @@ fn can_be_named(key: &str) -> bool {
     key.chars().all(is_character)
 }
 
-/// Deletes the objects and returns one result per object, in order. If the request names only keys, this takes one call
-/// to the store.
+/// Deletes the objects and returns one result per object, in order. If the request names only keys, one call to the
+/// store deletes all of them.
 fn results(
     store: &dyn Store,
     bucket: &Bucket,
@@ -151,7 +152,7 @@ fn remove(
     let key = Key::new(object.key.as_str())?;
     let version = object.version_id.as_deref().filter(|name| !name.is_empty());
     let options = DeleteOptions {
-        // AWS reports an ID that it never generates as a missing version, unlike DeleteObject.
+        // In DeleteObjects, unlike in DeleteObject, AWS reports an ID that it never generates as a missing version.
         version: version
             .map(fordway_store::VersionId::new)
             .transpose()
@@ -165,7 +166,7 @@ fn remove(
     DeleteConditions::of(object).delete(store, bucket, &key, options)
 }
 
-/// The conditions that a delete may have besides the ETag: the object's size and modification time.
+/// The conditions that a delete may have in addition to the ETag: the object's size and modification time.
 struct DeleteConditions {
     size: Option<i64>,
     modified: Option<Timestamp>,
@@ -180,8 +181,8 @@ impl DeleteConditions {
         self.size.is_none() && self.modified.is_none()
     }
 
-    /// Deletes the object if it meets the conditions. The store compares only ETags, so passing the ETag of the object
-    /// that met the conditions ensures that no other version is deleted. Errors: from the store.
+    /// Deletes the object if it meets the conditions. The store compares only ETags. It therefore receives the ETag of
+    /// the object that met the conditions, so that it deletes no other version. Errors: from the store.
     fn delete(
         &self,
         store: &dyn Store,
@@ -203,14 +204,15 @@ impl DeleteConditions {
             Some(Err(error)) if error.is_at_delete_marker() => {
                 return Err(differs("the latest version is a delete marker"));
             }
-            // The store decides whether the object is missing. If the object is missing, there is nothing to delete.
+            // The conditions do not apply to a missing object, because there is nothing to delete. The store's `delete`
+            // determines the response.
             Some(Err(error)) if is_missing(error.kind()) => {}
             Some(Err(error)) => return Err(error),
         }
         store.delete(bucket, key, &options)
     }
 
-    /// Compares times in whole seconds, as in headers.
+    /// Returns whether the object meets the conditions. Times are compared in whole seconds, as in HTTP headers.
     fn is_met_by(&self, info: &ObjectInfo) -> bool {
         let seconds = |time: Timestamp| OffsetDateTime::from(time).unix_timestamp();
         let modified = OffsetDateTime::from(info.modified).unix_timestamp();

@@ -1,6 +1,6 @@
-//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not support. These operations
-//! are refused by name, and only after the signature and the bucket have been checked, so that strangers learn nothing
-//! about buckets.
+//! Converts the store's errors to S3's, and refuses S3 operations that this gateway does not support. The error for an
+//! unsupported operation contains the name of the operation. The gateway checks the signature and the bucket first, so
+//! that unauthenticated clients learn nothing about buckets.
 
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Store};
 use fordway_sys::is_to_be_done_again;
@@ -19,14 +19,14 @@ use crate::unsigned::NOT_CHUNKED;
 /// The header with the code of an error, sent in addition to the document because a response to HEAD has no document.
 const CODE_HEADER: HeaderName = HeaderName::from_static("x-fordway-error-code");
 
-/// The header that says that a delete marker hides the object.
+/// The response header that reports that a delete marker hides the object.
 const DELETE_MARKER_HEADER: HeaderName = HeaderName::from_static("x-amz-delete-marker");
 
 /// The result of an S3 operation.
 pub(crate) type OperationResult<T> = Result<T, S3Failure>;
 
-/// An error on its way to the client. The operator `?` converts errors from the store and from the S3 layer to this
-/// type.
+/// An error that will be sent to the client. The operator `?` converts errors from the store and from the S3 layer to
+/// this type.
 #[derive(Debug)]
 pub(crate) struct S3Failure(pub(crate) S3Error);
 
@@ -42,7 +42,7 @@ impl S3Failure {
         failure
     }
 
-    /// Creates an error with AWS's message; `detail` is our own text, or empty.
+    /// Creates an error with AWS's message. `detail` is the gateway's own text, which may be empty.
     pub(crate) fn aws(code: &str, status: StatusCode, words: &str, detail: &str) -> Self {
         S3Failure::new(code, status, composed(words, detail, &[]))
     }
@@ -54,7 +54,7 @@ impl S3Failure {
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Returns whether the lock was held by another writer, so that the operation may be tried again.
+    /// Returns whether another writer held the lock. If so, the operation may be repeated.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
     }
@@ -74,7 +74,8 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Unsupported operations, which are the client's problem, and work that will be retried are not logged.
+        // Errors of unsupported operations are not logged, because the client causes them. Errors of work that will be
+        // repeated are not logged either.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -99,7 +100,8 @@ impl From<Error> for S3Failure {
 
 /// AWS's message for a change that a lock forbids.
 const OBJECT_LOCK: &str = "Access Denied because object protected by object lock.";
-/// The prefixes of error texts that name a lock as the cause. These errors also arrive over the node protocol.
+/// The prefixes of error texts that state that a lock is the cause. Only the text identifies these errors, because they
+/// also arrive over the node protocol.
 const LOCK_REASONS: [&str; 3] =
     ["the version has a legal hold", "the version is retained", "the present retention"];
 
@@ -134,8 +136,8 @@ fn code_of(code: &str) -> S3ErrorCode {
     S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
 }
 
-/// Returns why a body could not be read. The S3 layer keeps the types of these errors private, so only their text
-/// distinguishes them.
+/// Converts the error of a body that could not be read. The types of these errors are private to the S3 layer, so only
+/// their text distinguishes them.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
@@ -165,13 +167,13 @@ pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> 
     Error::new(kind, detail).into()
 }
 
-/// Returns the error for trailers that differ from the announcement in the head; `detail` is our own text.
+/// Returns the error for trailers that differ from the announcement in the head. `detail` is the gateway's own text.
 pub(super) fn malformed_trailer(detail: &str) -> S3Failure {
     let words = "The request contained trailing data that was not well-formed or did not conform to our published schema.";
     S3Failure::aws("MalformedTrailerError", StatusCode::BAD_REQUEST, words, detail)
 }
 
-/// Returns the error for a body that differs from the signed one.
+/// Returns the error for a body whose SHA-256 differs from the signed SHA-256.
 pub(super) fn wrong_sha256() -> S3Failure {
     let message = "the body does not match its x-amz-content-sha256; send it again";
     S3Failure::new("XAmzContentSHA256Mismatch", StatusCode::BAD_REQUEST, message)
@@ -180,14 +182,14 @@ pub(super) fn wrong_sha256() -> S3Failure {
 /// AWS's message for an operation that is not implemented.
 const NOT_IMPLEMENTED: &str = "A header you provided implies functionality that is not implemented.";
 
-/// Returns the error for an unsupported operation. `has_document` says whether the request has a body.
+/// Returns the error for an unsupported operation. `has_document` is true if the request has a body.
 pub(super) fn refusal(
     store: &dyn Store,
     (bucket, key): &(String, String),
     operation: &str,
     has_document: bool,
 ) -> S3Failure {
-    // s3cmd copies the ACL of an object as a document. It continues after this error, but fails after AWS's error.
+    // s3cmd copies the ACL of an object as a document. It continues after NotImplemented, but fails after AWS's error.
     let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
     let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
     match checked {
@@ -199,8 +201,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks operations on ACLs, which buckets here do not have. Errors: AWS's errors for a bucket without them, and
-/// errors from the store.
+/// Checks that the bucket of an unsupported operation exists, and refuses changes of ACLs. Errors: AWS's errors for a
+/// bucket with ACLs disabled; errors from the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {
         return Ok(());

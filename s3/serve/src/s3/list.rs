@@ -1,4 +1,4 @@
-//! Listings of a bucket, in both versions of the operation.
+//! Listings of the objects in a bucket: ListObjects and ListObjectsV2.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,7 +17,7 @@ use s3s::dto::{
 use crate::s3::convert::{page_size, quoted, written};
 use crate::s3::error::OperationResult;
 
-/// The characters that are encoded: all but the unreserved characters of RFC 3986 and the slash.
+/// The characters that are percent-encoded: all except the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// The encoding of names in a response. Clients request URL encoding because XML cannot represent every character.
@@ -101,8 +101,8 @@ pub(super) fn list_v2(
     Ok(written(ListObjectsV2Output::default(), document))
 }
 
-/// Writes the beginning of the document, in either version. It is written here, because the S3 layer does not escape
-/// carriage returns, which XML parsers turn into line feeds.
+/// Writes the beginning of the document for either version of the operation. The gateway writes the document itself,
+/// because the S3 layer does not escape carriage returns, which XML parsers convert to line feeds.
 fn opened(bucket: &Bucket, query: &ListQuery, encoding: NameEncoding) -> ResponseDocumentBuilder {
     let mut document = ResponseDocumentBuilder::new("ListBucketResult");
     document.element("Name", bucket.as_str()).element("Prefix", &encoding.apply(&query.prefix));

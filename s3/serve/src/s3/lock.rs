@@ -30,7 +30,7 @@ const LEGAL_HOLD: &str = "x-amz-object-lock-legal-hold";
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 
 /// Returns the lock that the head of a request states for a new version. Errors: `InvalidArgument`; `InvalidRequest` in
-/// a bucket without object lock. Cost: nothing without such headers.
+/// a bucket without object lock. Cost: nothing for a request without object lock headers.
 pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) -> OperationResult<ObjectLock> {
     let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or_default());
     let (mode, until, hold) = (text(MODE), text(UNTIL), text(LEGAL_HOLD));
@@ -59,8 +59,8 @@ pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) ->
     Ok(ObjectLock { retention, legal_hold })
 }
 
-/// Checks the date of a retention for a new version. A request that removes a retention has no date. Errors:
-/// `InvalidArgument` for a date in the past.
+/// Checks that the date of a retention is in the future. `None` passes: a version without a retention has no date.
+/// Errors: `InvalidArgument` for a date in the past.
 fn check_future(retention: Option<Retention>) -> OperationResult<()> {
     let kept = ObjectLock::NONE.with_retention(retention, SystemTime::now(), false);
     kept.map(|_| ()).map_err(in_the_past)
@@ -145,11 +145,11 @@ pub(super) fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     configuration(document).map(|configuration| lock_configuration(&configuration).into_bytes())
 }
 
-/// Reads a configuration, with AWS's errors: `MalformedXML`, `InvalidRetentionPeriod`.
+/// Parses a configuration. Errors: `MalformedXML`, `InvalidRetentionPeriod`, as on AWS.
 fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     let read = ObjectLockDocument::read(document).map_err(|error| malformed(error.detail().to_owned()))?;
     if read.state.as_deref() != Some("Enabled") {
-        return Err(malformed("ObjectLockEnabled is Enabled".to_owned()));
+        return Err(malformed("ObjectLockEnabled must be Enabled".to_owned()));
     }
     if let Some(found) = read.configuration() {
         return Ok(found);
@@ -170,8 +170,8 @@ fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     }
 }
 
-/// Returns the version that a request names, if any. An empty ID means the latest version: unlike a delete, these
-/// operations cannot destroy it.
+/// Returns the version that a request names, if any. Here, an empty ID means the latest version, because operations on
+/// locks, unlike deletes, cannot destroy a version.
 fn version_in(uri: &Uri) -> OperationResult<Option<VersionId>> {
     version(parameter(uri, "versionId").as_deref().filter(|name| !name.is_empty()))
 }
@@ -246,7 +246,7 @@ pub(super) async fn put_legal_hold(
     .await
 }
 
-/// Returns the error for a malformed document. A missing bucket is reported first, as on AWS.
+/// Returns the error for a malformed document, or the error for a missing bucket, which takes precedence, as on AWS.
 async fn malformed_for(user: Arc<User>, bucket: &str, error: fordway_store::Error) -> S3Failure {
     let failure = malformed(error.detail().to_owned());
     let Ok(bucket) = Bucket::new(bucket) else { return failure };
@@ -257,7 +257,8 @@ async fn malformed_for(user: Arc<User>, bucket: &str, error: fordway_store::Erro
     found.await.err().map_or(failure, S3Failure)
 }
 
-/// Changes the lock of a version with `set`, in a bucket that has object lock.
+/// Calls `set` to change the lock of a version. Errors: `InvalidRequest` in a bucket without object lock; errors from
+/// `set`.
 async fn change(
     user: Arc<User>,
     (bucket, key): (String, String),

@@ -1,5 +1,5 @@
 //! Implements each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks signatures
-//! and writes responses. It responds with NotImplemented to operations that have no method here.
+//! and writes responses. It responds with NotImplemented to operations that have no method in this module.
 
 mod absent;
 mod apart;
@@ -115,7 +115,7 @@ impl NameValidation for BucketNameValidator {
 /// Serves S3 operations from the caller's store. Calls to the store block the thread that received the request, except
 /// calls that may take a long time (see the crate's documentation).
 struct S3Frontend {
-    /// The region that requests must be signed for; `None` if they need not be signed for a region.
+    /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     region: Option<String>,
 }
 
@@ -125,7 +125,7 @@ impl S3Frontend {
     }
 }
 
-/// Returns the user who sent a request. Errors: `AccessDenied`, which cannot occur once signatures have been checked.
+/// Returns the user who sent a request. Errors: `AccessDenied`, which cannot occur after signatures have been checked.
 fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
     let user = request.extensions.get::<Arc<User>>().cloned();
     user.ok_or_else(|| s3s::s3_error!(AccessDenied, "the signer of the request is unknown"))

@@ -71,7 +71,7 @@ pub(super) fn create(
     Ok(response)
 }
 
-/// Returns the error for an invalid choice of checksum, with AWS's message.
+/// Returns the error for an invalid combination of checksum algorithm and type, with AWS's message.
 fn unfit_checksum(options: &PutOptions, error: Error) -> S3Failure {
     let words = match (options.checksum_type, options.checksum) {
         _ if error.kind() != ErrorKind::InvalidArgument => return error.into(),
@@ -100,7 +100,7 @@ pub(super) fn copy_part(
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
     let (from_bucket, from_key, version) = match copy_source(headers) {
         Ok(source) => source,
-        // AWS checks the bucket first.
+        // AWS reports a missing bucket rather than an invalid source.
         Err(failure) => return Err(store.head_bucket(&bucket).err().map_or(failure, S3Failure::from)),
     };
     let options = copy_source_options(headers, version.clone())?;
@@ -248,7 +248,7 @@ fn write_summary(
 struct MergedUploads {
     uploads: Vec<UploadSummary>,
     prefixes: Vec<String>,
-    /// The last entry: a key with its upload, or a prefix.
+    /// The last entry of the page: a key or a common prefix, and an upload ID.
     last: Option<(String, Option<String>)>,
     is_truncated: bool,
 }
@@ -292,7 +292,7 @@ impl MergedUploads {
         }
         match prefix.map(str::to_owned) {
             Some(prefix) => {
-                // AWS names the first upload with the prefix.
+                // If the last entry is a common prefix, AWS returns the ID of the first upload with this prefix.
                 self.last = Some((prefix.clone(), Some(upload.upload.as_str().to_owned())));
                 self.prefixes.push(prefix);
             }
@@ -317,7 +317,7 @@ pub(super) async fn complete(
     names: (String, String),
     mut request: S3Request<Body>,
 ) -> OperationResult<S3Response<Body>> {
-    // The gate has already limited the size.
+    // The gate has already limited the size of the body.
     let document = request.input.store_all_limited(usize::MAX).await;
     let document = document.map_err(|error| unreadable_body(&*error))?;
     let scheme = request.extensions.get::<UrlScheme>().copied();
@@ -391,11 +391,11 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the request states the checksum type of the upload, and that the checksums of its parts have the
-    /// upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
+    /// Checks that the checksum type in the request, if any, is that of the upload, and that the checksums of the parts
+    /// have the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
-        // The upload may have been completed already; the store's completion checks that.
+        // The upload may already be completed. The store's `complete_upload` handles this case.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
             return Ok(());
         };
@@ -426,7 +426,7 @@ impl CompletionRequest {
 }
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
-/// checksum is optional. Errors: `BadDigest` if it uses another algorithm.
+/// checksum is optional. Errors: `BadDigest` if the checksum has another algorithm than the upload.
 fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());

@@ -1,5 +1,6 @@
-//! Reads of objects (GET and HEAD): whole, a range, or several ranges. They have a separate route, because the S3 layer
-//! refuses headers that HTTP requires servers to ignore, and sends fewer headers for HEAD than for GET.
+//! GET and HEAD of whole objects, of one range, or of several ranges. These operations have a separate route for two
+//! reasons. The S3 layer refuses headers that HTTP requires servers to ignore, and it sends fewer headers for HEAD than
+//! for GET.
 //!
 //! Returning several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) is our extension to S3. It
 //! turns a vectored read of thousands of small ranges into one request.
@@ -146,7 +147,7 @@ impl ReadRequest {
         }
     }
 
-    /// Returns the headers that describe the object; they do not depend on the range that is read.
+    /// Returns the headers that describe the object. These headers do not depend on the requested range.
     fn headers(
         &self,
         store: &dyn Store,
@@ -165,7 +166,7 @@ impl ReadRequest {
         if let (Some(version), None) = (&options.version, &info.version)
             && keeps_versions()
         {
-            // The object was put before the bucket was versioned, so its version is `null`.
+            // The object was stored before versioning was enabled, so its version is `null`.
             add_text(&mut headers, VERSION_ID, version.as_str());
         }
         let content_type = info.metadata.content_type.as_deref().unwrap_or(DEFAULT_TYPE);
@@ -179,9 +180,9 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: the part's if a part is read, otherwise the object's. A
-    /// response with a range has none, because a client could not check the range against the object's checksum. The
-    /// checksum type is always the object's.
+    /// Returns the checksum for the response: the checksum of the part if a part is read, otherwise that of the object.
+    /// A response with a range has no checksum, because a client could not compare the range with the object's
+    /// checksum. The checksum type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,
@@ -193,8 +194,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // The condition ensures that these parts belong to the same object, because the object may have been
-                // replaced in the meantime.
+                // Another writer may have replaced the object in the meantime. The condition ensures that the parts
+                // belong to the object described by `info`.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -234,13 +235,13 @@ impl ReadRequest {
     }
 }
 
-/// Returns whether the range's first byte is not after its last byte.
+/// Returns whether the range is valid. A range is invalid if its first byte is after its last byte.
 fn is_range(range: &ByteRange) -> bool {
     !matches!(range, ByteRange::Inclusive(first, last) if first > last)
 }
 
-/// Returns the headers that a client sets through parameters. Errors: `InvalidArgument` for a value that cannot be sent
-/// in a header.
+/// Returns the response headers that a client sets through query parameters. Errors: `InvalidArgument` for a value that
+/// cannot be sent in a header.
 fn chosen(uri: &Uri) -> OperationResult<Vec<(HeaderName, HeaderValue)>> {
     if uri.query().is_none_or(|query| !query.contains("response-")) {
         return Ok(Vec::new());
@@ -261,7 +262,7 @@ fn answer(
     range: &std::ops::Range<u64>,
     mut headers: HeaderMap,
 ) -> S3Response<Body> {
-    // An empty part has no first and last byte to name, and a 206 response must name them (RFC 9110 section 15.3.7).
+    // A 206 response must state its first and last byte (RFC 9110 section 15.3.7), which an empty part does not have.
     let is_partial = (options.range.is_some() || options.part.is_some()) && !range.is_empty();
     if is_partial && let Ok(text) = HeaderValue::try_from(content_range(range, info.size)) {
         headers.insert(header::CONTENT_RANGE, text);
@@ -277,7 +278,7 @@ fn content_range(range: &std::ops::Range<u64>, size_bytes: u64) -> String {
     format!("bytes {}-{}/{size_bytes}", range.start, range.end - 1)
 }
 
-/// Returns the response with several ranges; `headers` are the headers that describe the object. Errors:
+/// Returns the response with several ranges. `headers` are the headers that describe the object. Errors:
 /// `InvalidRange`.
 pub(super) fn several(
     object: OpenObject,
@@ -291,7 +292,7 @@ pub(super) fn several(
         stream => Err(stream),
     };
     let (status, reply) = match source {
-        // Content that can be read only once is sent whole; every client must accept a whole object.
+        // If content can be read only once, the response is the whole object, which every client must accept.
         Err(stream) => (StatusCode::OK, PreparedBody::Content(stream)),
         Ok(source) => {
             let (ranges, boundary) = (satisfiable(ranges, size)?, boundary()?);
@@ -300,7 +301,7 @@ pub(super) fn several(
             let frame = ByterangesFraming { boundary: &boundary, content_type, size };
             let parts = ranges.into_iter().map(|range| (frame.before(&range), range)).collect();
             let (reply, media_type) = (MultipartContent::new(source, parts, frame.end()), frame.media_type());
-            // This always succeeds, because a boundary consists of letters and digits.
+            // The conversion always succeeds, because a boundary consists of letters and digits.
             if let Ok(media_type) = HeaderValue::try_from(media_type) {
                 headers.insert(header::CONTENT_TYPE, media_type);
             }
@@ -314,7 +315,8 @@ pub(super) fn several(
 }
 
 /// Returns the ranges that overlap with the object. Errors: `InvalidRange` if no range overlaps, or if the ranges
-/// together are longer than the object: no client needs that, and a small request could cause a huge response.
+/// together are longer than the object. No client needs so many bytes, and a small request could otherwise cause a huge
+/// response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));
@@ -334,7 +336,7 @@ fn boundary() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// Converts an error of a read; adds the object's size if the error is that no range can be satisfied (RFC 9110 section
+/// Converts an error of a read. If no range can be satisfied, adds the object's size to the response (RFC 9110 section
 /// 15.5.17).
 pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
     let is_range = error.kind() == ErrorKind::InvalidRange;

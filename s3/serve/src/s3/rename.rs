@@ -18,8 +18,8 @@ const SOURCE_CONDITIONS: [HeaderName; 4] = [
     HeaderName::from_static("x-amz-rename-source-if-unmodified-since"),
 ];
 
-/// Renames an object. A repeated request with the same `x-amz-client-token` finds no source, because the gateway keeps
-/// no tokens.
+/// Renames an object. A repeated request with the same `x-amz-client-token` finds no source, because the gateway does
+/// not store client tokens.
 pub(super) fn rename(
     store: &dyn Store,
     (bucket, key): &(String, String),
@@ -35,8 +35,8 @@ pub(super) fn rename(
     Ok(S3Response::new(Body::empty()))
 }
 
-/// Reads the key of the object to rename: `KEY`, or `/BUCKET/KEY` with the bucket of the request, percent-encoded.
-/// Errors: `InvalidArgument`; `NotImplemented` for another bucket.
+/// Reads the key of the object to rename from the request's header. The header contains `KEY`, or `/BUCKET/KEY` with
+/// the bucket of the request, percent-encoded. Errors: `InvalidArgument`; `NotImplemented` for another bucket.
 pub(crate) fn rename_source(bucket: &str, headers: &HeaderMap) -> OperationResult<Key> {
     let text = headers.get(SOURCE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let invalid = || S3Failure::argument("Invalid rename source", SOURCE.as_str(), text);

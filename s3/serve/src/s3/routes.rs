@@ -1,5 +1,6 @@
-//! Operations that we serve; the S3 layer only checks their requests. For operations that read and write objects, the
-//! S3 layer does not know all request headers, or refuses headers that HTTP requires servers to ignore.
+//! Operations that the gateway serves itself. The S3 layer only checks the signatures of their requests. If an
+//! operation reads or writes objects, the S3 layer does not know all of its request headers, or refuses headers that
+//! HTTP requires servers to ignore.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
 use crate::s3::{buckets, caller, copy, documents, error, lock, multipart, rename, upload};
 
-/// The operations that are served here, except operations on documents.
+/// The operations that this module serves, except operations on documents.
 const SERVED: [&str; 16] = [
     "CompleteMultipartUpload",
     "CopyObject",
@@ -44,7 +45,7 @@ pub(super) struct ObjectRoutes {
     pub(super) admission: RequestAuthenticator,
     pub(super) domains: BucketDomains,
     pub(super) publishing: Arc<PublishLatency>,
-    /// The region that requests must be signed for; `None` if they need not be signed for a region.
+    /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     pub(super) region: Option<String>,
 }
 

@@ -64,7 +64,7 @@ pub(super) fn listed(document: &Tagging) -> OperationResult<Vec<(String, String)
     Ok(listed)
 }
 
-/// Checks the tags of an object; with AWS's messages. Errors: `BadRequest` for too many tags, `InvalidTag`.
+/// Checks the tags of an object. Errors, with AWS's messages: `BadRequest` for too many tags, `InvalidTag`.
 pub(super) fn check(tags: &[(String, String)]) -> OperationResult<()> {
     if tags.len() > MAX_TAGS {
         let words = format!("Object tags cannot be greater than {MAX_TAGS}");
@@ -73,7 +73,7 @@ pub(super) fn check(tags: &[(String, String)]) -> OperationResult<()> {
     check_each(tags)
 }
 
-/// Checks each tag, and that none occurs twice; with AWS's messages. Errors: `InvalidTag`.
+/// Checks each tag, and that no name occurs twice. Errors: `InvalidTag`, with AWS's messages.
 pub(super) fn check_each(tags: &[(String, String)]) -> OperationResult<()> {
     for (at, (name, value)) in tags.iter().enumerate() {
         let (name_chars, value_chars) = (name.chars().count(), value.chars().count());

@@ -36,8 +36,9 @@ const ALGORITHM_NAMES: [HeaderName; 2] = [
 ];
 const TRAILER_NAMES: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// The number of bytes read from one client before the thread serves its other clients. If the content is hashed, this
-/// takes one or two milliseconds. Without this limit, the runtime would switch clients only after 61 times 8 MiB.
+/// The number of bytes read from one client before the thread serves its other clients. Reading and hashing this many
+/// bytes takes one or two milliseconds. Without this limit, the runtime would serve other clients only after 61 polls
+/// of up to 8 MiB each.
 const TURN_BYTES: usize = 1024 * 1024;
 
 pub(super) async fn put(
@@ -68,8 +69,8 @@ pub(crate) struct ObjectUpload {
 }
 
 impl ObjectUpload {
-    /// Starts to store an object, given the head of its request. Errors: all PutObject errors that can occur before the
-    /// content is read.
+    /// Starts to store the object that the head of a request describes. Errors: all PutObject errors that can occur
+    /// before the content is read.
     pub(super) fn begin(
         store: &dyn Store,
         (bucket, key): (&Bucket, &Key),
@@ -92,8 +93,8 @@ impl ObjectUpload {
         Ok(ObjectUpload { writer, checks })
     }
 
-    /// Starts to store an object of `size` bytes that is uploaded in one piece. If a SHA-256 is given, the content must
-    /// match it. Returns `None` on any error.
+    /// Starts to store an object of `size` bytes that is uploaded in one piece. If `sha256` is `Some`, the content must
+    /// have this SHA-256. Returns `None` on any error.
     pub(crate) fn plain(
         store: &dyn Store,
         names: (&Bucket, &Key),
@@ -151,7 +152,7 @@ pub(super) async fn put_part(
     let begin = move |store: &dyn Store| -> OperationResult<_> {
         let part = store.part_writer(&bucket, &key, &upload, number, &options);
         part.map_err(|error| match error.kind() {
-            // The part and the upload have different checksum algorithms.
+            // `InvalidArgument` means that the part and the upload have different checksum algorithms.
             ErrorKind::InvalidArgument => invalid_request(composed(error.detail(), "", &[])),
             _ => error.into(),
         })
@@ -165,7 +166,7 @@ pub(super) async fn put_part(
 }
 
 /// Passes a body piece by piece, as it arrives, to `look` and to `writer`. If there is a `server`, the writer depends
-/// on this file server. Returns the writer and the number of bytes.
+/// on this file server. Returns the writer and the number of received bytes.
 async fn receive(
     mut body: Body,
     mut writer: Box<dyn Writer>,
@@ -218,9 +219,9 @@ impl ContentChecks {
         })
     }
 
-    /// Returns the expected values. Must be called only after the body has been read, because the trailers are not
-    /// known earlier. Errors: for invalid trailers. If the body has the wrong size, returns no error, because the
-    /// writer then reports the size.
+    /// Returns the expected values. Call this method only after the body has been read, because the trailers follow the
+    /// content. Errors: as for [`StatedChecksum::value`]. A body of the wrong size is not an error here, because the
+    /// writer reports the wrong size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -233,7 +234,7 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A checksum that is stated in a header, will be stated in a trailer, or is not stated and only has to be computed.
+/// The checksum of an upload. A header or a trailer states its value. If neither does, the checksum is only computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
@@ -242,11 +243,11 @@ struct StatedChecksum {
     trailers: Option<BodyTrailers>,
 }
 
-/// The trailers of a body. They are available once the body has been read.
+/// The trailers of a body. They are available after the body has been read.
 pub(super) enum BodyTrailers {
-    /// Decoded by the S3 layer, which checks their signature.
+    /// Trailers decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
-    /// Decoded by [`crate::unsigned`].
+    /// Trailers decoded by [`crate::unsigned`].
     Unsigned(TrailerFields),
 }
 
@@ -260,7 +261,7 @@ impl BodyTrailers {
         self.read(|headers| headers.get(name)?.to_str().ok().map(str::to_owned)).flatten()
     }
 
-    /// Returns a trailer that is neither a signature nor called `announced`.
+    /// Returns the name of a trailer other than the signature and `announced`, if there is one.
     fn unannounced(&self, announced: &str) -> Option<String> {
         let is_other = |name: &&HeaderName| **name != TRAILER_SIGNATURE && name.as_str() != announced;
         self.read(|headers| headers.keys().find(is_other).map(ToString::to_string)).flatten()
@@ -303,7 +304,7 @@ impl StatedChecksum {
     }
 
     /// Returns the stated checksum. Errors: `MalformedTrailerError` if the announced trailer is missing, or if a
-    /// trailer was not announced; `InvalidRequest` if it is not a valid checksum.
+    /// trailer was not announced; `InvalidRequest` if the value of the trailer is not a valid checksum.
     fn value(self) -> OperationResult<Option<Checksum>> {
         let Some(trailers) = self.trailers else { return Ok(self.value) };
         let name = self.announced.map_or("", ChecksumAlgorithm::header);
@@ -325,8 +326,8 @@ impl StatedChecksum {
     }
 }
 
-/// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any. Errors: `InvalidRequest` if it
-/// announces anything else, which would be ignored.
+/// Returns the algorithm of the checksum that `x-amz-trailer` announces, if any. Errors: `InvalidRequest` if
+/// `x-amz-trailer` announces any other trailer, because the gateway would ignore it.
 fn announced_algorithm(headers: &HeaderMap) -> OperationResult<Option<ChecksumAlgorithm>> {
     let names = headers.get(TRAILER_NAMES).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut names = names.split(',').map(str::trim).filter(|name| !name.is_empty());

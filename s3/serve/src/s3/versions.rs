@@ -54,8 +54,8 @@ pub(super) fn put(
     Ok(PutBucketVersioningOutput::default())
 }
 
-/// Lists versions. The document is written here, because the S3 layer would write versions and delete markers as two
-/// separate lists.
+/// Lists versions. The gateway writes the document itself, because the S3 layer would write versions and delete markers
+/// as two separate lists.
 pub(super) fn list(
     store: &dyn Store,
     owner: &Owner,
@@ -63,7 +63,7 @@ pub(super) fn list(
 ) -> OperationResult<S3Response<ListObjectVersionsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
     if let Some(negative) = input.max_keys.filter(|keys| *keys < 0) {
-        // AWS's message differs from its message for other listings.
+        // For a negative `max-keys`, AWS's message differs from its message for other listings.
         return Err(S3Failure::argument("max-keys cannot be negative", "maxKeys", &negative.to_string()));
     }
     let query = VersionsQuery {

@@ -1,6 +1,6 @@
-//! A store limited to what one user may do: some buckets, some keys in them, perhaps read-only, and with the
-//! permissions that the kernel grants the user. The S3 layer accesses a user's store only through this type, so no
-//! operation can omit the checks.
+//! A store that enforces the permissions of one user: the allowed buckets and keys, read-only access, and the
+//! permissions that the kernel grants the user. The S3 layer accesses the store of a restricted user only through this
+//! type, so no operation can omit the checks.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) struct ConfinedStore {
 }
 
 impl ConfinedStore {
-    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: as for opening the
+    /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening the
     /// directory; `AccessDenied` if the gateway may not act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpener) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
@@ -52,8 +52,8 @@ impl ConfinedStore {
         Ok(Arc::new(ConfinedStore { inner, role, buckets, prefixes, read_only: entry.read_only }))
     }
 
-    /// Opens the store as the user for unsigned requests. Symbolic links to other buckets are never followed, because
-    /// the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
+    /// Opens the store as the user for anonymous requests. The store never follows symbolic links to other buckets,
+    /// because the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
     pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpener) -> Result<Arc<dyn Store>> {
         let role = user.acts_as.as_ref().map(|peer| ImpersonatedUser::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;
@@ -110,13 +110,13 @@ impl ConfinedStore {
         }
     }
 
-    /// Makes a call to the store that changes nothing. Errors: `AccessDenied`.
+    /// Calls the store for an operation that changes nothing. Errors: `AccessDenied`.
     fn read<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         self.admit(bucket)?;
         play(self.role.as_deref(), || call(&*self.inner))
     }
 
-    /// Makes a call to the store that may change something. Errors: `AccessDenied`.
+    /// Calls the store for an operation that may change something. Errors: `AccessDenied`.
     fn write<T>(&self, bucket: &Bucket, call: impl FnOnce(&dyn Store) -> Result<T>) -> Result<T> {
         if self.read_only {
             return Err(Error::new(ErrorKind::AccessDenied, "this access key is read-only"));
@@ -136,7 +136,7 @@ fn confined(writer: Box<dyn Writer>, role: Arc<ImpersonatedUser>) -> Box<dyn Wri
     Box::new(ConfinedWriter { inner: Some(writer), role })
 }
 
-/// Runs `work` as the user of the role, if there is one.
+/// Runs `work` as the user that `role` impersonates, or as the gateway's own user if there is no role.
 fn play<T>(role: Option<&ImpersonatedUser>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     match role {
         Some(role) => role.play(work).map_err(not_allowed)?,
@@ -149,7 +149,7 @@ fn not_allowed(errno: Errno) -> Error {
     Error::new(ErrorKind::AccessDenied, why).caused_by(errno)
 }
 
-/// Returns whether a bucket's name, or another text, matches a pattern, in which `*` stands for any characters.
+/// Returns whether a text, such as a bucket name, matches a pattern in which each `*` matches any characters.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(start) else { return false };
@@ -161,8 +161,6 @@ pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     name.ends_with(end)
 }
 
-/// Batches use the default methods, which process objects one by one: a store might hand them to threads that do not
-/// act in the role.
 impl Objects for ConfinedStore {
     fn lane(&self) -> &'static str {
         self.inner.lane()
@@ -205,7 +203,7 @@ impl Objects for ConfinedStore {
 
     fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
         self.admit_keys(key.as_str())?;
-        // Bypassing a retention is for users who may change the bucket's settings.
+        // Only users who may change the settings of a bucket may bypass a retention.
         let bypass_governance = options.bypass_governance && self.prefixes.is_none();
         let options = DeleteOptions { bypass_governance, ..options.clone() };
         self.write(bucket, |store| store.delete(bucket, key, &options))
@@ -230,6 +228,8 @@ impl Objects for ConfinedStore {
     }
 }
 
+/// Uses the default methods, which process the objects of a batch one by one. The inner store's own methods might use
+/// threads that do not act as the user.
 impl ObjectBatches for ConfinedStore {}
 
 impl ObjectRenames for ConfinedStore {
@@ -401,8 +401,8 @@ impl Store for ConfinedStore {
     }
 }
 
-/// Writes an object as the user. The user's quotas therefore apply, and leftovers are removed with the user's
-/// permissions.
+/// Writes an object as the user. The user's quotas therefore apply, and unpublished staged files are removed with the
+/// user's permissions.
 struct ConfinedWriter {
     /// The writer of the store; `None` after the commit.
     inner: Option<Box<dyn Writer>>,

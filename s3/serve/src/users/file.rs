@@ -1,4 +1,4 @@
-//! The credentials file: the users who may call, with their uids and their buckets.
+//! The credentials file: the users and roles of a gateway, with their keys, uids and buckets.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use crate::AccessKeyPair;
 use crate::limits::{UserLimitOverrides, WEIGHT_MAX};
 use crate::sts::{ProviderEntry, RoleTrust};
 
-/// The maximum size of a credentials file in bytes, enough for some 10,000 users.
+/// The maximum size of a credentials file in bytes, enough for about 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// One user's entry in the file.
@@ -43,7 +43,7 @@ pub(super) struct UserEntry {
     weight: Option<u32>,
 }
 
-/// One role's entry in the file: an identity without keys, which users assume.
+/// One role's entry in the file. A role is an identity without keys, which users can assume.
 #[derive(Clone, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RoleEntry {
@@ -59,7 +59,7 @@ pub(super) struct RoleEntry {
     requests: Option<u32>,
     rate: Option<String>,
     weight: Option<u32>,
-    /// The names of the users who may assume the role; `*` stands for all.
+    /// The names of the users who may assume the role; `*` means all users.
     #[serde(default)]
     pub(super) assumed_by: Vec<String>,
     /// The claims of a web identity that state the uid and the gid, instead of `uid` and `gid`.
@@ -86,7 +86,7 @@ pub(super) struct UsersDocument {
     pub(super) oidc: Vec<ProviderEntry>,
 }
 
-/// The limits of `max_duration_s` and its default (AWS's limits on a role).
+/// The allowed values of `max_duration_s` (AWS's limits on a role).
 const ROLE_DURATION_S: std::ops::RangeInclusive<u64> = 900..=43_200;
 const ROLE_DURATION_DEFAULT_S: u64 = 3600;
 
@@ -109,13 +109,13 @@ impl RoleEntry {
         }
     }
 
-    /// Returns the claims that state whom the role acts as, if claims do.
+    /// Returns the names of the claims that state the uid and gid of the role; `None` if claims do not state them.
     pub(super) fn id_claims(&self) -> Option<IdClaims> {
         let (uid, gid) = self.uid_claim.clone().zip(self.gid_claim.clone())?;
         Some(IdClaims { uid, gid, min: self.id_min.unwrap_or(ID_MIN_DEFAULT) })
     }
 
-    /// Checks the fields about claims that state a uid and a gid. Errors: why they are invalid.
+    /// Checks the fields about claims that state a uid and a gid. Errors: the reason why a field is invalid.
     fn check_id_claims(&self, own_uid: u32) -> std::result::Result<(), &'static str> {
         let has_fixed = self.uid.or(self.gid).is_some() || !self.groups.is_empty();
         match (&self.uid_claim, &self.gid_claim) {
@@ -134,7 +134,7 @@ impl RoleEntry {
         self.max_duration_s.unwrap_or(ROLE_DURATION_DEFAULT_S)
     }
 
-    /// Checks the entry, together with the others of its file. Errors: `InvalidArgument`.
+    /// Checks the entry, and its references to other entries of the file. Errors: `InvalidArgument`.
     fn check(&self, own_uid: u32, document: &UsersDocument) -> Result<()> {
         let wrong =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("role {:?}: {why}", self.name)));
@@ -164,7 +164,7 @@ impl RoleEntry {
     }
 }
 
-/// Properties that reveal that a file has changed.
+/// The properties of a file that change if the file is changed or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileFingerprint {
     inode: u64,
@@ -173,7 +173,7 @@ pub(super) struct FileFingerprint {
 }
 
 impl FileFingerprint {
-    /// Returns `None` if there is no file.
+    /// Returns the properties of a file; `None` if the file does not exist.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         let modified_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
@@ -181,20 +181,21 @@ impl FileFingerprint {
     }
 }
 
-/// The claims that state whom a role acts as.
+/// The names of the claims that state the uid and gid of a role.
 #[derive(Clone, Debug)]
 pub(crate) struct IdClaims {
     pub(crate) uid: String,
     pub(crate) gid: String,
-    /// The minimum value of both.
+    /// The minimum value of the uid and of the gid.
     pub(crate) min: u32,
 }
 
-/// The first uid of people, on most systems.
+/// The first uid of ordinary users on most systems.
 const ID_MIN_DEFAULT: u32 = 1000;
 
 impl UserEntry {
-    /// Returns the entry with this uid and gid, and no further groups; unchanged without them.
+    /// Returns the entry with this uid and gid, and without further groups. If `ids` is `None`, returns the entry
+    /// unchanged.
     pub(super) fn acting_as(self, ids: Option<(u32, u32)>) -> Self {
         match ids {
             None => self,
@@ -216,7 +217,7 @@ impl UserEntry {
         }
     }
 
-    /// Checks the limits. Errors: the reason why they are invalid.
+    /// Checks the limits. Errors: the reason why a limit is invalid.
     fn check_limits(&self) -> std::result::Result<(), String> {
         if self.requests == Some(0) {
             return Err("requests must be at least 1".to_owned());
@@ -232,7 +233,7 @@ impl UserEntry {
         }
     }
 
-    /// Returns the uid and groups that access files for the user; `None` means the gateway's own.
+    /// Returns the uid and groups that access files for the user; `None` if they are the gateway's own.
     pub(super) fn acts_as(&self) -> Option<PeerCredentials> {
         let (uid, gid) = (self.uid?, self.gid.unwrap_or_else(group_id));
         let is_own = uid == user_id() && gid == group_id() && self.groups.is_empty();
@@ -241,8 +242,7 @@ impl UserEntry {
         (!is_own).then_some(PeerCredentials { uid, gid, groups })
     }
 
-    /// Checks the entry. Errors: `InvalidArgument`.
-    /// `what` is what the entry describes.
+    /// Checks the entry. `what` is the kind of entry, `user` or `role`. Errors: `InvalidArgument`.
     fn check(&self, own_uid: u32, what: &str) -> Result<()> {
         let wrong = |why: String| {
             Err(Error::new(ErrorKind::InvalidArgument, format!("{what} {:?}: {why}", self.name)))
@@ -285,7 +285,8 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The parser's complete message would quote the line, which may contain a secret.
         let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        // If a value has the wrong type, the message would quote it, and it may be a secret without quotes.
+        // If a value has the wrong type, the message quotes the value, which may be a secret that was written without
+        // quotes.
         let why = match error.message().split_once(", expected ") {
             Some((found, expected)) if found.starts_with("invalid ") => format!("expected {expected}"),
             _ => error.message().to_owned(),
@@ -329,7 +330,8 @@ fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file that holds secrets. Errors: `AccessDenied` if others may read or write it; `InvalidArgument`.
+/// Reads a file that contains secrets. Errors: `AccessDenied` if other users may read or write the file;
+/// `InvalidArgument`.
 pub(crate) fn read_private(path: &Path) -> Result<String> {
     let failed = |error| {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
@@ -352,7 +354,7 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
     }
     let mut text = String::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    // Part of a file could be valid, and name other users than the file.
+    // A large file is refused rather than truncated, because its beginning could be a valid file with other users.
     match bytes as u64 > FILE_BYTES_MAX {
         true => {
             let why = format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display());

@@ -2,7 +2,7 @@
 //! single user with one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
-//! * `confined`: a store limited to what one user may do
+//! * `confined`: a store that enforces the permissions of one user
 
 mod confined;
 mod file;
@@ -34,18 +34,18 @@ pub(crate) use file::{IdClaims, read_private};
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// How a caller is identified.
+/// The way in which a caller is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerKind {
-    /// By a key pair.
+    /// Identified by a key pair.
     Keys,
-    /// By the kernel.
+    /// Identified by the kernel.
     Peer,
     /// Anonymous: the requests have no signature.
     Anonymous,
 }
 
-/// The user as whom unsigned requests are carried out, if the rules of a bucket permit them.
+/// The system user whose identity anonymous requests use. The rules of a bucket must permit each of these requests.
 #[derive(Clone, Debug)]
 pub struct AnonymousUser {
     /// The name, for the access log.
@@ -62,15 +62,15 @@ pub(crate) struct User {
     pub(crate) kind: CallerKind,
     /// The uid that accesses files for the user.
     pub(crate) uid: u32,
-    /// The store, limited to what this user may do.
+    /// The store, which enforces this user's permissions.
     pub(crate) store: Arc<dyn Store>,
     /// The keys that sign requests; `None` for a user identified without keys.
     pub(crate) keys: Option<UserKeys>,
     /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
-    /// How long this user's changes other than uploads typically take.
+    /// The typical duration of this user's changes, except uploads.
     pub(crate) changes: PublishLatency,
-    /// This user's requests and bytes, and their limits.
+    /// The counters of this user's requests and bytes, and the user's limits.
     pub(crate) account: Arc<UserResourceUsage>,
     /// The file server that the user's current request has to wait for, if any.
     pub(crate) server: Option<NetworkFileServer>,
@@ -78,13 +78,13 @@ pub(crate) struct User {
     pub(crate) session: Option<Arc<SessionFacts>>,
 }
 
-/// The maximum number of threads waiting for devices and locks that one user's work may occupy.
+/// The maximum number of threads that the work of one user may occupy while it waits for devices and locks.
 const SHARE: usize = READERS_MAX / 2;
 
-/// The keys with which a user signs.
+/// The keys with which a user signs requests.
 pub(crate) struct UserKeys {
     pub(crate) secret_key: String,
-    /// Checks the signatures of plain requests.
+    /// Checks the signatures of requests on the fast path.
     pub(crate) verifier: SignatureVerifier,
 }
 
@@ -155,7 +155,7 @@ impl User {
         self.session.as_ref()?.role_session.as_deref()
     }
 
-    /// Returns the caller for policies.
+    /// Returns the user as a principal of policies.
     pub(crate) fn principal(&self) -> Principal<'_> {
         match self.role_session() {
             Some(_) => Principal::Role(&self.name),
@@ -163,7 +163,7 @@ impl User {
         }
     }
 
-    /// Returns the name of the user or the role for policies.
+    /// Returns the ARN of the user or the role for policies.
     pub(crate) fn arn(&self) -> String {
         let kind = if self.role_session().is_some() { "role" } else { "user" };
         format!("arn:aws:iam:::{kind}/{}", self.name)
@@ -175,7 +175,7 @@ impl User {
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}:{session}", self.name).into())
     }
 
-    /// Returns the name for the access log.
+    /// Returns the name of the user for the access log.
     pub(crate) fn label(&self) -> Cow<'_, str> {
         self.role_session()
             .map_or(Cow::Borrowed(&*self.name), |session| format!("{}/{session}", self.name).into())
@@ -200,13 +200,14 @@ impl User {
 /// A role: an identity that users assume for a limited time.
 pub(crate) struct Role {
     pub(crate) user: Arc<User>,
-    /// The names of the users who may assume the role; `*` stands for all.
+    /// The names of the users who may assume the role; `*` means all users.
     assumed_by: Vec<String>,
     /// The web identities that may assume the role.
     trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
-    /// If claims state whom the role acts as: these claims. `user` then has no objects.
+    /// The names of the claims that state the uid and gid of the role, if claims state them. If so, the store of `user`
+    /// is empty.
     pub(crate) id_claims: Option<IdClaims>,
     claimed: ClaimedUsers,
 }
@@ -218,7 +219,7 @@ struct ClaimedUsers {
     opened: Mutex<HashMap<(u32, u32), Arc<User>>>,
 }
 
-/// The maximum number of users that a role keeps open.
+/// The maximum number of users whose stores a role keeps open.
 const CLAIMED_MAX: usize = 1024;
 
 impl Role {
@@ -226,8 +227,9 @@ impl Role {
         self.assumed_by.iter().any(|name| name == "*" || name == user)
     }
 
-    /// Returns the user as whom a session of the role acts. `ids` are the uid and the gid that the claims stated, if
-    /// claims do. `None` if the role no longer acts as such a user, or its store cannot be opened.
+    /// Returns the user whose identity a session of the role uses. `ids` are the uid and the gid from the session's
+    /// claims, if claims state them. Returns `None` if the role no longer permits these IDs, or if the store cannot be
+    /// opened.
     pub(crate) async fn acting_as(self: &Arc<Self>, ids: Option<(u32, u32)>) -> Option<Arc<User>> {
         let (claims, ids) = match (&self.id_claims, ids) {
             (None, None) => return Some(self.user.clone()),
@@ -268,14 +270,14 @@ pub(crate) type RolesByName = HashMap<String, Arc<Role>>;
 /// Users by access key.
 pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 
-/// The users of a gateway, and their stores. All threads of the gateway share this.
+/// The users of a gateway, and their stores. All threads of the gateway share this value.
 pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
     roles: RwLock<Arc<RolesByName>>,
     providers: RwLock<Vec<Arc<Provider>>>,
-    /// The user for requests without a signature; `None` if these requests are refused.
+    /// The user for anonymous requests; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
-    /// The limits on users whose entries specify none.
+    /// The limits on users whose entries specify no limits.
     limits: Mutex<UserLimits>,
     origin: Option<GatewayUsers>,
     is_available: AtomicBool,
@@ -304,7 +306,7 @@ struct UsersState {
 }
 
 impl Users {
-    /// Creates an empty set of users with keys: callers are identified in other ways.
+    /// Creates a set without users, for a gateway that identifies callers without keys.
     pub(crate) fn without_keys() -> Self {
         Users {
             by_key: RwLock::default(),
@@ -331,16 +333,16 @@ impl Users {
     }
 
     /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
-    /// Once it is back, it is opened again. Errors: from opening it.
+    /// When the directory exists again, it is reopened. Errors: from opening the directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
-    /// Creates the users of a credentials file, which is read again when it changes. For each of them, `open` opens the
-    /// directory `root` as the user and group that the file states.
+    /// Creates the users of a credentials file, which is read again when it changes. For each user, `open` opens the
+    /// directory `root` with the uid and gid that the file states.
     ///
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
-    /// gateway cannot act as because it is not root; `AccessDenied` for a file that others may read; errors from
+    /// gateway cannot act as because it is not root; `AccessDenied` for a file that other users may read; errors from
     /// opening the store.
     pub fn from_file(credentials: &Path, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
@@ -372,7 +374,7 @@ impl Users {
         Ok(users)
     }
 
-    /// Carries out requests without a signature as `user`, if the rules of a bucket permit them.
+    /// Executes anonymous requests as `user`, if the rules of a bucket permit them.
     ///
     /// Errors: `InvalidArgument` if the uid belongs to root, to the gateway or to a user with keys; `AccessDenied` if
     /// the gateway may not act as the user; errors from opening the store.
@@ -385,7 +387,7 @@ impl Users {
         let own = user.acts_as.as_ref().is_none_or(|peer| peer.uid == 0 || peer.uid == user_id());
         if own {
             let why = format!(
-                "requests without a signature need a separate user, and {:?} is root or the gateway's user; name \
+                "anonymous requests need a separate user, and {:?} is root or the gateway's user; name \
                  another user, such as nobody, and run the gateway as root",
                 user.name
             );
@@ -400,7 +402,7 @@ impl Users {
         Ok(self)
     }
 
-    /// Opens the store for requests without a signature.
+    /// Opens the store for anonymous requests.
     fn open_anonymous(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
@@ -408,7 +410,7 @@ impl Users {
         let entries: Vec<_> = document.user.iter().cloned().chain(roles).collect();
         if let Some(entry) = entries.iter().find(|entry| entry.acts_as().map(|peer| peer.uid) == uid) {
             let why = format!(
-                "requests without a signature need a separate user, and {:?} has the same uid as {:?}; name another user",
+                "anonymous requests need a separate user, and {:?} has the same uid as {:?}; name another user",
                 user.name, entry.name
             );
             return Err(Error::new(ErrorKind::InvalidArgument, why));
@@ -419,14 +421,15 @@ impl Users {
         Ok(())
     }
 
-    /// Returns the limits on requests without a signature. Requests in flight are still counted after a reload.
+    /// Returns the counters and limits of anonymous requests. A reload keeps these counters, so that it does not forget
+    /// requests in flight.
     fn anonymous_account(&self) -> Arc<UserResourceUsage> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.anonymous().map(|user| user.account.clone());
         before.unwrap_or_else(|| UserResourceUsage::new(UserLimitOverrides::default(), limits))
     }
 
-    /// Returns the user for requests without a signature; `None` if these requests are refused.
+    /// Returns the user for anonymous requests; `None` if these requests are refused.
     pub(crate) fn anonymous(&self) -> Option<Arc<User>> {
         self.anonymous.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -437,7 +440,7 @@ impl Users {
         by_key.values().any(|user| user.name == name)
     }
 
-    /// Sets the limits on users whose entries do not specify any.
+    /// Sets the limits on users whose entries specify no limits.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let roles = self.roles();
@@ -473,7 +476,8 @@ impl Users {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(access_key).cloned()
     }
 
-    /// Returns the store as the gateway's own user sees it, for unsigned requests. Errors: from opening it.
+    /// Returns the store with the permissions of the gateway's own user, for unsigned requests. Errors: from opening
+    /// the store.
     pub(crate) fn own_store(&self) -> Result<Arc<dyn Store>> {
         if let Some(origin) = &self.origin {
             return (origin.open)();
@@ -490,8 +494,8 @@ impl Users {
         NetworkFileServer::of(&*store, bucket, uid).ok().flatten()
     }
 
-    /// Returns whether there is a directory to serve. For a directory on a file server, relies on the latest checks;
-    /// otherwise checks the directory now.
+    /// Returns whether the served directory exists. For a directory on a file server, relies on the latest checks.
+    /// Otherwise, checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),
@@ -504,8 +508,8 @@ impl Users {
         self.is_available.load(Ordering::Relaxed)
     }
 
-    /// Checks the directory and the credentials file; with `at_once`, reads the file even if it seems unchanged. On
-    /// failure, logs the error and changes nothing.
+    /// Checks the directory and the credentials file. If `at_once` is set, reads the file even if it seems unchanged.
+    /// On failure, logs the error and changes nothing.
     pub(crate) fn look(&self, at_once: bool) {
         self.look_at_root();
         if !self.is_available() {
@@ -516,7 +520,7 @@ impl Users {
         }
     }
 
-    /// Checks whether there is a directory to serve. If another directory has replaced the previous one, opens it; if
+    /// Checks whether there is a directory to serve. If another directory has replaced the previous one, opens it. If
     /// there is no directory, requests fail.
     pub(crate) fn look_at_root(&self) -> bool {
         let Some(origin) = &self.origin else { return true };
@@ -560,7 +564,8 @@ impl Users {
         }
     }
 
-    /// Reads the credentials file again, or opens the stores again. Errors: as [`Users::from_file`].
+    /// Reads the credentials file again if it has changed or `at_once` is set. Without a credentials file, reopens the
+    /// store if `at_once` is set. Errors: as [`Users::from_file`].
     fn read_again(&self, at_once: bool) -> Result<()> {
         let Some(origin) = &self.origin else { return Ok(()) };
         let mut state = origin.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -572,7 +577,7 @@ impl Users {
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
-        // An invalid file is logged once, not every second.
+        // The stamp is set before the file is read, so that an invalid file is logged once, not every second.
         state.stamp = stamp;
         let document = file::read(path)?;
         if document != state.document {
@@ -587,7 +592,7 @@ impl Users {
     /// Opens the stores of all users and roles, and replaces the previous ones.
     fn open_all(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        // Requests in flight are still counted after a reload.
+        // Known users keep their counters, so that a reload does not forget requests in flight.
         let (users, roles) = (self.all(), self.roles());
         let before = users.values().chain(roles.values().map(|role| &role.user));
         let before: HashMap<&str, &Arc<User>> = before.map(|user| (user.name.as_str(), user)).collect();

@@ -1,9 +1,9 @@
-//! CORS: rules that say which web pages may read and write a bucket through a browser (the Fetch standard, section
+//! CORS: rules that state which web pages may read and write a bucket through a browser (the Fetch standard, section
 //! 3.2).
 //!
-//! A bucket's CORS rules are one document. Responses to requests with an `Origin` carry the headers of the first rule
-//! that matches, and responses to preflights (`OPTIONS`) carry nothing else. The rules tell browsers what to do;
-//! signatures and the kernel still decide who may read and write.
+//! The CORS rules of a bucket are one document. The response to a request with an `Origin` contains the headers of the
+//! first rule that matches. The response to a preflight request (`OPTIONS`) contains only these headers. Browsers
+//! enforce the rules. Signatures and the kernel still determine which users can read and write.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::s3::error::{OperationResult, S3Failure};
 const MAX_RULES: usize = 100;
 /// The methods that a rule may allow (S3's list).
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
-/// The request headers on which a response depends, as told to caches.
+/// The value of `Vary`: the request headers on which a response depends.
 const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
 const KIND: DocumentKind = DocumentKind::known("cors");
 
@@ -31,7 +31,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for meaningless rules.
+/// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for invalid rules.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     let configuration: CORSConfiguration = read(document)?;
     if !(1..=MAX_RULES).contains(&configuration.cors_rules.len()) {
@@ -88,7 +88,7 @@ impl<'r> PreflightRequest<'r> {
         Some(PreflightRequest { origin, method: method.as_str(), headers: Vec::new() })
     }
 
-    /// Reads the request that a preflight asks about; `None` if a required header is missing.
+    /// Reads the request that a preflight request announces; `None` if a required header is missing.
     fn of_preflight(headers: &'r HeaderMap) -> Option<Self> {
         let origin = text(headers, header::ORIGIN)?;
         let method = text(headers, header::ACCESS_CONTROL_REQUEST_METHOD)?;
@@ -105,7 +105,8 @@ impl<'r> PreflightRequest<'r> {
         if self.headers.is_empty() {
             return Some(pattern);
         }
-        // Converted once, because a rule may have thousands of patterns, and a request many headers.
+        // The patterns are converted only once, because a rule may have thousands of patterns, and a request many
+        // headers.
         let allowed = rule.allowed_headers.iter().flatten();
         let allowed: Vec<String> = allowed.map(|pattern| pattern.to_ascii_lowercase()).collect();
         let is_allowed = |name: &String| allowed.iter().any(|pattern| fits(pattern, name));
@@ -147,7 +148,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Returns whether `name` matches a pattern in which one `*` stands for any characters.
+/// Returns whether `name` matches a pattern in which one `*` matches any characters.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -157,13 +158,14 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Returns whether a web page sent the request, so that its response carries headers from the bucket's rules.
+/// Returns whether a web page sent the request. If so, the response contains headers from the bucket's rules.
 pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }
 
-/// Returns the headers of a response to a web page. There are none if no rule allows the request; the browser then
-/// withholds the response from the page. Cost: reads the CORS document for each request that a web page sent.
+/// Returns the CORS headers of a response to a web page, or `None` if no rule allows the request. Without these
+/// headers, the browser withholds the response from the page. Cost: reads the CORS document for each request that a web
+/// page sent.
 pub(crate) fn headers_for(
     store: &dyn Store,
     bucket: &str,
@@ -175,7 +177,7 @@ pub(crate) fn headers_for(
     asked.answer(&configuration)
 }
 
-/// Returns the headers of the response to a preflight. Errors: a status, a code and the reason.
+/// Returns the headers of the response to a preflight request. Errors: a status, a code and the reason.
 pub(crate) fn preflight(
     store: Result<Arc<dyn Store>>,
     bucket: &str,
@@ -186,7 +188,7 @@ pub(crate) fn preflight(
     };
     let asked = checked_preflight(headers)
         .map_err(|words| (StatusCode::BAD_REQUEST, "BadRequest", composed(&words, FOR_BROWSERS, &[])))?;
-    // Anyone may send a preflight, so the response does not reveal whether a bucket is missing or unreadable.
+    // Anyone may send a preflight request, so the response does not reveal whether a bucket is missing or unreadable.
     let configuration = store.and_then(|store| configuration(&*store, bucket)).ok().flatten();
     let configuration =
         configuration.ok_or_else(|| forbidden("CORS is not enabled for this bucket.", "put CORS rules"))?;
@@ -200,7 +202,7 @@ pub(crate) fn preflight(
 
 const FOR_BROWSERS: &str = "OPTIONS is for browsers; send Origin and Access-Control-Request-Method";
 
-/// Reads the request that a preflight asks about. Errors: AWS's message for a missing or malformed header.
+/// Reads the request that a preflight request announces. Errors: AWS's message for a missing or malformed header.
 fn checked_preflight(headers: &HeaderMap) -> Result<PreflightRequest<'_>, String> {
     if text(headers, header::ORIGIN).is_none_or(str::is_empty) {
         return Err("Insufficient information. Origin request header needed.".to_owned());

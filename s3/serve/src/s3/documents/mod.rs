@@ -1,4 +1,5 @@
-//! Documents of buckets that S3 operations read and write. Each kind has a file here and a line in [`KINDS`].
+//! Documents of buckets that S3 operations read and write. Each kind has a file in this folder and an entry in
+//! [`KINDS`].
 //!
 //! A document that is put is parsed, checked and serialized again before it is stored, so that stored documents are
 //! always well formed.
@@ -62,8 +63,8 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Docu
     })
 }
 
-/// Checks an XML document as the gateway checks one that a client puts, and returns the document to store. A program
-/// that sets documents without a gateway must call this first, because stores do not check documents. Errors:
+/// Checks an XML document in the same way as a document that a client puts, and returns the document to store. A
+/// program that sets documents without a gateway must call this first, because stores do not check documents. Errors:
 /// `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not support.
 pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
@@ -78,7 +79,7 @@ pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>>
     check_elements_of(operation, document).map_err(unknown)?;
     check(document).map_err(|S3Failure(error)| {
         let status = error.status_code().map_or(400, |status| status.as_u16());
-        // The first line is AWS's message, the second is our own; the other lines are for programs.
+        // The first line is AWS's message, and the second line is the gateway's own. The other lines are for programs.
         let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
         let detail: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
         Error::new(from_s3(status, error.code().as_str()), detail.join("; "))
@@ -99,11 +100,11 @@ impl DocumentService {
                 found.map(answer).ok_or_else(|| self.none())
             }
             DocumentAction::Put => {
-                // The size of the body is already limited.
+                // The gate has already limited the size of the body.
                 let sent = request.input.store_all_limited(usize::MAX).await;
                 let checked = (self.check)(&sent.map_err(|error| unreadable_body(&*error))?);
                 if checked.is_err() {
-                    // If the bucket is missing, AWS reports that instead.
+                    // AWS reports a missing bucket rather than an invalid document.
                     let bucket = bucket.clone();
                     look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
                 }
@@ -143,7 +144,8 @@ fn answer(document: Vec<u8>) -> S3Response<Body> {
     response
 }
 
-/// Adds S3's namespace to the root element of a document, because some programs check it. Stored documents have none.
+/// Adds S3's namespace to the root element of a document, because some programs check the namespace. Stored documents
+/// have no namespace.
 fn in_namespace(mut document: Vec<u8>) -> Vec<u8> {
     const NAMESPACE: &[u8] = b" xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"";
     let root = document.windows(2).position(|pair| pair[0] == b'<' && pair[1].is_ascii_alphabetic());

@@ -1,4 +1,4 @@
-//! The ownership setting of a bucket's objects. The only possible value is the bucket's owner, because ACLs are not
+//! The ownership setting of a bucket's objects. The only supported value is `BucketOwnerEnforced`, because ACLs are not
 //! supported.
 
 use fordway_store::{DocumentKind, Error, ErrorKind};
@@ -10,7 +10,7 @@ use crate::s3::error::OperationResult;
 
 pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("ownership");
 
-/// The document with this setting.
+/// The document with the setting `BucketOwnerEnforced`.
 pub(in crate::s3) const ENFORCED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><OwnershipControls><Rule>\
     <ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>";
 
@@ -22,13 +22,13 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     check,
 };
 
-/// Accepts the one supported setting. Errors: `MalformedXML` for a setting that S3 does not have, `NotImplemented` for
-/// S3's other settings.
+/// Accepts the only supported setting, and returns its document. Errors: `MalformedXML` for a setting that S3 does not
+/// have, `NotImplemented` for S3's other settings.
 fn check(document: &[u8]) -> OperationResult<Vec<u8>> {
     const OTHERS: [&str; 2] = [ObjectOwnership::BUCKET_OWNER_PREFERRED, ObjectOwnership::OBJECT_WRITER];
     let controls: OwnershipControls = read(document)?;
     let [rule] = &controls.rules[..] else {
-        return Err(malformed("write one rule of ownership".to_owned()));
+        return Err(malformed("the document must have exactly one rule".to_owned()));
     };
     match rule.object_ownership.as_str() {
         ObjectOwnership::BUCKET_OWNER_ENFORCED => Ok(ENFORCED.into()),

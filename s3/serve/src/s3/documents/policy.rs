@@ -1,4 +1,4 @@
-//! The policy of a bucket: JSON that is kept as it was sent.
+//! The policy of a bucket: a JSON document that is stored as it was sent.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::{User, Users};
 
-/// The operations that are served here.
+/// The operations that this module serves.
 pub(in crate::s3) const SERVED: [&str; 4] =
     ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy", "GetBucketPolicyStatus"];
 
@@ -52,7 +52,7 @@ fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> 
     Ok(response)
 }
 
-/// Returns the document that says whether the policy is public.
+/// Returns the document that states whether the policy is public.
 fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
     let policy = Policy::parse(&stored(store, bucket)?, bucket.as_str()).map_err(malformed)?;
     let mut answer = ResponseDocumentBuilder::new("PolicyStatus");
@@ -93,8 +93,8 @@ async fn put(
     Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))
 }
 
-/// Checks the MD5 and the checksum that a request states for its body. The gate checks them only for XML. Errors:
-/// `InvalidDigest`, `InvalidRequest`, `BadDigest`.
+/// Checks the MD5 and the checksum that a request states for its body. The gate checks digests only for XML documents.
+/// Errors: `InvalidDigest`, `InvalidRequest`, `BadDigest`.
 fn check_digests(headers: &HeaderMap, sent: &[u8]) -> OperationResult<()> {
     let refused = |code, why: &str| Err(S3Failure::new(code, StatusCode::BAD_REQUEST, why));
     if let Some(stated) = headers.get("content-md5") {

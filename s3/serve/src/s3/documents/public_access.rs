@@ -1,5 +1,5 @@
-//! The public access block of a bucket. Two of its settings concern ACLs, which are not supported: they are stored and
-//! have no effect.
+//! The public access block of a bucket. Two of its settings concern ACLs, which are not supported. These two settings
+//! are stored, but have no effect.
 
 use http::StatusCode;
 use s3s::dto::PublicAccessBlockConfiguration;

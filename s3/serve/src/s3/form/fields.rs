@@ -1,4 +1,4 @@
-//! The fields of a form, and the headers of a put that they stand for.
+//! The fields of a form, and their conversion to the headers of a PutObject request.
 
 use fordway_store::Tags;
 use fordway_wire::form_data::{FormField, UploadFormFields};
@@ -16,7 +16,8 @@ use crate::s3::tagging;
 /// The placeholder for the file's name in a key.
 const FILE_NAME: &str = "${filename}";
 
-/// The fields of a form. Each occurs at most once, except that fields with metadata of the same name form one list.
+/// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined to one
+/// list.
 pub(super) struct FormFields {
     fields: Vec<FormField>,
     file_name: String,
@@ -40,12 +41,12 @@ impl FormFields {
         Ok(FormFields { fields, file_name: start.file_name })
     }
 
-    /// Returns the value of a field, whose name is in lower case.
+    /// Returns the value of a field. `name` is in lower case.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|field| field.name == name).map(|field| field.value.as_str())
     }
 
-    /// Returns the names of all fields but the file, in lower case.
+    /// Returns the names of all fields except the file, in lower case.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|field| field.name.as_str())
     }
@@ -64,25 +65,25 @@ impl FormFields {
     /// Returns the key of the object. Errors: `InvalidArgument` for a form without a key.
     pub(super) fn key(&self) -> OperationResult<String> {
         let key = self.required("key")?;
-        // Old browsers send the file's full path.
+        // Old browsers send the file's full path, so only its last component is used.
         let name = self.file_name.rsplit(['/', '\\']).next().unwrap_or_default();
         Ok(key.replace(FILE_NAME, name))
     }
 
-    /// Returns the URL of the page to show afterwards. The field has two names; the second is the older one.
+    /// Returns the URL of the page to show after the upload. The field has two names. The second name is the older one.
     pub(super) fn redirect(&self) -> Option<&str> {
         self.get("success_action_redirect").or_else(|| self.get("redirect"))
     }
 
-    /// Returns the headers that a put of the same object would have. Errors: from the gate, for unsupported fields;
-    /// `MalformedXML` or `InvalidTag` for tags, `InvalidArgument`.
+    /// Returns the headers of the PutObject request that corresponds to the form. Errors: from the gate, for
+    /// unsupported fields; `MalformedXML` or `InvalidTag` for tags; `InvalidArgument`.
     pub(super) fn headers(&self) -> OperationResult<HeaderMap> {
         let mut headers = HeaderMap::new();
         for FormField { name, value } in &self.fields {
             let header = match name.as_str() {
                 "acl" => Ok(HeaderName::from_static("x-amz-acl")),
                 "tagging" => continue,
-                // An empty field is one that the browser's user did not fill in.
+                // A field is empty if the browser's user did not fill it in.
                 name if value.is_empty() && describes_object(name) => continue,
                 name if stands_for_header(name) => HeaderName::from_bytes(name.as_bytes()),
                 _ => continue,
@@ -103,7 +104,8 @@ impl FormFields {
     }
 }
 
-/// Headers that describe an object, and digests of its content. Other fields without a prefix have no meaning.
+/// Headers that describe an object or state a digest of its content. Other fields become headers only if they have the
+/// prefix `x-amz-` or `if-`.
 const HEADERS: [HeaderName; 7] = [
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
@@ -114,7 +116,7 @@ const HEADERS: [HeaderName; 7] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// Returns whether a field stands for a header. These include conditions, so that the gate refuses them.
+/// Returns whether a field becomes a header. Conditions (`if-`) also become headers, so that the gate refuses them.
 fn stands_for_header(name: &str) -> bool {
     name.starts_with("x-amz-") || name.starts_with("if-") || describes_object(name)
 }
@@ -129,7 +131,7 @@ fn add_tags(headers: &mut HeaderMap, tags: &Tags) {
     }
 }
 
-/// Reads the tags in a form, where they are an XML document. Errors: `MalformedXML`, `InvalidTag`.
+/// Parses the tags of a form, which are an XML document. Errors: `MalformedXML`, `InvalidTag`.
 fn read_tags(document: &str) -> OperationResult<Tags> {
     let tagging: Tagging = documents::read(document.as_bytes()).map_err(|_| {
         let text = composed(MALFORMED_XML, "the field tagging must be a Tagging document; correct it", &[]);

@@ -15,8 +15,8 @@ use crate::s3::error::S3Failure;
 
 type FormBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The reason why the file of a form is refused, set once the file has been read. A body's error can carry only text,
-/// so the reason is stored here.
+/// The reason why the file of a form is refused. It is set while the body is read. The error of a body can contain only
+/// text, so the complete error is stored in this type.
 #[derive(Clone, Default)]
 pub(super) struct FileRefusalReason(Arc<Mutex<Option<S3Failure>>>);
 
@@ -32,14 +32,14 @@ impl FileRefusalReason {
     }
 }
 
-/// Yields the content of the file, and fails unless the form is complete and its file has an allowed size. Reads and
-/// ignores the rest of the form.
+/// A body that yields the content of a form's file. It fails if the form is incomplete, or if the policy does not allow
+/// the size of the file. It reads and ignores the rest of the form.
 pub(super) struct FileBody {
     inner: s3s::Body,
     reader: FormFileScanner,
-    /// Bytes of the form that have arrived but have not been read.
+    /// Bytes of the form that have arrived but have not been parsed.
     at_hand: Option<Bytes>,
-    /// The content to pass on next.
+    /// The content of the next frame.
     next: Option<Bytes>,
     sizes: RangeInclusive<u64>,
     received: u64,
@@ -70,7 +70,7 @@ impl FileBody {
         self.next = match (held.is_empty(), content.is_empty()) {
             (true, true) => None,
             (true, false) => Some(content),
-            // This happens only if content at the end of a piece resembles the boundary.
+            // The scanner holds bytes back only if the end of the previous piece resembles the boundary.
             (false, _) => Some([held, &content[..]].concat().into()),
         };
         // A file that is too large is not stored, but its bytes are counted to the end, because the error states the
@@ -81,7 +81,7 @@ impl FileBody {
         Ok(())
     }
 
-    /// Checks the form once it has ended. Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
+    /// Checks the form after its end. Errors: `MalformedPOSTRequest`, `EntityTooLarge`, `EntityTooSmall`.
     fn check_end(&self) -> Result<(), FormBodyError> {
         let size = |code, words, limit, bytes: u64| {
             let (received, bytes) = (self.received.to_string(), bytes.to_string());

@@ -1,8 +1,8 @@
-//! Form uploads (PostObject): a browser sends an HTML form with an object, signed by a policy that states which forms
-//! are allowed. The request's head is not signed; its `Authorization`, if any, is ignored.
+//! Form uploads (PostObject): a browser sends an object in an HTML form. A signed policy in the form states which forms
+//! are allowed. The head of the request is not signed, and an `Authorization` header is ignored.
 //!
-//! * `fields`: the fields of a form, and the headers that they stand for
-//! * `signature`: the signature of the policy, and its user
+//! * `fields`: the fields of a form, and their conversion to headers
+//! * `signature`: the signature of the policy, and the user who signed it
 //! * `policy`: the policy, and whether it allows the form
 //! * `file`: the content of the file as the body of an upload
 
@@ -44,7 +44,7 @@ use file::FileBody;
 use policy::PostPolicy;
 use signature::FormSignature;
 
-/// The parts of a gateway that forms need.
+/// The parts of a gateway that form uploads need.
 #[derive(Clone, Copy)]
 pub(crate) struct PostFormContext<'g> {
     pub(crate) users: &'g Users,
@@ -100,7 +100,7 @@ impl PostFormContext<'_> {
     }
 
     /// Returns the user whose identity the upload uses: the user who signed the form's policy, the user whom the kernel
-    /// identified, or the anonymous user. Errors: from the signature; `AccessDenied` for a form without one.
+    /// identified, or the anonymous user. Errors: from the signature; `AccessDenied` for a form without a signature.
     async fn uploader(
         self,
         form: &FormFields,
@@ -124,8 +124,9 @@ impl PostFormContext<'_> {
     }
 }
 
-/// Returns the headers that the rules of a bucket apply to: the request's headers, except those that nobody has signed
-/// and that have no meaning for a form, and the headers that fields stand for.
+/// Returns the headers to which the rules of a bucket apply: the headers of the request, and the headers that
+/// correspond to fields of the form. Omits request headers that are meaningless in a form upload (`x-amz-*`, `if-*`,
+/// `Authorization`), because they are not signed.
 fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
     let is_meaningless = |name: &HeaderName| {
         name.as_str().starts_with("x-amz-")
@@ -136,8 +137,8 @@ fn stated_headers(of_request: &HeaderMap, of_fields: &HeaderMap) -> HeaderMap {
     plain.chain(of_fields).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Reads the fields of a form. Returns them and the first bytes of the file. Errors: `MalformedPOSTRequest` and other
-/// errors in the form; errors from the body.
+/// Reads the fields of a form. Returns the fields and the first bytes of the file. Errors: `MalformedPOSTRequest` and
+/// other errors in the form; errors from the body.
 async fn read_start(boundary: &str, body: &mut Body) -> OperationResult<(UploadFormFields, Bytes)> {
     let mut reader = FormReader::new(boundary);
     while let Some(frame) = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
@@ -178,7 +179,7 @@ fn refused(error: FormError) -> S3Failure {
     }
 }
 
-/// Returns the response to a form whose file was stored: a redirect, a document, or nothing.
+/// Returns the response to a form whose file was stored: a redirect, a document, or an empty response.
 fn stored_answer(
     form: &FormFields,
     (bucket, key): &(String, String),
@@ -219,8 +220,8 @@ fn headers_of_document(response: &mut Response<Body>) {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
 }
 
-/// Returns the URL of the page that the browser shows next, with the object as parameters. `None` if the form names no
-/// URL of a web page; the response is then the same as without a redirect, as on AWS.
+/// Returns the URL of the page that the browser shows next, with the bucket, key and ETag as query parameters. Returns
+/// `None` if the form does not name the URL of a web page. The response then contains no redirect, as on AWS.
 fn redirect(page: Option<&str>, parameters: [(&str, &str); 3]) -> Option<HeaderValue> {
     let page = page?;
     let uri: Uri = page.parse().ok()?;

@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::form::fields::FormFields;
 
-/// Fields that need no condition in the policy: they belong to the signature, are ignored, or are checksums, which can
-/// only cause a refusal.
+/// Fields that need no condition in the policy: the fields of the signature, ignored fields, and checksums. A checksum
+/// needs no condition, because it can only cause a refusal.
 const UNCONDITIONED: [&str; 4] = ["policy", "x-amz-signature", "signature", "awsaccesskeyid"];
 const UNCONDITIONED_PREFIXES: [&str; 2] = ["x-ignore-", "x-amz-checksum-"];
 
-/// A policy that was parsed, but not yet checked.
+/// The parsed policy of a form.
 #[derive(Debug)]
 pub(super) struct PostPolicy {
     expiration: SystemTime,
@@ -67,8 +67,9 @@ impl PostPolicy {
         Ok(PostPolicy { expiration, conditions })
     }
 
-    /// Checks a form for this bucket and key. Returns the allowed sizes of its file. Errors: `AccessDenied`, with AWS's
-    /// message: the policy has expired, a condition is not met, or there is no condition for a field.
+    /// Checks whether the policy allows a form for this bucket and key. Returns the allowed sizes of the form's file.
+    /// Errors: `AccessDenied`, with AWS's message, if the policy has expired, a condition is not met, or a field has no
+    /// condition.
     pub(super) fn check(
         &self,
         form: &FormFields,
@@ -80,7 +81,7 @@ impl PostPolicy {
         }
         let covers = |name: &str| self.fields().any(|condition| condition.field == name);
         let is_extra = |name: &&str| !is_unconditioned(name) && !covers(name);
-        // The bucket is part of the URL, but needs a condition nevertheless.
+        // The bucket is part of the URL and not a field, but needs a condition nevertheless.
         if let Some(name) = form.names().find(is_extra).or_else(|| Some("bucket").filter(is_extra)) {
             return Err(denied(&format!("Extra input fields: {name}")));
         }
@@ -174,7 +175,7 @@ impl FieldCondition {
         Ok(FieldCondition { field, value: value.clone(), is_prefix: false, text })
     }
 
-    /// Returns whether a field may have this value. A content type may be a list of types, each of which must begin
+    /// Returns whether the condition allows a value. A content type may be a list; each type in the list must begin
     /// with the prefix.
     fn allows(&self, value: &str) -> bool {
         match (self.is_prefix, self.field.as_str()) {
@@ -184,8 +185,8 @@ impl FieldCondition {
         }
     }
 
-    /// Returns the error, with the condition as the policy states it. The detail has the form of some of AWS's errors,
-    /// because minio-go searches for it.
+    /// Returns the error for a condition that is not met, with the text of the condition in the policy. The detail has
+    /// the form of some of AWS's errors, because minio-go searches error messages for this form.
     fn failed(&self) -> S3Failure {
         let FieldCondition { field, value, is_prefix, text } = self;
         let operation = if *is_prefix { "starts-with" } else { "eq" };
@@ -211,8 +212,8 @@ fn decoded(encoded: &str) -> OperationResult<String> {
     String::from_utf8(bytes).map_err(|_| invalid("Invalid JSON."))
 }
 
-/// Replaces `\$`, which stands for a dollar sign in policies (Creating a POST policy, S3 API reference), with an escape
-/// that JSON supports.
+/// Replaces `\$` with an escape sequence that JSON supports. In policies, `\$` represents a dollar sign (Creating a
+/// POST policy, S3 API reference).
 fn with_escaped_dollars(document: &str) -> String {
     let (mut replaced, mut is_escaped) = (String::with_capacity(document.len()), false);
     for character in document.chars() {

@@ -25,7 +25,7 @@ const VERSION_4: [&str; 5] =
 /// The fields of a version 2 signature.
 const VERSION_2: [&str; 3] = ["policy", "awsaccesskeyid", "signature"];
 
-/// A well-formed signature, not verified yet.
+/// A well-formed signature that has not been verified yet.
 #[derive(Debug)]
 pub(super) struct FormSignature<'f> {
     policy: &'f str,
@@ -123,7 +123,7 @@ impl<'f> FormSignature<'f> {
 
     fn is_of(&self, secret_key: &str) -> bool {
         let Some(credential) = self.credential else {
-            // An HMAC key may have any length.
+            // `new_from_slice` never fails for HMAC, because an HMAC key may have any length.
             let mac = Hmac::<sha1::Sha1>::new_from_slice(secret_key.as_bytes());
             let stated = STANDARD.decode(self.signature).unwrap_or_default();
             return mac.is_ok_and(|mac| mac.chain_update(self.policy).verify_slice(&stated).is_ok());
@@ -133,7 +133,8 @@ impl<'f> FormSignature<'f> {
         SigningKey::for_day(secret_key, day, region, service).has_signed(self.policy, self.signature)
     }
 
-    /// Returns the error, which contains the text that the client should have signed: the policy.
+    /// Returns the error for a wrong signature. The error contains the text that the client should have signed, which
+    /// is the policy.
     fn mismatch(&self) -> S3Failure {
         let words = "The request signature we calculated does not match the signature you provided. Check your key \
                      and signing method.";
