@@ -158,7 +158,7 @@ fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
 #[derive(Default)]
 struct BenchSites {
     sites: Vec<WorkloadSite>,
-    /// The directories that the description of the machine is to include.
+    /// The directories that the description of the machine includes.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }

@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that does nothing but respond with as many bytes as a request specifies, on
-//! the same kind of socket and with the same system calls as a gateway.
+//! The other side of round trips: a process that only responds with as many bytes as a request specifies. It uses the
+//! same kind of socket and the same system calls as a gateway.
 
 mod connections;
 #[cfg(feature = "http3")]
@@ -98,9 +98,9 @@ impl EchoRequest {
 }
 
 /// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
-/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open a port of their
-/// own tell their address over that connection. `file` is the file that is sent, or the directory with the certificate of
-/// TLS and QUIC. Errors: those caused by the address, the file or the socket.
+/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open their own port
+/// report its address over that connection. `file` is the file to send or, for TLS and QUIC, the directory with the
+/// certificate. Errors: errors caused by the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
@@ -126,7 +126,7 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Tells the measuring process at which address this process serves.
+/// Reports the address at which this process serves to the measuring process.
 fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
     writeln!(&mut &*control, "{address}")
 }
