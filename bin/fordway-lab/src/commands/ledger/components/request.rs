@@ -33,7 +33,7 @@ pub(in super::super) struct HttpMessageHeads {
     pub(in super::super) answered: Vec<u8>,
 }
 
-/// A signed request for an object. Copies share the heads of the gateway's responses.
+/// A signed request for an object. Clones share the heads of the gateway's responses.
 #[derive(Clone)]
 pub(in super::super) struct S3RequestTemplate {
     host: String,
