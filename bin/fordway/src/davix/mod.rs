@@ -211,8 +211,7 @@ impl Prepared {
         let options = line.options();
         connection::check(options)?;
         if options.redirection.as_deref() == Some("no") && tool != DavixTool::Http {
-            let why =
-                "--redirection no: this command always follows redirections; use davix-http to see a redirection";
+            let why = "--redirection no: this command always follows redirections; use davix-http to see a redirection";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let parse = |url| DavixAddress::parse(url, &options.security);
