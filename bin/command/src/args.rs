@@ -15,7 +15,7 @@ use crate::units::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Endpoint through which to reach the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
+    /// Endpoint for access to the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
     /// http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,

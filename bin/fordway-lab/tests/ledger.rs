@@ -30,7 +30,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Measures every path, with sizes below and above the threshold above which content is sent separately from the head.
+/// Measures every path, with sizes on both sides of the threshold for sending content separately from the head.
 #[test]
 fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,8 +263,8 @@ fn puts_are_the_sum_of_theirs() {
     assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
 }
 
-/// If only root can set up a network, the command skips that network for other users and reports the reason. It skips a
-/// network that translates addresses for all users.
+/// If only root can set up a network, the command skips that network for other users and reports the reason. For all
+/// users, it skips a network that translates addresses.
 #[test]
 fn a_network_is_a_path_of_its_own() {
     let dir = tempfile::tempdir().unwrap();

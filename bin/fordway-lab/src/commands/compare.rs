@@ -441,8 +441,8 @@ fn described(lane: LaneArg, description: &str) -> MeasuredLane {
 struct ScratchDirectory(TempDir);
 
 impl ScratchDirectory {
-    /// Creates a directory in `root` or, if there is no `root`, in the first writable directory on the file system of
-    /// `dir`: tries the usual temporary directories, the current directory, then `dir`'s parents. Errors:
+    /// Creates a directory in `root`. If there is no `root`, uses the first writable directory on the file system of
+    /// `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
     /// `InvalidArgument` if there is no such directory.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {

@@ -101,7 +101,7 @@ impl Drop for Sshd {
     }
 }
 
-/// Creates a key without a password, with its public half in a file next to it.
+/// Creates a key pair without a password. The public key is in a file next to the private key.
 fn make_key(path: &Path) {
     let mut command = Command::new("ssh-keygen");
     let made = command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status().unwrap();

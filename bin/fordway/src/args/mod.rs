@@ -132,7 +132,7 @@ pub enum BuiltinCommand {
     Admin(AdminArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
-    /// Print the settings that other programs need to reach the objects
+    /// Print the settings that other programs need to access the objects
     Env(EnvArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
@@ -141,9 +141,9 @@ pub enum BuiltinCommand {
     /// The measuring commands.
     #[command(flatten)]
     Lab(LabCommand),
-    /// Remove files that interrupted operations left in a directory
+    /// Remove the leftover files of interrupted operations from a directory
     Gc(GcArgs),
-    /// Apply the lifecycle rules of the buckets in a directory: remove what has expired
+    /// Apply the lifecycle rules of the buckets in a directory: remove expired objects, versions and uploads
     Lifecycle(LifecycleRunArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),

@@ -305,7 +305,7 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The root of a store, and the buckets in it to process.
+/// The root of a store, and the buckets to process.
 #[derive(Debug, Args)]
 pub struct StoreRootArgs {
     /// The directory whose subdirectories are the buckets

@@ -1,6 +1,6 @@
 //! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
-//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters, and the
-//! option that selects which server makes a third-party copy.
+//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters. It also
+//! defines the option that selects the server that makes a third-party copy.
 
 use std::path::PathBuf;
 

@@ -191,7 +191,7 @@ pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> 
     }
 }
 
-/// Removes a version permanently, and reports it.
+/// Removes a version permanently, and reports the removal.
 pub(super) fn remove(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),

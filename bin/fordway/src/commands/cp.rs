@@ -1,6 +1,6 @@
-//! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
-//! copy, or uses the server's own move. `sync` makes the contents of one directory or prefix match the contents of
-//! another.
+//! `cp` copies files to objects, objects to files, and objects to objects. `mv` removes each source after its copy, or
+//! uses a rename or move operation of the store or server. `sync` makes the contents of one directory or prefix match
+//! the contents of another.
 
 use std::path::Path;
 

@@ -119,7 +119,7 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
-        // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set it.
+        // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set that key.
         (None, Some(role)) => {
             add("aws:principaltype", "AssumedRole".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::role/{role}"));

@@ -194,7 +194,7 @@ impl<'c> DavCopier<'c> {
         })
     }
 
-    /// Removes the source of a move if its version is still the version before the copy. Looks up the source again,
+    /// Removes the source of a move if it still has the version from before the copy. Looks up the source again,
     /// because some servers ignore the conditions of requests. Errors: `ConditionalConflict` for another version.
     fn remove_copied(&self, before: &DavResource) -> Result<()> {
         let is_unchanged = match self.dav.stat(&before.url) {

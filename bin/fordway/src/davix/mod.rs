@@ -85,7 +85,7 @@ impl DavixTool {
         }
     }
 
-    /// Returns the exit code that davix returns for this outcome, because scripts depend on it.
+    /// Returns the exit code of davix's tool for this outcome, because scripts depend on davix's exit codes.
     fn code(self, exit: CommandExit) -> u8 {
         match exit {
             CommandExit::Ok => 0,

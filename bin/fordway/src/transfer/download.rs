@@ -122,8 +122,8 @@ impl TransferRunner<'_> {
         Ok(info)
     }
 
-    /// Fetches several ranges at once, all of the same version of the object. If a CRC was recorded, verifies the
-    /// content with the CRCs of the parts; otherwise, reads the file once more.
+    /// Fetches several ranges at once, all of the same version of the object. If the object has a CRC, verifies the
+    /// content with the CRCs of the parts. Otherwise, reads the file again to verify its content.
     fn fetch_parts(
         &self,
         info: ObjectInfo,

@@ -219,7 +219,7 @@ fn a_prefix_is_not_copied_over_itself() {
         assert!(ran.stderr.contains("s3://bkt/p/p/x1 would replace s3://bkt/p/x1"), "{}", ran.stderr);
         assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "q/x"], "{words:?}");
     }
-    // Nothing is replaced if the object is not selected, or if there is no such object.
+    // No source is replaced if the object that would replace it is excluded or does not exist.
     rig.run(&["cp", "s3://bkt/p/x*", "s3://bkt/"]).ok();
     rig.run(&["cp", "-r", "s3://bkt/p", "s3://bkt/", "--exclude", "p/*"]).ok();
     rig.run(&["mv", "-r", "s3://bkt/q", "s3://bkt/"]).ok();

@@ -1,5 +1,5 @@
-//! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks: each rank is a
-//! thread, and the endpoints and directories given on the command line become sites, which are measured in turn.
+//! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks. Each rank is a
+//! thread. The endpoints and directories on the command line are the sites, which are measured in turn.
 
 mod pingpong;
 mod rest;

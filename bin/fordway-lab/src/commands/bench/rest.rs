@@ -349,7 +349,7 @@ impl RestParameterSet {
     }
 }
 
-/// Returns all combinations, ordered by size first. Errors: `InvalidArgument` if a combination is impossible.
+/// Returns all combinations, sorted by size first. Errors: `InvalidArgument` if a combination is impossible.
 fn points(args: &RestBenchArgs) -> Result<Vec<RestParameterSet>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {

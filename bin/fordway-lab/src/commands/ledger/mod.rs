@@ -1,8 +1,8 @@
 //! `ledger`: measures the cost of each layer, and whether the layers add up to the whole.
 //!
 //! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
-//! contain it must use the same placement: waking a thread on another processor takes several times as long as on the
-//! same processor, and the scheduler's own choice varies between pairs of processes.
+//! contain it must use the same placement, because waking a thread on another processor takes several times as long as
+//! on the same processor. The scheduler's choice would vary between pairs of processes.
 
 mod components;
 mod echo;
@@ -32,7 +32,7 @@ use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
 /// The sizes, in bytes, to which the cost functions are fitted. They range from 1 byte to more than fits into the
-/// caches. There are values on both sides of 64 KiB, because content of more than 64 KiB is sent differently.
+/// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
 const SIZES: [u64; 13] = [
     1,
     512,

@@ -169,7 +169,7 @@ pub(super) struct StreamTriadParameters {
 }
 
 impl StreamTriadParameters {
-    /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of
+    /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays need more than a quarter of
     /// the machine's memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));

@@ -79,7 +79,7 @@ impl<'a> JobRunner<'a> {
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
-            // Kill ranks that do not end on request immediately.
+            // Immediately kill ranks that do not end on request.
             ("odls_base_sigkill_timeout", "0"),
         ] {
             command.args(["--mca", name, value]);

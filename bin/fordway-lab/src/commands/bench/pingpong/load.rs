@@ -1,4 +1,4 @@
-//! Puts load on ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
+//! Sends load to ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
 //! but spread evenly over the range. The connection policy, concurrency, number of processors and TCP window are
 //! varied.
 
@@ -140,7 +140,7 @@ impl MessageSizeRange {
     }
 }
 
-/// The maximum number of bytes that are kept from a response's body as the reason for a failure.
+/// The maximum number of bytes of a response's body that are recorded as the reason for a failure.
 const REASON_BYTES_MAX: usize = 500;
 
 /// The message sizes of a block, shared by all threads. After the last size, the sequence restarts with the first.

@@ -35,7 +35,7 @@ impl PacketProtectionComponent {
         let provider = rustls::crypto::ring::default_provider();
         let suite = provider.cipher_suites.iter().find_map(|suite| suite.tls13()?.quic_suite());
         let suite = suite.ok_or_else(|| failed("there is no cipher suite for QUIC"))?;
-        // Any secret will do, because the time does not depend on the keys.
+        // Any secret is sufficient, because the time does not depend on the keys.
         let keys = |side| suite.keys(b"fordway", side, Version::V1);
         let (server, client) = (keys(Side::Server), keys(Side::Client));
         let contents = contents.clone();

@@ -1,5 +1,5 @@
 //! Round trips of the layers of HTTP/3: UDP datagrams without QUIC, QUIC streams, and HTTP/3 requests. Each layer
-//! includes the work of the layer below it. This file also contains new QUIC connections. The other side is a process
+//! includes the work of the layer below it. This file also measures new QUIC connections. The other side is a process
 //! that only responds. The code of our client opens the connections.
 
 use std::cell::RefCell;

@@ -203,9 +203,9 @@ impl RoundTripState {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests, as on a real lane: a client that has received a file descriptor uses
-    /// the content before it sends the next request, and a client that writes objects removes the previous object. In
-    /// the meantime, the other side sleeps. The longer it sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as on a real lane. A client that has received a file descriptor uses
+    /// the content before it sends the next request. A client that writes objects removes the previous object. In the
+    /// meantime, the other side sleeps. The longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }

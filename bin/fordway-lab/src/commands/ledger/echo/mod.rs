@@ -31,7 +31,7 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// When a side polls only rarely, it polls in one wait out of this many.
+/// The number of waits in which a side that polls only rarely polls once.
 const RARELY: u32 = 64;
 /// The size, in bytes, of the order at the start of each request, which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;

@@ -176,7 +176,7 @@ impl LedgerSetup {
         GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Starts the same gateway with TLS.
+    /// Starts a gateway over HTTP/1.1 with TLS. Its durability is `none`.
     fn tls_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
