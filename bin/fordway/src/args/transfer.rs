@@ -264,7 +264,7 @@ pub struct MvArgs {
   fordway mkdir s3://data/2024
 
 In a bucket, the command creates an empty object whose key ends with a slash. Some programs show such objects as \
-directories. Objects with longer keys do not need them. Use `fordway mb` to create buckets.")]
+directories. Keys below the prefix do not need such an object. Use `fordway mb` to create buckets.")]
 pub struct MkdirArgs {
     /// http(s):// or dav(s):// addresses, or s3://BUCKET/PREFIX
     #[arg(required = true, value_name = "ADDRESS")]
