@@ -1,4 +1,4 @@
-//! The addresses that commands take: `s3://bucket/key`, a local path, or `-`.
+//! The addresses that commands accept: `s3://bucket/key`, a local path, or `-`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ impl fmt::Display for StorageAddress {
 
 /// Returns the path of `relative` (a key without the copied prefix) under `root`.
 ///
-/// Not every key can be a path: rejects segments that would leave `root` or lead to another key's path (`..`, `.` and
+/// Some keys cannot be paths. Rejects segments that would leave `root` or lead to another key's path (`..`, `.` and
 /// empty segments, and therefore absolute paths), and segments that contain a NUL byte. Errors: `InvalidArgument`.
 fn local_path(root: &Path, relative: &str) -> Result<PathBuf> {
     let hostile = |segment: &str| matches!(segment, "" | "." | "..") || segment.contains('\0');

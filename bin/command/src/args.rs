@@ -15,7 +15,7 @@ use crate::units::parse_duration;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Endpoint through which to reach the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
+    /// Endpoint for access to the objects: file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT, or
     /// http(s)://HOST[:PORT]
     #[arg(long, global = true, value_name = "URL", alias = "endpoint-url")]
     pub endpoint: Option<String>,
@@ -48,7 +48,7 @@ impl GlobalArgs {
     }
 }
 
-/// Options of vectored reads: how ranges are grouped into calls, and calls into requests; connections and time limits.
+/// Options of vectored reads: ranges per call, connections, HTTP version, time limit and trusted certificates.
 #[derive(Debug, Args)]
 pub struct VectorReadArgs {
     /// Number of ranges that one call reads
@@ -57,8 +57,8 @@ pub struct VectorReadArgs {
     /// Maximum number of connections to the server
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
-    /// HTTP version for http(s) files: 1.1; 2 (negotiated by TLS, or with prior knowledge), which multiplexes requests
-    /// over one connection; or 3, which does so over QUIC
+    /// HTTP version for http(s) files: 1.1, 2 or 3. HTTP/2 (negotiated by TLS, or with prior knowledge) multiplexes
+    /// requests over one TCP connection, and HTTP/3 over one QUIC connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
     /// Time limit for an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
@@ -74,8 +74,8 @@ pub struct VectorReadArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// File or URL of a Metalink or URL list that gives the replicas; with `none`, the server is never asked for
-    /// replicas [default: ask the server when a read from it fails]
+    /// File or URL of a Metalink or URL list that gives the replicas; with `none`, the server is never queried for
+    /// replicas [default: query the server when a read from it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
     /// Read over this many connections in parallel, from one or several replicas [default: read from one replica, and
@@ -92,18 +92,18 @@ pub struct ReplicaArgs {
 pub enum ETagArg {
     /// MD5 of the content, which S3 clients verify
     Md5,
-    /// A unique 128-bit value, which costs nothing to compute
+    /// A unique 128-bit value, computed without reading the content
     Fast,
 }
 
 /// When a write is reported as complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityArg {
-    /// Once the content is in the page cache, as with a POSIX write
+    /// When the content is in the page cache, as with a POSIX write
     None,
-    /// Once the content is on stable storage
+    /// When the content is on stable storage
     Data,
-    /// Once the content and the name are on stable storage
+    /// When the content and the name are on stable storage
     Full,
 }
 

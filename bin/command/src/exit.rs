@@ -5,17 +5,17 @@ use std::io;
 use fordway_store::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CommandExit {
     /// Everything succeeded.
     Ok = 0,
-    /// A failure that has no exit code of its own, or a listing that matched nothing.
+    /// A failure without a more specific exit code, or a listing that matched nothing.
     Failure = 1,
     /// The command line is invalid, or contains an invalid name or value.
     Usage = 2,
-    /// No such bucket, object, upload or file.
+    /// The bucket, object, upload or file does not exist.
     NotFound = 3,
     /// Permission was denied, or the credentials are invalid.
     Denied = 4,

@@ -1,4 +1,4 @@
-//! External commands: If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`, which must
+//! External commands. If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`, which must
 //! be next to the running program (as in a Python environment) or in PATH.
 
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Code shared by the programs `fordway` and `fordway-lab`: options common to all commands, and a command's context.
 //!
-//! [`CommandContext`] gives a command its lane, streams and Ctrl-C flag, [`CommandExit`] is its exit code, and
+//! [`CommandContext`] gives a command its lane, streams and Ctrl-C flag. [`CommandExit`] is the command's exit code.
 //! [`program`] connects `main` to the commands.
 
 mod address;

@@ -1,4 +1,4 @@
-//! The only module that prints: data goes to standard output, messages and progress to standard error.
+//! The only module that prints. It prints data to standard output, and messages and progress to standard error.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -29,7 +29,7 @@ pub struct CommandOutput {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
-    /// Whether standard output was closed when the program started. `/dev/null` has taken its place.
+    /// Whether standard output was closed when the program started. If so, `/dev/null` replaces it.
     is_closed: bool,
     reader_gone: AtomicBool,
 }
@@ -75,8 +75,8 @@ impl CommandOutput {
         *lock(&self.stdout) = Box::new(stream);
     }
 
-    /// Checks that data can be printed. Commands that print the content of files call this first; for others, a closed
-    /// output only means that nobody wants to see what they did. Errors: `InvalidArgument`.
+    /// Checks that data can be printed. Commands that print the content of files call this function first. For other
+    /// commands, a closed output is not an error: nobody wants to read their messages. Errors: `InvalidArgument`.
     pub fn check_open(&self) -> Result<()> {
         match self.is_closed {
             true => Err(Error::new(ErrorKind::InvalidArgument, "standard output is closed")),
@@ -208,7 +208,7 @@ impl CommandOutput {
         }
     }
 
-    /// Shows that `done` items are done; `what` says what kind of items they are.
+    /// Shows that `done` items are done; `what` names the kind of items.
     pub fn counted(&self, done: u64, what: impl Display) {
         if !self.bar.is_hidden() {
             self.bar.set_message(what.to_string());
@@ -238,8 +238,7 @@ fn without_controls(text: &str) -> Cow<'_, str> {
     escape(text, |c| c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
-/// Returns a name in the form in which text output shows it: all control characters are escaped, so that a name always
-/// fits on one line.
+/// Returns a name as text output shows it. All control characters are escaped, so that a name always fits on one line.
 pub fn shown_name(name: &str) -> Cow<'_, str> {
     escape(name, char::is_control)
 }

@@ -36,7 +36,8 @@ pub fn run(
     run_on_lane(global, global.lane_options(), log, |context| command(context).into())
 }
 
-/// Like [`run`], with these options for the lane instead of the global ones, and with any exit code.
+/// Like [`run`], but opens the lane with the options `lane` instead of the global options, and lets the command return
+/// any exit code.
 pub fn run_on_lane(
     global: &GlobalArgs,
     lane: LaneOptions,
@@ -61,8 +62,7 @@ pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandEx
 }
 
 /// Reports the error that ended a command. Reports nothing if the error only means that the reader of the output has
-/// exited, as in `fordway ls
-/// | head`.
+/// exited, as in `fordway ls | head`.
 fn tell(context: &CommandContext, error: &Error) -> CommandExit {
     if context.output.is_reader_gone(error) {
         return CommandExit::Ok;
@@ -104,9 +104,9 @@ fn stop_on_signals(interrupt: InterruptFlag) {
     }
 }
 
-/// Makes a write beyond the limit of file sizes (RLIMIT_FSIZE) fail with an error, which would otherwise kill the
-/// process. The signal gets a handler instead of being ignored, because programs that this process starts would also
-/// ignore it.
+/// Makes a write beyond the file-size limit (RLIMIT_FSIZE) fail with an error. By default, the signal SIGXFSZ would
+/// kill the process. This function installs a handler instead of ignoring the signal, because programs that this
+/// process starts would inherit an ignored signal.
 fn survive_file_size_limit() {
     if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
         tracing::warn!(%error, "cannot handle SIGXFSZ");
@@ -140,8 +140,8 @@ impl Read for InterruptibleInput {
             let wait = Timespec { tv_sec: 0, tv_nsec: INPUT_POLL.as_nanos() as _ };
             match poll(&mut wanted, Some(&wait)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // A closed pipe and an error count as input, too: the read tells which of them it is. Errors of `poll`
-                // itself are ignored, because not every file can be waited for.
+                // A closed pipe and an error also count as input, because the read reports which of them occurred.
+                // Errors of `poll` itself are ignored, because `poll` does not support every kind of file.
                 Ok(_) | Err(_) => return Ok(rustix::io::read(&stdin, buffer)?),
             }
         }

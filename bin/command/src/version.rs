@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-/// The commit from which a release is built; tools/dist sets the variable. Other builds do not include the commit,
-/// because otherwise each new commit would require relinking.
+/// The commit from which a release is built; tools/dist sets the environment variable. Other builds do not include the
+/// commit, because otherwise each new commit would require relinking.
 const COMMIT: Option<&str> = option_env!("FORDWAY_COMMIT");
 
 /// Returns the output of `--version` after the program's name: the version, the commit, and the enabled features. `-V`

@@ -1,5 +1,5 @@
-//! The `fordway-lab` binary, the measuring instrument: reads the command line, sets up logging and signals, and runs a
-//! measuring command.
+//! The `fordway-lab` binary, the measuring instrument. It reads the command line, sets up logging and signals, and runs
+//! a measuring command.
 
 mod args;
 mod commands;

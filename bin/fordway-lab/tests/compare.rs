@@ -1,4 +1,4 @@
-//! Tests `fordway compare` as a separate process: its output, the files that it leaves behind, and how it ends.
+//! Tests `fordway compare` as a separate process: its output, the files that remain, and its exit code.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -49,7 +49,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Every lane runs every phase, and all content is verified; only a readable run file is left.
+/// Every lane runs every phase, and all content is verified. Only a readable run file remains.
 #[test]
 fn every_lane_does_every_phase() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,8 +124,8 @@ fn wait(mut child: Child, at_most: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// After Ctrl-C or SIGTERM during a comparison, nothing is left behind except the run of the complete rounds, and the
-/// message says so.
+/// After Ctrl-C or SIGTERM during a comparison, only the run file of the complete rounds remains, and a message reports
+/// that.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -175,7 +175,7 @@ fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
 }
 
-/// A service that exists before the comparison.
+/// A service that runs before the comparison starts.
 struct Service {
     child: Child,
     endpoint: String,
@@ -256,8 +256,8 @@ fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret).output().unwrap()
 }
 
-/// `service` has two rows next to our own rows: one for a new bucket, and one for an existing bucket. Afterwards, the
-/// service is unchanged.
+/// Checks that `service` has two rows next to our own rows: one for a new bucket, and one for an existing bucket.
+/// Afterwards, the service must be unchanged.
 fn service_is_a_row(service: &Service) {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
@@ -293,7 +293,7 @@ fn versitygw_is_a_row_and_is_left_as_it_was() {
     }
 }
 
-/// Endpoints of other lanes can also be targets; here, the target is a directory with other settings.
+/// Endpoints of other lanes can also be targets. In this test, the target is a directory with other settings.
 #[test]
 fn a_directory_with_other_settings_is_a_row() {
     let dir = tempfile::tempdir().unwrap();
@@ -307,7 +307,7 @@ fn a_directory_with_other_settings_is_a_row() {
     assert!(entries(root.path()).iter().all(|name| name.starts_with('.')), "{:?}", entries(root.path()));
 }
 
-/// A target that cannot be compared is reported before anything is measured, and nothing is left behind.
+/// A target that cannot be compared is reported before anything is measured, and no file remains.
 #[test]
 fn a_target_that_is_none_is_refused_in_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
@@ -334,8 +334,8 @@ fn a_target_that_is_none_is_refused_in_a_sentence() {
     }
 }
 
-/// `--endpoint` adds a row. An endpoint from the environment, which the user did not ask to write to, is reported and
-/// left alone.
+/// `--endpoint` adds a row. The command reports an endpoint from the environment but does not use it, because the user
+/// did not request writes to that endpoint.
 #[test]
 fn an_endpoint_is_a_row_or_told() {
     let dir = tempfile::tempdir().unwrap();

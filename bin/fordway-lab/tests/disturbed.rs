@@ -1,5 +1,5 @@
-//! Runs the instruments on a machine that is busy with other work: each instrument must mark its results as doubtful or
-//! refuse to give results, and must name the other work in its output, its run file and its JSON.
+//! Runs the instruments on a machine that is busy with other work. Each instrument must mark its results as doubtful or
+//! refuse to give results. It must name the other work in its output, its run file and its JSON.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Processes that keep every processor busy (two per processor) until this value is dropped. Each ends by itself
-/// after five minutes.
+/// Processes that keep every processor busy (two per processor) until this value is dropped. Each process exits after
+/// at most five minutes.
 struct BusyLoops(Vec<Child>);
 
 impl BusyLoops {
@@ -21,7 +21,7 @@ impl BusyLoops {
             command.spawn().unwrap()
         };
         let loops = BusyLoops((0..count).map(|_| busy()).collect());
-        // Each loop must be running before an instrument observes the machine.
+        // Wait until all loops run, before an instrument observes the machine.
         std::thread::sleep(Duration::from_millis(300));
         loops
     }

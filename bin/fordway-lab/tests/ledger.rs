@@ -1,5 +1,5 @@
-//! Tests the ledger and the probe as separate processes: their output, and the files that they leave behind. Durations
-//! are not checked.
+//! Tests the ledger and the probe as separate processes: their output, and the files that remain. Durations are not
+//! checked.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Measures every path at sizes on both sides of the threshold above which content is sent differently.
+/// Measures every path, with sizes on both sides of the threshold for sending content separately from the head.
 #[test]
 fn every_path_is_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -79,8 +79,8 @@ fn every_path_is_taken_apart() {
     assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
 }
 
-/// Content that is sent with its head is copied once more by the client; content that is passed as a descriptor is not
-/// copied.
+/// The client copies content once more if it arrives with the head. It does not copy content that is passed as a
+/// descriptor.
 #[test]
 fn the_parts_are_those_of_the_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,8 +116,8 @@ fn the_parts_are_those_of_the_size() {
     assert!(records.iter().any(|record| record["component"] == "memory copy" && record["fit"].is_object()));
 }
 
-/// The component that measures HTTP/2 frames includes an in-memory pipe, which the path does not have, so the pipe's
-/// time is subtracted.
+/// The component that measures HTTP/2 frames includes an in-memory pipe. The path has no such pipe, so the pipe's time
+/// is subtracted.
 #[test]
 fn http2_is_taken_apart_without_the_pipe() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +143,8 @@ fn http2_is_taken_apart_without_the_pipe() {
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
-/// Each layer of HTTP/3 counts what it takes beyond the layer below. The sizes are on both sides of a packet's, and large
-/// enough that acknowledgements are needed.
+/// The time of each layer of HTTP/3 is its time beyond the time of the layer below. Some sizes are smaller and some are
+/// larger than a packet, and the largest needs acknowledgements.
 #[cfg(feature = "http3")]
 #[test]
 fn http3_is_a_ladder() {
@@ -173,8 +173,8 @@ fn http3_is_a_ladder() {
     assert!(records.iter().any(|record| record["component"] == "packet protection"), "{records:?}");
 }
 
-/// A GET on a new connection is a GET on a kept one, and what the connection takes. The components check that sessions
-/// are resumed.
+/// The components of a GET on a new connection are a GET on a kept connection and the set-up of the connection. The
+/// components check that sessions are resumed.
 #[test]
 fn new_connections_are_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ fn new_connections_are_taken_apart() {
     }
 }
 
-/// The program has no HTTP/3, so these paths are left out by name, and the others are measured.
+/// A program without HTTP/3 reports the names of the skipped paths, and measures the other paths.
 #[cfg(not(feature = "http3"))]
 #[test]
 fn a_program_without_http3_leaves_it_out() {
@@ -234,7 +234,7 @@ fn a_program_without_http3_leaves_it_out() {
     assert!(text(&ran.stdout).contains("posix get, 4.00 KiB"), "{}", text(&ran.stdout));
 }
 
-/// Content over 128 KiB is sent in a file that the gateway provides, and no part of the file is left behind.
+/// Content over 128 KiB is sent in a file that the gateway provides. The file must not remain.
 #[test]
 fn puts_are_the_sum_of_theirs() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,8 +263,8 @@ fn puts_are_the_sum_of_theirs() {
     assert_eq!(records.iter().filter(|record| record["path"] == "node put").count(), 2);
 }
 
-/// A network that only root can set up is left out for other users, with the reason. A network that translates
-/// addresses is left out for all users.
+/// If only root can set up a network, the command skips that network for other users and reports the reason. For all
+/// users, it skips a network that translates addresses.
 #[test]
 fn a_network_is_a_path_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
@@ -291,8 +291,9 @@ fn a_network_is_a_path_of_its_own() {
     assert!(parts.contains(&&Value::from("verify")), "{parts:?}");
 }
 
-/// A container is compared with the same path without it: on this machine's network, and at the far end of a wire. Where
-/// no container can be started, both are left out by name, and the other paths are measured.
+/// A path with a container is compared with the same path without a container, on this machine's network and at the far
+/// end of a wire. If no container can be started, the command reports the names of both skipped paths, and measures the
+/// other paths.
 #[test]
 fn a_container_is_a_row_beside_the_same_without_it() {
     let dir = tempfile::tempdir().unwrap();

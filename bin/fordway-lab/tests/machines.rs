@@ -99,7 +99,8 @@ fn a_machine_is_added_once() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
 }
 
-/// A stand-in for fio that counts its calls: writes and reads alternate, so their medians of three are 3 and 4 MB/s.
+/// Uses a stand-in for fio that counts its calls. Writes and reads alternate, so the medians of three rounds are 3 MB/s
+/// for writes and 4 MB/s for reads.
 #[test]
 fn values_are_medians_of_what_programs_say() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,7 +190,7 @@ fn two_catalogues_are_compared() {
     let pairs: Vec<_> =
         compared["pairs"].as_array().unwrap().iter().map(|pair| pair["column"].clone()).collect();
     assert_eq!(pairs, ["standard-4", "standard-2"]);
-    // 7,500 is 15/16 of 8,000.
+    // The expected similarity follows from a value of 7,500, which is 15/16 of 8,000.
     let expected = 1.0 - (1.0f64 / 16.0).powi(2) / 2.0;
     assert!((compared["values"][1][1].as_f64().unwrap() - expected).abs() < 1e-12, "{compared}");
     assert_eq!(fs::read_to_string(dir.path().join("map.svg")).unwrap().matches("<title>").count(), 6);

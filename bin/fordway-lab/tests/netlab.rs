@@ -1,5 +1,5 @@
-//! Tests `netlab` as a user would run it: the link, exit codes, and what remains after it is killed. Namespaces require
-//! root; without it, these tests are skipped with a message.
+//! Tests `netlab` as a user would run it: the link, exit codes, and the clean-up after it is killed. Namespaces require
+//! root. Without root, these tests are skipped with a message.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -49,7 +49,7 @@ fn a_client_reads_from_a_server_through_the_link() {
     let output = netlab(&[&options[..], &["--stats", stats_path]].concat(), &client).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert_eq!(output.stdout.len(), 1_000_000);
-    // The transmission takes 80 ms, and each of two round trips 40 ms.
+    // The transmission takes 80 ms, and each of the two round trips takes 40 ms.
     assert!(started.elapsed() >= Duration::from_millis(160));
     assert!(said(&output).contains("fordway: link: to the server "), "{}", said(&output));
     let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
@@ -59,8 +59,8 @@ fn a_client_reads_from_a_server_through_the_link() {
     assert_eq!(stats["parameters"]["net/ipv4/tcp_rmem"], "4096 131072 67108864");
 }
 
-/// A connection on which a client is still receiving the end of a response is not idle, although the gateway has nothing
-/// left to send and no request in progress.
+/// A connection is not idle while a client still receives the end of a response, although the gateway has sent all
+/// bytes and has no request in progress.
 #[test]
 fn a_slow_link_takes_longer_than_an_idle_connection_may_last() {
     if !is_root() || fordway_needs::program("openssl").is_none() {
@@ -133,8 +133,8 @@ fn is_inhabited(namespace: &str) -> bool {
     })
 }
 
-/// Starts a lab whose server starts a background process, ends the lab with `end`, and waits until no process is left
-/// in it.
+/// Starts a lab whose server starts a background process. Ends the lab with `end`, and waits until no process remains
+/// in the lab.
 fn nothing_is_left_after(end: impl Fn(&mut Child)) {
     let show = "readlink /proc/self/ns/net";
     let server = format!("{show} >&2; setsid sleep 1000 & wait");

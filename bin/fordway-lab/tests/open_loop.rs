@@ -1,5 +1,5 @@
-//! Tests the instrument against itself. This is the only test in this file, because concurrent tests would affect its
-//! latencies.
+//! Tests the instrument against a simulation. This file contains only one test, because concurrent tests would affect
+//! its latencies.
 
 #[path = "bench_rest/command.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
@@ -48,8 +48,8 @@ const CONNECTIONS: usize = 4;
 const SECONDS: u64 = 8;
 /// The requests per second of the open loop; the server can respond to about 2,000.
 const RATE: u64 = 800;
-/// The requests per second of simulated users, with whose latencies the closed loop's figures are compared. This rate
-/// is closer to the server's limit.
+/// The requests per second of simulated users. The closed loop's figures are compared with the latencies of these
+/// users. This rate is closer to the server's limit.
 const BUSY_RATE: u64 = 1_600;
 
 const SHARES: [(&str, f64); 3] = [("p50_ns", 0.5), ("p99_ns", 0.99), ("p999_ns", 0.999)];
@@ -97,7 +97,7 @@ impl Measured {
         self.added_ns("p50_ns") > 80_000 || self.added_ns("p99_ns") > 1_000_000
     }
 
-    /// Returns the larger of both measurements of what this machine adds.
+    /// Returns the time that this machine adds to every request: the larger of the two measurements.
     fn added_ns(&self, quantile: &str) -> u64 {
         self.nothing.iter().map(|result| quantile_ns(result, quantile)).max().unwrap()
     }
@@ -182,7 +182,7 @@ impl Service {
     }
 
     fn next(&self) -> Duration {
-        // A permutation of the counter's bits is random enough, and the same in every run.
+        // A hash of the counter is random enough, and equal in every run.
         let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random ^= random >> 31;
         random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! Tests `speedup` as a user would run it: jobs that succeed, fail on one rank, or hang; and published tables. Jobs
-//! require Open MPI's launcher, and networks require root; without these, the tests are skipped with a message.
+//! Tests `speedup` as a user would run it: published tables, and jobs that succeed, fail on one rank, or hang. Jobs
+//! require Open MPI's launcher, and networks require root. Otherwise, the tests are skipped with a message.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -41,7 +41,7 @@ fn processes(word: &str) -> Vec<String> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that reports as the library does: 10 ms of work, of which 4 ms were spent in MPI. Rank 1 ends 2 ms later.
+/// A rank that writes a report as the library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms later.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 
@@ -129,7 +129,7 @@ fn half_of_the_ranks_are_in_each_network() {
     assert_eq!(std::fs::read_to_string(dir.path().join("net.1.0")).unwrap(), networks[0]);
 }
 
-/// A container is a host of its own, and a killed job leaves neither a process nor a file behind.
+/// Each container has its own host name. After a killed job, no process and no file remains.
 #[test]
 fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
     if !has_launcher() || !is_root() || !fordway_needs::programs(&["crun"]) {
@@ -162,7 +162,7 @@ fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
     assert!(!mounts.contains("/run/fordway"), "{mounts}");
 }
 
-/// The ranks of one job run under two kernels, and a job that hangs leaves no kernel behind.
+/// The ranks of one job run under two kernels. After a job that hangs, no kernel remains.
 #[test]
 fn half_of_the_ranks_are_under_each_of_two_kernels() {
     if !has_launcher() || !is_root() || !fordway_needs::programs(&["linux.uml", "cc"]) {
@@ -207,7 +207,8 @@ fn what_cannot_be_run_is_told_before_anything_is() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
 }
 
-/// A mistyped name is reported together with the correct one, even if there is no MPI and another set-up comes first.
+/// A mistyped name is reported together with the correct name, even without MPI, and even if another set-up comes
+/// first.
 #[test]
 fn a_mistyped_set_up_is_told_first() {
     for (names, hint) in [("bare,vxaln", "did you mean vxlan?"), ("shn", "did you mean shm?")] {

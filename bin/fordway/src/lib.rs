@@ -1,7 +1,7 @@
 //! The `fordway` command as a library, so that tests can run the same code as the binary.
 //!
-//! [`CommandLine`] is the command line, and [`run`] runs it. `args` defines the options, `commands` holds the
-//! commands, and `transfer` the engine that moves and removes many objects at once.
+//! [`CommandLine`] is the command line, and [`run`] runs it. `args` defines the options, and `commands` contains the
+//! commands. `transfer` contains the engine that transfers and removes many objects in parallel.
 
 mod args;
 mod commands;

@@ -1,4 +1,4 @@
-//! The `fordway` binary: reads the command line, sets up logging and signals, and runs the command.
+//! The `fordway` binary. It reads the command line, sets up logging and signals, and runs the command.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 /// Returns the words of the command line. `help COMMAND` becomes `COMMAND --help` for a command of `fordway-lab`,
-/// because only that program has their help text.
+/// because only `fordway-lab` contains the help texts of its commands.
 fn words() -> Vec<OsString> {
     let mut words: Vec<_> = std::env::args_os().collect();
     let is_of_lab = |word: &OsString| word.to_str().is_some_and(LabCommand::has_subcommand);

@@ -63,8 +63,9 @@ pub(crate) fn copy(
     copy_into(file, part, (from, path), existing, context)
 }
 
-/// Returns a hash that distinguishes this file's partial download from those of other files, and whether the partial
-/// download can be resumed. Without digests, it cannot, because its content cannot be verified.
+/// Returns a hash that distinguishes this file's partial download from the partial downloads of other files, and
+/// whether the partial download can be resumed. Without digests, a download cannot be resumed, because its content
+/// cannot be verified.
 pub(crate) fn identity(file: &ReplicatedFile) -> (DefaultHasher, IncompleteFileKind) {
     let mut hasher = DefaultHasher::new();
     file.identity().hash(&mut hasher);

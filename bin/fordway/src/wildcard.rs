@@ -1,7 +1,7 @@
 //! Wildcards in addresses, and the include and exclude filters.
 
-/// In a pattern, `*` stands for any characters (including slashes, as in `aws` and `s5cmd`), and `?` for one character.
-/// Filters also support `[abc]`, `[a-z]` and `[!a-z]`.
+/// A pattern in which `*` matches any characters (including slashes, as in `aws` and `s5cmd`), and `?` matches one
+/// character. Filters also support `[abc]`, `[a-z]` and `[!a-z]`.
 #[derive(Clone, Debug)]
 pub(crate) struct WildcardPattern(Vec<PatternToken>);
 
@@ -118,8 +118,7 @@ pub(crate) fn directory(key: &str) -> &str {
     &key[..key.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// The filters `--include` and `--exclude`, in the order in which they were given. The last filter that matches
-/// decides.
+/// The filters `--include` and `--exclude`, in the order of the command line. The last filter that matches decides.
 #[derive(Clone, Debug, Default)]
 pub struct FilterRules {
     rules: Vec<(FilterAction, WildcardPattern)>,
@@ -139,7 +138,7 @@ impl FilterRules {
         FilterRules { rules, skips_links: false }
     }
 
-    /// Returns whether there are no filters, so that everything is wanted.
+    /// Returns whether there are no filters, so that every name is selected.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -154,14 +153,14 @@ impl FilterRules {
         self.skips_links
     }
 
-    /// Returns whether `relative` (the path below the source) is wanted.
+    /// Returns whether the filters select `relative` (the path below the source).
     pub(crate) fn admit(&self, relative: &str) -> bool {
         let deciding = self.rules.iter().rev().find(|(_, pattern)| pattern.matches(relative));
         deciding.is_none_or(|(verdict, _)| *verdict == FilterAction::Include)
     }
 
-    /// Returns whether every name below `directory` (which ends in `/`) is certainly excluded: by a pattern that ends in
-    /// `*`, and that no later filter overrides.
+    /// Returns whether a pattern that ends in `*` excludes every name below `directory` (which ends in `/`), and no
+    /// later filter overrides that pattern.
     pub(crate) fn exclude_all_below(&self, directory: &str) -> bool {
         let excludes = self.rules.iter().rev().take_while(|(verdict, _)| *verdict == FilterAction::Exclude);
         excludes.into_iter().any(|(_, pattern)| {

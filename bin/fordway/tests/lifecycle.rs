@@ -1,5 +1,5 @@
-//! Tests lifecycle runs as separate processes: eight run at once on one directory, two of these through another mount,
-//! and runs are killed at random.
+//! Tests lifecycle runs as separate processes. Eight processes work on one directory at the same time, two of them
+//! through another mount. Processes are killed at random.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,8 +14,7 @@ use fordway_store::{
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");
-/// The length of a day in these tests. Tests do not wait for a day to pass; they set back the modification times of
-/// files.
+/// The length of a day in these tests. Tests set back the modification times of files instead of waiting for days.
 const DAY: Duration = Duration::from_secs(1000);
 const ROUNDS: usize = 6;
 const OLD: usize = 60;
@@ -87,7 +86,8 @@ impl Rig {
         self.dir.path().join("root")
     }
 
-    /// Starts a run whose output goes to a file of its own; if `other` is given, the run uses another mount.
+    /// Starts a run whose output is written to a separate file. If `other` is set, the run uses that path as another
+    /// mount.
     fn start(&self, number: usize, other: Option<&Path>) -> Child {
         let output = File::create(self.dir.path().join(format!("out{number}"))).unwrap();
         let program = env!("CARGO_BIN_EXE_fordway");
@@ -108,7 +108,7 @@ impl Rig {
         command.args(words).stdin(Stdio::null()).stdout(output).stderr(Stdio::null()).spawn().unwrap()
     }
 
-    /// Returns what all runs have reported, without lines that were cut off.
+    /// Returns the reports of all runs, without truncated lines.
     fn reported(&self, runs: usize) -> Vec<(String, String, String)> {
         let text =
             |number: usize| std::fs::read_to_string(self.dir.path().join(format!("out{number}"))).unwrap();
@@ -151,7 +151,7 @@ fn eight_runs_on_one_root_expire_each_object_once() {
             run.wait().unwrap();
         }
     }
-    // A final run, which is not killed, does the rest. It must not find a lock left by a killed run.
+    // A final run, which is not killed, completes the work. Locks of killed runs must not block it.
     let status = rig.start(number, None).wait().unwrap();
     assert!(status.success(), "{status}");
     let reported = rig.reported(number + 1);

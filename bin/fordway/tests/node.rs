@@ -1,4 +1,4 @@
-//! Tests the node gateway as a separate process: its ready line, commands that use it, signals, and being killed.
+//! Tests the node gateway as a separate process: its ready line, commands that use it, and signals, including SIGKILL.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn commands_work_through_it_and_a_signal_ends_it_well() {
     );
 }
 
-/// The printed line must contain the endpoint that other programs are given.
+/// The printed line must contain the endpoint that other programs can use.
 #[test]
 fn a_socket_named_from_here_is_an_endpoint_from_anywhere() {
     let dir = place();
@@ -120,8 +120,8 @@ fn its_counters_can_be_asked_for() {
     assert_eq!(both.status.code(), Some(2));
 }
 
-/// Clients that announce long messages and send most of them, or send many requests and read no responses, do not make
-/// the gateway use more memory than configured.
+/// Some clients announce long messages and send only most of their bytes. Others send many requests and read no
+/// responses. The gateway must not use more memory than configured for them.
 #[test]
 fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let dir = place();
@@ -150,7 +150,7 @@ fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.process.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident_kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
-    // Twenty messages of 16 MiB are 320 MiB, and the responses would be 60 GB.
+    // Without limits, twenty messages of 16 MiB would use 320 MiB, and the responses 60 GB.
     assert!(resident_kib < (32 + 40 / 2 + 30) << 10, "{resident_kib} KiB");
     assert_eq!(
         store
@@ -180,7 +180,7 @@ struct Told {
 }
 
 /// The gateway is killed while eight clients write small and large objects. Each call either succeeds or fails with a
-/// clear message, everything acknowledged exists and is complete, nothing is half-written, and a new gateway on the
+/// clear message. Every acknowledged object exists and is complete, and no object is half-written. A new gateway on the
 /// same path serves immediately.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
@@ -284,7 +284,7 @@ fn by_tcp_only_who_knows_the_secret_is_served() {
         assert_eq!(refused.status.code(), Some(4), "{refused:?}");
         assert!(refused.stdout.is_empty());
     }
-    // A client that only states a name, without proof, is not accepted.
+    // A client without proof of identity is not accepted.
     let mut raw = std::net::TcpStream::connect(endpoint.trim_start_matches("tcp://")).unwrap();
     std::io::Write::write_all(&mut raw, b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(!matches!(raw.read(&mut [0; 64]), Ok(count) if count > 0));

@@ -90,8 +90,8 @@ pub(crate) enum BenchmarkCommand {
 Without --rate, the load is a closed loop: each connection sends its next request after it has received the \
 previous response, so a server that stalls receives fewer requests. With --rate, the load is an open loop: each \
 request has an intended start time, and its latency counts from that time. In the URL, {number} is replaced by a \
-number that counts through --objects, and {size} by the size in bytes. If options contain lists, all \
-combinations are measured, with the HTTP versions in turn.")]
+number from 0 to N-1 (N is the value of --objects), and {size} by the size in bytes. If options contain lists, the \
+command measures all combinations, with the HTTP versions in turn.")]
 pub(crate) struct RestBenchArgs {
     /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
@@ -152,7 +152,7 @@ pub(crate) struct RestBenchArgs {
     /// The processors of the two sides; the server is the process given by --server-pid.
     #[command(flatten)]
     pub(crate) pins: CpuPinArgs,
-    /// The seed of random arrivals.
+    /// The seed for random start times.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
     /// The run file to write.
@@ -174,7 +174,7 @@ pub(crate) struct CpuPinArgs {
     pub(crate) pin_server: Vec<usize>,
 }
 
-/// Methods.
+/// The HTTP method of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub(crate) enum HttpMethodArg {
@@ -188,7 +188,7 @@ pub(crate) enum HttpMethodArg {
     Delete,
 }
 
-/// HTTP versions.
+/// The HTTP version of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HttpVersionArg {
     /// HTTP/1.1 over TCP
@@ -228,10 +228,10 @@ fn parse_rate(text: &str) -> Result<f64, String> {
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
-Everything runs on this machine, over loopback or shared memory. The latency is the time from requesting a \
-message until it has been received completely; for MPI and TCP, half of the round-trip time is also reported. \
-The program fordway-mpi, which `make mpi` builds, measures MPI. Transports that are not installed are skipped \
-and named. The first transport is the reference: MPI over TCP, if it is installed.")]
+Everything runs on this machine, over loopback or shared memory. The latency is the time from the request for a \
+message until the message has been received completely. For MPI and TCP, the command also reports half of the \
+round-trip time. The program fordway-mpi, which `make mpi` builds, measures MPI. The command skips transports that \
+are not installed, and names them. The first transport is the reference: MPI over TCP, if it is installed.")]
 pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
     #[command(flatten)]
@@ -273,7 +273,7 @@ pub(crate) struct TransportBenchArgs {
 pub(crate) enum TransportKindArg {
     /// Two ranks of each MPI implementation, over TCP and over shared memory
     Mpi,
-    /// TCP connection on loopback between two processes
+    /// A TCP connection over loopback between two processes
     Tcp,
     /// GETs of static files from nginx
     Nginx,
@@ -308,9 +308,9 @@ impl TransportKindArg {
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
 Ping requests messages of random sizes from pong. A set-up defines how both are started and which network \
-connects them. Set-ups are measured in turn, in random order, with the same sizes. A set-up is a small TOML \
+connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small TOML \
 file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the command \
-reports the reason and measures the others. Namespaces need root; `loopback` does not.")]
+reports the reason and measures the others. Set-ups with namespaces need root; the set-up `loopback` does not.")]
 pub(crate) struct PingpongBenchArgs {
     /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no --set
     /// and do not emulate a processor]
@@ -379,7 +379,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Option of the built-in pong, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
-    /// The seed of the random sizes and orders.
+    /// The seed for the random sizes and orders.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
     /// The run file to write.
@@ -421,8 +421,8 @@ fn word(text: &str) -> Result<(String, String), String> {
     --rounds 7
   fordway bench vector s3://data/events.root --ranges baskets.txt --out out/vector.run
 
-Each round reads all ranges once with each window, in turn. Each time, the file is reopened on new connections. \
-An operation is one call, from its start until all of its bytes have been received.")]
+Each round reads all ranges once with each window, in turn. Before each window, the command reopens the file on new \
+connections. An operation is one call, from its start until all of its bytes have been received.")]
 pub(crate) struct VectorReadBenchArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
     pub(crate) url: String,

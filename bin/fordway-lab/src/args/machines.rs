@@ -65,9 +65,9 @@ pub(crate) struct ProbeArgs {
   iperf3 -s     # on storage1; then here:
   fordway machines measure --name login1 --peer storage1 --catalogue ours.toml
 
-Runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and records the medians. If a program is \
-missing, the command names its Debian package and leaves out the features that it measures. Each run of a \
-program takes at most one minute.")]
+The command runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and records the medians. If a \
+program is missing, the command names the program's Debian package and omits the features that the program measures. \
+Each run of a program takes at most one minute.")]
 pub(crate) struct MeasureArgs {
     /// Name of the machine [default: its host name]
     #[arg(long)]
@@ -106,9 +106,9 @@ pub(crate) struct MeasureArgs {
   fordway machines compare aws.toml gce.toml --feature threads --feature memory_mb --json
   fordway machines compare --table contrib/catalogues/kratzke-quint-table-iv.toml
 
-A similarity of 1 means equal, and 0 means nothing in common (eq. 2 of Kratzke and Quint). Only features that all \
-machines have are compared; the command names the others. Shading: ░ for 0.5 and above, ▒ for 0.65, ▓ for \
-0.8, █ for 0.9.")]
+Machines with a similarity of 1 are equal, and machines with 0 have nothing in common (eq. 2 of Kratzke and Quint). \
+The command compares only features that all machines have, and names the others. Shading: ░ for 0.5 and above, ▒ for \
+0.65, ▓ for 0.8, █ for 0.9.")]
 pub(crate) struct SimilarityArgs {
     /// Catalogue whose machines form the rows
     #[arg(value_name = "CATALOGUE", required_unless_present = "table")]
@@ -183,9 +183,9 @@ fn parse_similarity(text: &str) -> Result<f64, String> {
   fordway doctor --save node17 && fordway doctor --root node17
   fordway doctor --shared /mnt/a/scratch /mnt/b/scratch
 
-Reads /proc and /sys, mostly without root, and changes nothing. The command measures only two quantities: noise, \
-for one second, and, if fordway-mpi is installed, the round-trip time between two MPI ranks. It reports values \
-that it cannot read. docs/reference/doctor.md describes the checks and their remedies.")]
+The command reads /proc and /sys, mostly without root, and changes nothing. It measures only two quantities: noise, \
+for one second, and, if fordway-mpi is installed, the round-trip time between two MPI ranks. It reports which values \
+it cannot read. docs/reference/doctor.md describes the checks and their remedies.")]
 pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]

@@ -1,5 +1,5 @@
 //! The command line of the measuring instrument. The parser, `--help`, the manual pages and the shell completions are
-//! generated from it. The options of `compare`, `ledger` and `speedup` are here too.
+//! generated from it. This file also defines the options of `compare`, `ledger` and `speedup`.
 
 mod bench;
 mod machines;
@@ -33,7 +33,7 @@ use fordway_command::version::long_version;
 use fordway_wire::size_text::parse_bytes;
 use fordway_workload::options::{ForceArgs, OutputFileArgs, ReportArgs, SeedArgs};
 
-/// Measure what S3, networks and machines cost on this system.
+/// Measure the cost of S3, networks and machines on this system.
 #[derive(Debug, Parser)]
 #[command(name = "fordway-lab", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Measure the cost of S3 objects on every lane")]
@@ -42,7 +42,7 @@ pub(crate) struct LabCommandLine {
     /// Options of every command.
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub(crate) command: LabSubcommand,
 }
@@ -62,7 +62,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials,
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabSubcommand {
-    /// Measure what S3 costs on this machine, on every lane, with the files in a directory
+    /// Measure the cost of S3 on this machine, on every lane, with the files in a directory
     Compare(CompareArgs),
     /// Measure each component of a request separately, and check whether their times add up to the time of the whole
     /// request
@@ -94,12 +94,12 @@ pub(crate) enum LabSubcommand {
   fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
-Each round puts the files of DIR on every lane, lists them, heads them, gets them, reads a random range of each, and \
-deletes them. The lanes take turns, block by block. Every read is compared with the source. The command works in a \
-temporary directory on DIR's file system (or in --root), which is removed at the end, even after Ctrl-C; DIR itself is \
-only read. The first lane is the reference for the others. --target adds a running service, accessed with the keys of \
-the AWS environment. There, the command works in a new bucket, or below a prefix of the bucket that the URL names, and \
-removes everything that it created.")]
+In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random range, \
+and DELETE. The lanes take turns, block by block. The command compares the content of every read with the source file. \
+It works in a temporary directory on DIR's file system (or in --root), and removes that directory at the end, even \
+after Ctrl-C. It does not change DIR itself. The first lane is the reference for the others. --target adds a running \
+service, which the command accesses with the keys of the AWS environment. On that service, the command works in a new \
+bucket, or below a prefix of the bucket that the URL names, and removes everything that it created.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
@@ -131,7 +131,7 @@ pub(crate) struct CompareArgs {
     /// Maximum number of files to use; if there are more, a random sample is used
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub(crate) max_files: usize,
-    /// Maximum total size of the files to use; they are held in memory
+    /// Maximum total size of the files to use; the command keeps these files in memory
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_bytes)]
     pub(crate) max_bytes: u64,
     /// How to generate ETags, on every lane that has ETags
@@ -184,17 +184,19 @@ pub(crate) enum LaneArg {
   fordway ledger --path http --setup bare,vxlan
   fordway ledger --path http --setup container,bare+container
 
-Measures every component alone (a copy in memory, a pread, a round trip over a socket, a signature, ...) as well \
-as whole GETs and PUTs that consist of these components, block by block in random order. Prints the cost of each \
-component per operation and per MiB, the sum of the components of each path, the measured time of the path, and \
-the residual that the sum does not explain, all with 95 % intervals. The command works in a temporary directory, \
-which is removed at the end. docs/explain/ledger.md explains the components and the columns.")]
+The command measures every component alone (a copy in memory, a pread, a round trip over a socket, a signature, ...). \
+It also measures whole GETs and PUTs that consist of these components. The blocks of all these measurements run in \
+random order. For each component, the command prints the cost per operation and per MiB. For each path, it prints the \
+sum of the components, the measured time, and the residual that the sum does not explain. All values have 95 % \
+intervals. The command works in a temporary directory, and removes it at the end. docs/explain/ledger.md explains the \
+components and the columns.")]
 pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
-    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file; with NAME+container,
-    /// from a gateway in a container at its far end; with container, from one in this machine's network (all need root)
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file. With NAME+container,
+    /// the gateway runs in a container at the far end of that network; with container, it runs in a container in this
+    /// machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
@@ -203,7 +205,7 @@ pub(crate) struct LedgerArgs {
     /// Measure only the printed sizes, which makes the fits less reliable
     #[arg(long)]
     pub(crate) only_sizes: bool,
-    /// Time during which new rounds start; at least five are measured, after one warm-up round
+    /// Time during which new rounds start; at least five rounds are measured, after one warm-up round
     #[arg(long, value_name = "TIME", default_value = "50s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
     /// How to place client and server on processors [default: apart, if there are at least two processors]
@@ -236,7 +238,7 @@ pub(crate) enum CpuPlacementArg {
     Apart,
     /// Everything on one processor
     Together,
-    /// Wherever the scheduler runs them, which can differ between pairs of processes
+    /// Any processors that the scheduler chooses; its choice can differ between pairs of processes
     Free,
 }
 
@@ -287,9 +289,10 @@ pub(crate) enum LedgerPathArg {
 COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
 {ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
 set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
-this machine's loopback device. Other set-ups are the built-in ones with two networks (`fordway bench pingpong --list`), or \
-a file that describes one; half of the ranks run in each network (needs root). With NAME+yield, waiting ranks \
-yield the processor. `make mpi` builds the library that reports the communication of the ranks.")]
+this machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
+--list`), or files that describe such set-ups. They need root, and half of the ranks run in each network. With \
+NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the communication of the \
+ranks.")]
 pub(crate) struct SpeedupArgs {
     /// Numbers of ranks; 1 is always included
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2",

@@ -18,9 +18,9 @@ use fordway_wire::size_text::parse_bytes;
 
 COMMAND and the --server command each run in a separate network namespace; the emulated link is the only \
 connection between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain their addresses. When COMMAND \
-exits, the server and all processes that it started are terminated; nothing remains, even if netlab is killed. \
-Without --rtt, --rate and --loss, virtual Ethernet connects the two. The command needs root, or a user \
-namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
+exits, netlab terminates the server and all processes that the server started. No process and no part of the network \
+remains, even if netlab is killed. Without --rtt, --rate and --loss, the link is virtual Ethernet. The command needs \
+root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {
     /// The link between the two sides.
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(crate) struct NetworkLinkArgs {
     /// Bit rate of the emulated link in each direction, such as 1gbit [default: unlimited]
     #[arg(long, value_name = "RATE", value_parser = parse_bit_rate)]
     pub(crate) rate: Option<u64>,
-    /// Percentage of packets that the emulated link loses in each direction
+    /// Percentage of packets that the emulated link drops in each direction
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) loss: Option<f64>,
     /// TCP congestion control algorithm [default: the kernel's]
@@ -71,7 +71,7 @@ pub(crate) struct NetworkLinkArgs {
 /// Whether the link accepts segments that are larger than its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SegmentOffloadArg {
-    /// Only without packet loss
+    /// Only if the link drops no packets
     Auto,
     /// Always, which costs less CPU time
     On,
@@ -83,7 +83,7 @@ pub(crate) enum SegmentOffloadArg {
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err(format!("{text:?} is not a share in percent; write a number from 0 to 100")),
+        _ => Err(format!("{text:?} is not a percentage; write a number from 0 to 100")),
     }
 }
 
@@ -155,8 +155,8 @@ pub(crate) struct PongArgs {
   fordway pingpong ping --listen 0.0.0.0:8081 --pong http://node2:8080
   fordway pingpong ping --pong 'http://node2/cgi/random?bytes={size}'
 
-Ping forwards a request with `Connection: close` over a new connection, which it closes afterwards, and other \
-requests over connections that it keeps.")]
+Ping forwards a request with `Connection: close` over a new connection, and closes that connection afterwards. It \
+forwards other requests over persistent connections.")]
 pub(crate) struct PingArgs {
     /// Where to listen, and when to exit.
     #[command(flatten)]

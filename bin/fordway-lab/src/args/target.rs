@@ -4,7 +4,7 @@ use std::fmt;
 
 use fordway_store::Bucket;
 
-/// The maximum length of a name, which becomes a column of tables.
+/// The maximum length of a name, in characters. Names appear in a column of tables.
 const NAME_CHARS_MAX: usize = 32;
 const FORM: &str =
     "write NAME=URL, such as other=http://127.0.0.1:7070 or other=http://127.0.0.1:7070/BUCKET";
@@ -12,7 +12,7 @@ const FORM: &str =
 /// A service and its name in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetArg {
-    /// The name of its row.
+    /// The name of the service's row.
     pub(crate) name: String,
     /// The URL exactly as the user wrote it.
     pub(crate) url: String,
@@ -42,7 +42,7 @@ impl TargetArg {
         Self::at(name, url)
     }
 
-    /// Returns the service `name` at `url`. Errors are sentences.
+    /// Returns the service `name` at `url`. Errors are messages for the user.
     pub(crate) fn at(name: &str, url: &str) -> Result<Self, String> {
         let target = |endpoint: &str, bucket, prefix| TargetArg {
             name: name.to_owned(),

@@ -1,5 +1,5 @@
-//! `compare`: measures the cost of S3 on this machine, on every lane. Starts the gateways that the lanes need, and
-//! works in a temporary directory on the file system under test.
+//! `compare`: measures the cost of S3 on this machine, on every lane. The command starts the gateways that the lanes
+//! need, and works in a temporary directory on the file system under test.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,8 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
 /// The name of the row for `--endpoint`.
 const ENDPOINT: &str = "endpoint";
 
-/// Returns the services to compare with, from `--target` and `--endpoint`. Errors: `InvalidArgument` for an invalid
-/// endpoint, and if two rows would have the same name.
+/// Returns the services named by `--target` and `--endpoint`. Errors: `InvalidArgument` for an invalid endpoint, and if
+/// two rows would have the same name.
 fn targets(args: &CompareArgs, global: &GlobalArgs) -> Result<Vec<TargetArg>> {
     let mut targets = args.targets.clone();
     if let Some(endpoint) = &global.endpoint {
@@ -205,8 +205,8 @@ fn parameters(
     }
 }
 
-/// A service that this run did not start may use any amount of CPU time, so an idle client does not mean that both sides
-/// wait.
+/// Removes the conclusion that both sides wait. The CPU time of a service that this run did not start is unknown, so an
+/// idle client does not prove that the service is idle too.
 fn forget_waiting(row: &mut PhaseSummary) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();
@@ -243,7 +243,7 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// Compares the injected delay that was logged with the delay found in the records of the last lane.
+/// Compares the logged injected delay with the delay found in the records of the last lane.
 fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
@@ -262,7 +262,7 @@ fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> 
 /// The delay that `--check-instrument` injects.
 const DELAY: Duration = Duration::from_millis(1);
 
-/// All lanes, open.
+/// All opened lanes.
 #[derive(Default)]
 struct ComparedLanes {
     targets: Vec<Box<dyn MeasuredTarget>>,
@@ -271,13 +271,14 @@ struct ComparedLanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// The services that are also rows, and the function that opens a service.
+/// The services that have rows of their own, and the function that opens a service.
 type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {
-    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. Starts to
-    /// watch the machine with `watch` in between: an unusable service is reported before the machine is judged, and the
-    /// gateways of the lanes start afterwards. On errors, removes everything that was created.
+    /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. Calls
+    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged, and
+    /// before opening the lanes, so that their gateways start afterwards. On errors, removes everything that was
+    /// created.
     fn open(
         args: &CompareArgs,
         place: &Path,
@@ -292,7 +293,7 @@ impl ComparedLanes {
         match opened {
             Ok(watch) => Ok((lanes, watch)),
             Err(error) => {
-                // The error that ended the command is reported, rather than an error in the clean-up.
+                // Ignore errors of the clean-up, so that the error that ended the command is reported.
                 let _ = lanes.close();
                 Err(error)
             }
@@ -410,8 +411,8 @@ impl ComparedLanes {
         self.delays.as_ref().and_then(InjectedDelayCounter::mean_ns)
     }
 
-    /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error, and
-    /// returns the first error.
+    /// Removes everything that the lanes created (buckets first), and stops the gateways. Continues after an error.
+    /// Errors: the first error.
     fn close(self) -> Result<()> {
         let cleaned = self.targets.iter().map(|target| target.clean_up()).fold(Ok(()), Result::and);
         let stopped = self.gateways.into_iter().map(|(_, gateway)| gateway.stop()).fold(Ok(()), Result::and);
@@ -427,7 +428,7 @@ fn waits_for(durability: Durability) -> SyncLevel {
     }
 }
 
-/// Returns the name of a lane, as the command line spells it.
+/// Returns the name of a lane on the command line.
 fn lane_name(lane: LaneArg) -> String {
     lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -440,8 +441,8 @@ fn described(lane: LaneArg, description: &str) -> MeasuredLane {
 struct ScratchDirectory(TempDir);
 
 impl ScratchDirectory {
-    /// Creates a directory in `root` or, if there is no `root`, in the first writable directory on the file system of
-    /// `dir`: tries the usual temporary directories, the current directory, then `dir`'s parents. Errors:
+    /// Creates a directory in `root`. If there is no `root`, uses the first writable directory on the file system of
+    /// `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
     /// `InvalidArgument` if there is no such directory.
     fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {

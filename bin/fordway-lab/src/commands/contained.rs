@@ -1,4 +1,4 @@
-//! Programs in containers: other sides of round trips, and gateways.
+//! Programs in containers: the other sides of round trips, and gateways.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, PipeReader};
@@ -14,7 +14,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The maximum time for a program to end after SIGTERM.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where a container runs.
+/// The runtime and the network of a container.
 #[derive(Clone, Copy)]
 pub(super) struct ContainerPlace<'a> {
     pub(super) containers: &'a MachineContainer,
@@ -22,14 +22,14 @@ pub(super) struct ContainerPlace<'a> {
     pub(super) far: Option<&'a NetworkEndpoint>,
 }
 
-/// A program in a container, which ends with this value.
+/// A program in a container. The program is stopped when this value is dropped.
 pub(super) struct ContainedProgram {
     process: NamespaceProcess,
-    /// What the program writes to its standard output.
+    /// The program's standard output.
     output: BufReader<PipeReader>,
-    /// The program's name, which tells its process from those of the container's runtime.
+    /// The program's name, which distinguishes its process from the processes of the container's runtime.
     program: String,
-    /// The program's process; `None` until it is known to run.
+    /// The program's process ID; `None` until [`ContainedProgram::find`].
     pid: Option<u32>,
 }
 
@@ -55,7 +55,8 @@ impl ContainedProgram {
         self.pid
     }
 
-    /// Finds the program, which has proved that it runs. Errors: `Unavailable` if it ended.
+    /// Finds the program's process. The caller has checked that the program runs. Errors: `Unavailable` if the program
+    /// has ended.
     pub(super) fn find(&mut self) -> Result<()> {
         let family = fordway_sys::descendants(self.process.id());
         let family = family.map_err(|error| file_error("listing", "the processes of a container", error))?;
@@ -82,7 +83,8 @@ impl ContainedProgram {
 
     /// Stops the program, and waits until the container has ended.
     pub(super) fn stop(&mut self) {
-        // The runtime is the first process of a PID namespace, so the kernel keeps SIGTERM from it.
+        // The runtime is the first process of a PID namespace, so the kernel does not deliver SIGTERM to the runtime.
+        // The program itself gets the signal instead.
         let told = self.pid.take().map(fordway_sys::terminate);
         let since = Instant::now();
         if matches!(told, Some(Ok(()))) {

@@ -40,7 +40,7 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     Ok(CommandExit::Ok)
 }
 
-/// Writes a verdict to `file`, with permissions that let only the file's owner change it, because stores ignore
+/// Writes a verdict to `file`. The permissions let only the file's owner change the verdict, because stores ignore
 /// verdicts that other users could change.
 fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
@@ -50,7 +50,7 @@ fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
     std::fs::rename(&new, file).map_err(failed)
 }
 
-/// A verdict in the form in which it is printed.
+/// The printed form of a verdict.
 #[derive(Serialize)]
 struct VerdictReport<'a> {
     file_system: &'a str,
@@ -91,7 +91,7 @@ fn tree(args: &DoctorArgs) -> Result<SystemTree> {
     Ok(tree.copying_to(copy))
 }
 
-/// Measures noise and round trips. Errors: `Interrupted`. If something cannot be measured, a finding says so.
+/// Measures noise and round trips. If a quantity cannot be measured, a finding reports that. Errors: `Interrupted`.
 fn measure(tree: &SystemTree, args: &DoctorArgs, context: &CommandContext) -> Result<Vec<DoctorFinding>> {
     let processors = processors(tree).unwrap_or_default();
     context.output.start_steps();
@@ -142,7 +142,7 @@ fn print(findings: &[DoctorFinding], context: &CommandContext) -> Result<()> {
     ))
 }
 
-/// A finding in its human-readable form: the observation, the advice, and the file it was read from.
+/// A finding in its human-readable form: the observation, the advice, and the file that contains the observed value.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct FindingText<'a>(&'a DoctorFinding);

@@ -21,7 +21,7 @@ pub(super) fn check(command: &LabSubcommand, global: &GlobalArgs, context: &Comm
     Ok(())
 }
 
-/// Returns what a command does instead of using an endpoint; `None` for commands that accept one.
+/// Returns a description of the action of a command that uses no endpoint; `None` for commands that accept an endpoint.
 fn instead(command: &LabSubcommand) -> Option<&'static str> {
     Some(match command {
         LabSubcommand::Compare(_) | LabSubcommand::Completions(_) | LabSubcommand::Man(_) => {

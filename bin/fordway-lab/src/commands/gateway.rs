@@ -24,8 +24,8 @@ use super::contained::{ContainedProgram, ContainerPlace};
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends with this value, and
-/// whenever this process ends.
+/// A gateway in a separate process, so that its CPU time is counted separately. The gateway ends when this value is
+/// dropped, or when this process ends.
 pub(super) struct GatewayProcess {
     program: GatewayProgram,
     speaks: GatewayProtocol,
@@ -71,7 +71,7 @@ impl LoopbackCertificate {
         Ok(certificate)
     }
 
-    /// Returns the directory, in which the files are called `cert.pem` and `key.pem`.
+    /// Returns the directory, which contains the files `cert.pem` and `key.pem`.
     pub(super) fn directory(&self) -> &Path {
         self.0.path()
     }
@@ -99,7 +99,7 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
-        // Suppresses the gateway's note that others can read its network: no other machine is in that network.
+        // Suppress the gateway's note that others can read its network, because no other machine is in that network.
         command.arg("--quiet");
         end.network.run(|| Self::start_http(command, None, end.address))?
     }
@@ -117,8 +117,8 @@ impl GatewayProcess {
         Ok(Self::start_secure(command)?.asked_in(HttpVersion::Http3))
     }
 
-    /// Like [`start`](Self::start), in a container. Errors: those of starting a container; `Unavailable` if the gateway
-    /// does not start in it.
+    /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the
+    /// gateway does not start in the container.
     pub(super) fn start_contained(
         place: ContainerPlace<'_>,
         root: &Path,
@@ -194,7 +194,7 @@ impl GatewayProcess {
     pub(super) fn pid(&self) -> u32 {
         match &self.program {
             GatewayProgram::Bare(process) => process.id(),
-            // It was found when the gateway started.
+            // The process ID was found when the gateway started.
             GatewayProgram::Contained(contained) => contained.pid().unwrap_or_default(),
         }
     }
@@ -204,7 +204,7 @@ impl GatewayProcess {
         self.new_clients()()
     }
 
-    /// Returns a function that makes such a client.
+    /// Returns a function that creates clients whose keys the gateway accepts.
     pub(super) fn new_clients(&self) -> impl Fn() -> Result<Arc<dyn Store>> + 'static {
         let (config, socket) = match &self.speaks {
             GatewayProtocol::Http { .. } => (self.client_config(), None),
@@ -322,7 +322,8 @@ fn ready(mut command: Command, lane: &str) -> Result<(Child, String)> {
     Ok((process, endpoint?))
 }
 
-/// Returns the endpoint in the line in which a gateway says that it is ready. Errors: `Unavailable` without such a line.
+/// Returns the endpoint in the line `ready`, which a gateway prints when it is ready. Errors: `Unavailable` if the line
+/// contains no endpoint.
 fn endpoint_of(ready: &str, lane: &str) -> Result<String> {
     let endpoint = ready.trim().rsplit_once(" at ").map(|(_, endpoint)| endpoint.to_owned());
     let why = || format!("the gateway for the {lane} lane did not start");

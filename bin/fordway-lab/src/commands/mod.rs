@@ -1,4 +1,4 @@
-//! The commands, each in its own file or folder. Each command turns its options into a run, a table or findings.
+//! The commands, each in its own file or folder. Each command produces a run, a table or findings.
 
 mod bench;
 mod compare;
@@ -43,7 +43,7 @@ pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<Comma
     }
 }
 
-/// Returns a variable of the AWS environment, or the value of the option that replaces it.
+/// Returns the value of the option that overrides a variable of the AWS environment, or the variable.
 fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
     global.lane_options().variable(name)
 }

@@ -64,7 +64,8 @@ fn with_addresses(mut command: Command) -> Command {
     command
 }
 
-/// Connects from within the server's network, so that the link is not used.
+/// Waits until the server accepts connections on a port. Connects from within the server's network, so that the
+/// attempts do not use the link.
 fn wait_for_port(
     lab: &NetworkLab,
     server: &mut NamespaceProcess,
@@ -137,7 +138,7 @@ struct NetlabReport {
     link: Option<LinkStats>,
 }
 
-/// The settings of the link as it was created, with the defaults filled in.
+/// The settings with which the link was created, including defaults.
 #[derive(Serialize)]
 struct EffectiveLink {
     rtt_ns: u128,

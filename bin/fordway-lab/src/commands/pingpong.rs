@@ -1,6 +1,6 @@
 //! `pingpong`: one end of a ping-pong, or one end of the tunnel between ping and pong. Pong responds from memory; ping
-//! responds with the content that it gets from pong. A [`PongHttpClient`] requests messages by size: the load generator
-//! uses one to send requests to ping, and ping uses one to send requests to pong.
+//! responds with the content that it gets from pong. A [`PongHttpClient`] requests messages by size. The load generator
+//! uses such a client to send requests to ping, and ping uses another client to send requests to pong.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,10 +36,10 @@ fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandCon
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // A second call fails to send, because the receiver is gone by then.
+    // A second call fails to send, because the receiver no longer exists. The failure is harmless.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
-    // The wait also ends when all senders are gone.
+    // The wait also ends if all senders have been dropped.
     let _ = stopped.recv();
     Ok(CommandExit::Ok)
 }
@@ -134,7 +134,7 @@ impl PingpongResponder for PongRelayResponder {
 /// Responds with any number of bytes, optionally after a delay.
 struct MemoryContentSource {
     delay: Duration,
-    /// The smallest response that is delayed, in bytes.
+    /// The minimum size of a delayed response, in bytes.
     from_bytes: u64,
 }
 
@@ -171,7 +171,7 @@ const SIZE: &str = "{size}";
 
 /// Requests messages from one server, over persistent or new connections.
 pub(super) struct PongHttpClient {
-    /// One client per policy, because a client that keeps no connections can never reuse one.
+    /// There is one client per policy, because a client for new connections must never reuse a connection.
     kept: HttpClient,
     fresh: HttpClient,
     origin: Origin,
@@ -181,7 +181,7 @@ pub(super) struct PongHttpClient {
 }
 
 impl PongHttpClient {
-    /// Creates a client for `url`, in which `{size}` stands for the size; if `url` does not contain `{size}`,
+    /// Creates a client for `url`. Requests replace `{size}` in `url` by the size; if `url` does not contain `{size}`,
     /// `/NAME/SIZE` is appended. A response may take up to `timeout`. Errors: `InvalidArgument` for an invalid URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
         let url = match url.contains(SIZE) {

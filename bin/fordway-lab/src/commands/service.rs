@@ -1,5 +1,5 @@
-//! A service to be measured in a comparison. Before any measurement, checks that the service is usable, and creates a
-//! bucket or chooses a prefix there.
+//! A service to be measured in a comparison. Before any measurement, this module checks that the service is usable, and
+//! creates a bucket or chooses a prefix on the service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service. Creates a bucket there, or uses a prefix in the bucket that its URL names; when the target is
-/// done, it removes the bucket or everything below the prefix. Errors: the errors of the service, with advice.
+/// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket that the URL names. The clean-up
+/// of the target removes the bucket, or everything below the prefix. Errors: the errors of the service, with advice.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,
@@ -44,7 +44,8 @@ pub(super) fn open(
         Some(bucket) => stores.impatient.head_bucket(bucket).map(drop).map_err(refused)?,
     }
     if let Err(error) = probe(&asked) {
-        // The error is ignored: the probe's error is more informative than a second error with the same cause.
+        // Ignore errors of the clean-up, because the probe's error is more informative than a second error with the
+        // same cause.
         let _ = asked.clean_up();
         return Err(refused(error));
     }

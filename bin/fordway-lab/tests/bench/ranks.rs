@@ -55,8 +55,8 @@ fn succeeds(dir: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Every workload must run on every lane, in one round or in five, without errors; the results must include ratios, and
-/// only the run file must be left.
+/// Every workload must run on every lane, in one round or in five, without errors. The results must include ratios.
+/// Only the run file must remain.
 #[test]
 fn every_workload_runs_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn what_cannot_be_done_is_usage() {
     assert!(entries(dir.path()).is_empty());
 }
 
-/// Starts a gateway on `dir`; returns it and its address.
+/// Starts a gateway on `dir`; returns the process and its address.
 fn gateway(dir: &Path) -> (Child, String) {
     let mut child = run(&gateway_program(), dir, &["serve", "--listen", "127.0.0.1:0", "."])
         .stdout(Stdio::piped())

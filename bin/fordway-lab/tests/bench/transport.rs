@@ -1,5 +1,5 @@
-//! Tests `fordway bench transport` as a separate process with tiny messages: the transports found, those left out, and
-//! the files left behind.
+//! Tests `fordway bench transport` as a separate process with tiny messages: the transports that are found, the skipped
+//! transports, and the remaining files.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! Tests load on our own gateway, which runs as a separate process: signed requests, its counters, and the processors
-//! it runs on.
+//! Tests load on our own gateway, which runs as a separate process: signed requests, and the counters and processors of
+//! the gateway.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn signed_requests_are_let_in_and_wrong_keys_are_a_column() {
     assert!(stderr(&output).contains("20 requests failed (status 403)"), "{}", stderr(&output));
 }
 
-/// If the user forgets the option, the message must name the option.
+/// If the user forgets `--sign`, the message must name that option.
 #[test]
 fn a_gateway_that_wants_signatures_names_the_option() {
     let gateway = Gateway::start();
@@ -119,7 +119,7 @@ fn client_and_server_stay_on_their_processors() {
     let gateway = Gateway::start();
     let pid = gateway.pid();
     let last = allowed(Path::new("/proc/self/status")).unwrap();
-    // The last processor of the list, which differs from the first if there are several.
+    // Use the last processor of the list, which differs from the first if there are several.
     let cpu = last.rsplit([',', '-']).next().unwrap().to_owned();
     let url = format!("{}/bucket", gateway.endpoint);
     let mut load = command(&[&url, "--duration", "2s", "--warm-up", "0s", "--server-pid", &pid]);

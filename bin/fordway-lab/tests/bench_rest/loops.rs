@@ -177,8 +177,8 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
-/// A server may close an idle connection. Here each connection serves ten requests and is closed when the eleventh
-/// arrives.
+/// A server may close an idle connection. In this test, each connection serves ten requests, and the server closes the
+/// connection when the eleventh arrives.
 #[test]
 fn requests_that_met_a_closed_connection_are_sent_again() {
     let server = Server::start(|stream| server::serve_some(stream, 10, &answer(64)));
@@ -202,11 +202,11 @@ fn a_request_is_sent_again_once() {
     let (output, summary) = one(&[&server.url("/x"), "--requests", "5", "--warm-up", "0s"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!((summary["operations"].as_u64(), summary["errors"].as_u64()), (Some(1), Some(4)));
-    // One request succeeded, one was sent twice, and three were sent on connections that never returned a response.
+    // One request succeeded, one was sent twice, and three were sent on connections that returned no response.
     assert_eq!(server.requests(), 6);
 }
 
-/// After a signal, the rounds that were complete are reported, or the first block if there is nothing else.
+/// After a signal, the complete rounds are reported, or the first block if no round is complete.
 #[test]
 fn an_interrupted_load_is_reported_as_such() {
     let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));

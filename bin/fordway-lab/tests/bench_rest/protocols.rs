@@ -1,4 +1,4 @@
-//! HTTP/2 and HTTP/3.
+//! Tests load over HTTP/2 and HTTP/3.
 
 use std::process::Output;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ fn run(url: &str, http: &str, method: &str, more: &[&str]) -> (Output, Value) {
     one(&[&common[..], more].concat())
 }
 
-/// Asserts that the instrument's figures agree with what `server` counted.
+/// Asserts that the instrument's figures agree with the figures of `server`.
 #[track_caller]
 fn assert_agrees((output, summary): (Output, Value), server: &Server, method: &str, is_tcp: bool) {
     assert!(output.status.success(), "{}", stderr(&output));

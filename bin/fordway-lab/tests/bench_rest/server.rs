@@ -63,7 +63,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread.
+        // Wake the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }

@@ -82,7 +82,7 @@ fn what_is_emulated_is_marked_in_every_place() {
 }
 
 /// Returns a directory that contains a kernel with its modules: this machine's root, or the directory to which
-/// `tools/vm-kernel` unpacked one.
+/// `tools/vm-kernel` unpacked a kernel.
 fn kernel_root() -> Option<String> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vm-kernel");
     let has_kernel = |root: &&Path| {
@@ -129,8 +129,8 @@ fn traces() -> (String, usize) {
     (format!("{devices:?}"), mounts.matches(" fordway ").count())
 }
 
-/// Counts the processes with `word` in their command line. All descendants of a benchmark have the program's file name
-/// there.
+/// Counts the processes with `word` in their command line. The command lines of all descendants of a benchmark contain
+/// the program's file name.
 pub(super) fn processes_with(word: &str) -> usize {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let has_word = |path: &Path| {
@@ -153,8 +153,8 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
     }
 }
 
-/// Starts a long benchmark and sends it a signal once `is_up` returns true for the number of its processes; all of them
-/// must end.
+/// Starts a long benchmark, and sends it a signal when `is_up` returns true for the number of its processes. All
+/// processes must end.
 fn end_in_the_middle(options: &[&str], signal: &str, path: Option<&Path>, is_up: &dyn Fn(usize) -> bool) {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("fordway-of-this-test");

@@ -62,7 +62,7 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // The process of only one side is known; it must not be counted as the other side's process.
+    // In the set-up `shell`, the process of only one side is known. It must not be counted as the other side's process.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
     // A process that is already listening on either port must not be mistaken for ping or pong.
     for taken in [28_682, 28_683] {
@@ -101,7 +101,7 @@ impl Drop for Sshd {
     }
 }
 
-/// Creates a key without a password, with its public half in a file next to it.
+/// Creates a key pair without a password. The public key is in a file next to the private key.
 fn make_key(path: &Path) {
     let mut command = Command::new("ssh-keygen");
     let made = command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).status().unwrap();
@@ -132,7 +132,7 @@ impl Sshd {
         );
         fs::write(dir.join("ssh_config"), client).unwrap();
         if fordway_sys::user_id() == 0 {
-            // The server's directory for privilege separation.
+            // The server needs this directory for privilege separation.
             fs::create_dir_all("/run/sshd").unwrap();
         }
         let log = fs::File::create(dir.join("log")).unwrap();
@@ -157,7 +157,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
     }
     let dir = tempfile::tempdir().unwrap();
     let _server = Sshd::start(dir.path());
-    // A copy of the program with a unique name, by which its processes can be found.
+    // Use a copy of the program with a unique name, so that its processes can be found by name.
     let program = dir.path().join("fordway-of-this-test");
     fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &program).unwrap();
     let program = program.to_str().unwrap();

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
   fordway admin set cors s3://data --file cors.xml
   fordway admin rm cors s3://data")]
 pub struct AdminArgs {
-    /// What to do.
+    /// The action to perform.
     #[command(subcommand)]
     pub action: AdminSubcommand,
 }
@@ -56,8 +56,9 @@ pub enum BucketSettingArg {
   fordway admin get cors s3://data > cors.xml
   fordway admin get lifecycle s3://data --json
 
-The command prints the S3 document of the setting: JSON for the policy, XML for all others. With --json, it prints the \
-JSON that `aws s3api get-...` prints; a policy is then a string. The exit code is 3 if the bucket has no such setting.")]
+The command prints the S3 document of the setting: JSON for the policy, XML for all other settings. With --json, it \
+prints the same JSON as `aws s3api get-...`, in which a policy is a string. The exit code is 3 if the bucket does not \
+have the setting.")]
 pub struct AdminGetArgs {
     /// Setting to print
     #[arg(value_enum, value_name = "SETTING")]
@@ -74,8 +75,8 @@ pub struct AdminGetArgs {
   fordway admin get tags s3://data --json | fordway admin set tags s3://copy --file -
 
 FILE holds an S3 document in XML, or in the JSON form that `aws s3api` reads and prints. A policy is always JSON. The \
-document replaces the whole setting. An S3 service checks it; with other endpoints, this command checks it in the same \
-way as the gateway.")]
+document replaces the whole setting. An S3 service checks the document. With other endpoints, this command makes the \
+same checks as the gateway.")]
 pub struct AdminSetArgs {
     /// Setting to replace
     #[arg(value_enum, value_name = "SETTING")]
@@ -108,9 +109,9 @@ pub struct AdminRmArgs {
   fordway admin show s3://data
   fordway admin show s3://data --json
 
-The table also has the bucket's versioning, which `fordway versioning` changes. With --json, each setting has the form \
-that `fordway admin get --json` prints; a setting that the bucket does not have is null. A setting that the endpoint \
-does not support, or that may not be read, is missing.")]
+The table also shows the versioning state of the bucket, which `fordway versioning` changes. With --json, each setting \
+has the form that `fordway admin get --json` prints. A setting that the bucket does not have is null. The JSON omits \
+settings that the endpoint does not support, or that you are not allowed to read.")]
 pub struct AdminShowArgs {
     /// s3://BUCKET
     pub bucket: String,

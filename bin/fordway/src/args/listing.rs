@@ -6,7 +6,7 @@ use fordway_store::VersionId;
 
 use super::version_id;
 
-/// Options of `ls`. As in the system's `ls`, -h is not help.
+/// Options of `ls`. As with the system's `ls`, `-h` does not print help.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 #[command(after_help = "Examples:
@@ -83,7 +83,7 @@ pub struct RbArgs {
     pub jobs: u16,
 }
 
-/// Options of `du`. As in the system's `du`, -h is not help.
+/// Options of `du`. As with the system's `du`, `-h` does not print help.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 #[command(after_help = "Examples:
@@ -92,10 +92,10 @@ pub struct RbArgs {
   sudo fordway du /lustre/project/objects --by-user --human-readable
   sudo fordway du /lustre/project/objects --by-user --prometheus > fordway.prom
 
-With --by-user, files are counted by owner, including old versions and unfinished uploads. Listings do not contain \
-owners, so the address is then the directory that contains the buckets, as for gc and fsck. If root runs the \
-command, each bucket is read as its owner. --prometheus prints the same numbers as metrics, for the textfile collector \
-of Prometheus' node_exporter.")]
+With --by-user, the command adds up the files of each owner, including old versions and unfinished uploads. Because \
+listings do not contain owners, the address is then the directory that contains the buckets, as for gc and fsck. If \
+root runs the command, it reads each bucket with the permissions of the bucket's owner. --prometheus prints the same \
+numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
@@ -127,9 +127,9 @@ pub struct DuArgs {
   fordway --endpoint https://s3.example.org env boto3
   curl --config <(fordway env curl) http://127.0.0.1:9000/data/run.h5
 
-Prints the endpoint, the region and the keys that fordway itself uses, in the program's own format. The output \
-contains the secret key. Replace BUCKET in the output with the name of a bucket. Every program except shell needs an \
-http(s):// endpoint.")]
+The command prints the endpoint, the region and the keys that fordway itself uses, in the format that TOOL reads. The \
+output contains the secret key. Replace BUCKET in the output with the name of a bucket. Every TOOL except shell needs \
+an http(s):// endpoint.")]
 pub struct EnvArgs {
     /// Program for which to print settings
     #[arg(value_enum, default_value_t = ClientToolArg::Shell)]
@@ -143,18 +143,18 @@ pub enum ClientToolArg {
     Shell,
     /// A profile for ~/.aws/config, for `aws --profile fordway`
     AwsCli,
-    /// Python: a client
+    /// Python code that creates a client
     Boto3,
     /// A configuration file, for `curl --config`
     Curl,
-    /// SQL: a secret for s3:// addresses
+    /// SQL statement that creates a secret for s3:// addresses
     Duckdb,
-    /// Python: a store
+    /// Python code that creates a store
     Obstore,
-    /// Python: storage options, which deltalake and other programs that use object_store also accept
+    /// Python code with storage options, which deltalake and other programs that use object_store also accept
     #[value(alias = "deltalake")]
     Polars,
-    /// Python: a file system
+    /// Python code that creates a file system
     Pyarrow,
     /// A remote for rclone.conf
     Rclone,
@@ -162,7 +162,7 @@ pub enum ClientToolArg {
     S5cmd,
     /// A file for ~/.s3cfg
     S3cmd,
-    /// Python: a file system for fsspec
+    /// Python code that creates an fsspec file system
     S3fs,
 }
 
@@ -182,7 +182,7 @@ pub struct PresignArgs {
     pub method: PresignMethod,
 }
 
-/// What a presigned URL allows.
+/// The operation that a presigned URL permits.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum PresignMethod {
     /// Read the object

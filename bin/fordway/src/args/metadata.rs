@@ -4,16 +4,16 @@ use clap::{Args, ValueEnum};
 use fordway_store::Metadata;
 use fordway_wire::date::{format_http, parse_http, parse_iso8601};
 
-/// The metadata of objects that are written. The defaults of S3 can be named, but no other storage class or access
-/// control list.
+/// The metadata of new objects. Of the storage classes and access control lists, only the defaults of S3 are
+/// accepted.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Metadata of the objects written")]
 pub struct MetadataArgs {
-    /// User metadata to store with the object; if the source is an object, replaces all of its user metadata
+    /// User metadata to store with the object; replaces all user metadata of a source object
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = key_value)]
     pub metadata: Vec<(String, String)>,
-    /// What happens to the metadata and headers of an object that is copied to an object [default: those that an
-    /// option sets are replaced, and the others are copied]
+    /// How a copy from object to object treats metadata and headers [default: replace those that an option sets, and
+    /// copy the others]
     #[arg(long, value_enum, value_name = "WHAT", ignore_case = true)]
     pub metadata_directive: Option<MetadataDirectiveArg>,
     /// Content-Type to store with the object [default: guessed from the file name]
@@ -28,30 +28,30 @@ pub struct MetadataArgs {
     /// Content-Disposition to store with the object
     #[arg(long, value_name = "TEXT")]
     pub content_disposition: Option<String>,
-    /// Content-Encoding to store with the object, such as gzip; the content is stored as it is
+    /// Content-Encoding to store with the object, such as gzip; the content is stored unchanged
     #[arg(long, value_name = "CODING")]
     pub content_encoding: Option<String>,
     /// Content-Language to store with the object
     #[arg(long, value_name = "LANGUAGE")]
     pub content_language: Option<String>,
-    /// Storage class of the object; the only one is STANDARD
+    /// Storage class of the object; only STANDARD is supported
     #[arg(long, value_name = "CLASS", value_parser = standard_class)]
     pub storage_class: Option<String>,
-    /// Access control list of the object; the only one is private. Bucket policies grant access to others
+    /// Access control list of the object; only private is supported. Use bucket policies to grant access to others
     #[arg(long, value_name = "ACL", value_parser = private_acl)]
     pub acl: Option<String>,
-    /// Expires to store with the object: an HTTP date, or a time such as 2030-01-31T12:00:00Z
+    /// Expires header to store with the object: an HTTP date, or a time such as 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", value_parser = http_date)]
     pub expires: Option<String>,
 }
 
-/// What happens to the metadata of an object that is copied.
+/// How a copy treats the metadata of its source object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MetadataDirectiveArg {
-    /// Copy all of it; no option may set any
+    /// Copy all metadata; options that set metadata are an error
     #[value(name = "COPY")]
     Copy,
-    /// Store only what the options set, and a guessed Content-Type
+    /// Store only the metadata that the options set, and a guessed Content-Type
     #[value(name = "REPLACE")]
     Replace,
 }
@@ -94,7 +94,7 @@ fn private_acl(name: &str) -> Result<String, String> {
     }
 }
 
-/// Converts a time to the form of the header.
+/// Converts an HTTP date or an ISO 8601 time to an HTTP date.
 fn http_date(text: &str) -> Result<String, String> {
     let time = parse_http(text).or_else(|| parse_iso8601(text));
     time.map(format_http).ok_or_else(|| "write a time such as 2030-01-31T12:00:00Z".to_owned())

@@ -47,7 +47,7 @@ pub struct CommandLine {
     /// Options for connections to services.
     #[command(flatten)]
     pub connection: ConnectionArgs,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: BuiltinCommand,
 }
@@ -59,7 +59,7 @@ pub struct ConnectionArgs {
     /// Do not sign requests to S3, and do not look for credentials
     #[arg(long, global = true)]
     pub no_sign_request: bool,
-    /// Do not verify the certificates of servers: somebody else may read and change everything
+    /// Do not verify server certificates. Attackers on the network can then read and change all data
     #[arg(long, global = true)]
     pub no_verify_ssl: bool,
 }
@@ -84,13 +84,13 @@ const FEATURES: &[&str] = &[
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.
 
-The endpoint picks the lane: --endpoint, else AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else endpoint_url in the AWS configuration file, else AWS. FORDWAY_HTTP_VERSION=2 or 3 selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
+The endpoint picks the lane. It is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
 If an object fails, the remaining objects are still processed, and the first failure sets the exit code.
 
-If NAME is not one of these commands, `fordway NAME` runs `fordway-NAME`, which is next to fordway or in PATH.";
+If NAME is not one of these commands, `fordway NAME` runs the program `fordway-NAME` next to fordway or in PATH.";
 
 /// The built-in commands.
 #[derive(Debug, Subcommand)]
@@ -132,7 +132,7 @@ pub enum BuiltinCommand {
     Admin(AdminArgs),
     /// Create a URL that grants access to an object for a limited time
     Presign(PresignArgs),
-    /// Print the settings that other programs need to reach the objects
+    /// Print the settings that other programs need to access the objects
     Env(EnvArgs),
     /// Serve a directory as an S3 endpoint
     Serve(ServeArgs),
@@ -141,9 +141,9 @@ pub enum BuiltinCommand {
     /// The measuring commands.
     #[command(flatten)]
     Lab(LabCommand),
-    /// Remove files that interrupted operations left in a directory
+    /// Remove the leftover files of interrupted operations from a directory
     Gc(GcArgs),
-    /// Apply the lifecycle rules of the buckets in a directory: remove what has expired
+    /// Apply the lifecycle rules of the buckets in a directory: remove expired objects, versions and uploads
     Lifecycle(LifecycleRunArgs),
     /// Check the files of a directory against their stored metadata
     Fsck(FsckArgs),
@@ -151,16 +151,16 @@ pub enum BuiltinCommand {
     Completions(CompletionsArgs),
     /// Print the manual page, or write the manual pages of all commands
     Man(ManArgs),
-    /// Any other name runs `fordway-NAME`, which is next to this program or in PATH.
+    /// Any other name runs the program `fordway-NAME` next to this program or in PATH.
     #[command(external_subcommand)]
     External(Vec<OsString>),
 }
 
-/// The commands of `fordway-lab`. They are only listed here, for `--help` and completions; `fordway` starts
-/// `fordway-lab` to run them.
+/// The commands of `fordway-lab`. These entries exist for `--help` and completions. `fordway` starts `fordway-lab` to
+/// run the commands.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure what S3 costs on this machine, on every lane, with the files in a directory
+    /// Measure the cost of S3 on this machine, on every lane, with the files in a directory
     #[command(disable_help_flag = true, after_help = lab_help("compare"))]
     Compare(LabPassthroughArgs),
     /// Measure each component of a request separately, and check whether their times add up to the time of the whole

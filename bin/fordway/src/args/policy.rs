@@ -11,7 +11,7 @@ use fordway_policy::Action;
   fordway policy explain s3://data/run.h5 --action GetObject --user alice
   fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/")]
 pub struct PolicyArgs {
-    /// What to do.
+    /// The action to perform.
     #[command(subcommand)]
     pub action: PolicySubcommand,
 }
@@ -34,8 +34,8 @@ pub enum PolicySubcommand {
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
 one request. For each statement, it reports whether the statement applies, or the first element that does not match. \
-Only the HTTP gateway applies these rules; the kernel then checks the access as well. The exit code is 0 if the rules \
-permit the request, and 4 if they refuse it.")]
+Only the HTTP gateway applies these rules. For requests that the rules permit, the kernel also checks the access. The \
+exit code is 0 if the rules permit the request, and 4 if they refuse it.")]
 pub struct ExplainArgs {
     /// s3://BUCKET or s3://BUCKET/KEY
     pub address: String,
@@ -45,13 +45,13 @@ pub struct ExplainArgs {
     /// Name of the user who signs the request
     #[arg(long, value_name = "NAME", required_unless_present_any = ["role", "anonymous"])]
     pub user: Option<String>,
-    /// Name of the role in whose session the request is signed
+    /// Name of the role whose session signs the request
     #[arg(long, value_name = "NAME", conflicts_with = "user")]
     pub role: Option<String>,
     /// Assume that the user or the role owns the bucket
     #[arg(long, conflicts_with = "anonymous")]
     pub owner: bool,
-    /// Assume that the request is not signed
+    /// Assume that the request is anonymous
     #[arg(long, conflicts_with_all = ["user", "role"])]
     pub anonymous: bool,
     /// Value of a condition key, such as aws:SourceIp=10.1.2.3 (may be repeated)

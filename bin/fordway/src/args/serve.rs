@@ -1,5 +1,5 @@
-//! Options of the commands that open a store on a directory: `serve` and `node`, and also `gc`, `lifecycle` and
-//! `fsck`, which maintain a directory that is served or embedded.
+//! Options of the commands that open a store on a directory. `serve` and `node` are gateways; `gc`, `lifecycle` and
+//! `fsck` maintain the directory of a gateway or of an embedded store.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -43,7 +43,7 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 impl ServeArgs {
     /// Returns the limits for users whose entries in the credentials file do not set any limits.
     pub(crate) fn user_limits(&self) -> UserLimits {
-        // If there are several users, no single user may exhaust the gateway's limits.
+        // If there are several users, no single user can exhaust the gateway's limits.
         let share = if self.credentials.is_some() { self.connections.div_ceil(2) } else { self.connections };
         UserLimits {
             requests_max: self.user_requests.unwrap_or(share),
@@ -79,9 +79,9 @@ impl GatewayArgs {
     --domain s3.example.org
 
 Every directory in ROOT is a bucket, and every file below it is an object. Requests must be signed with the key \
-pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; if these are not set, the gateway generates a key pair and \
-prints it. --credentials defines several users: if root runs the gateway, it accesses files with the uid, gid \
-and groups of the user, and the kernel checks the permissions. When the gateway is ready, it prints one line \
+pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. If these variables are not set, the gateway generates a key \
+pair and prints it. --credentials defines several users. If root runs the gateway, it accesses files with the uid, \
+gid and groups of the user, and the kernel checks the permissions. When the gateway is ready, it prints one line \
 with its address. On SIGTERM and Ctrl-C, it finishes the requests in progress and exits. On SIGHUP, it reloads \
 the certificate, its key and the credentials file, and reopens the access log. The gateway supports HTTP/1.1 and \
 HTTP/2, which clients select in the TLS handshake or by prior knowledge; --http3 adds HTTP/3. Use a certificate \
@@ -118,8 +118,8 @@ pub struct ServeArgs {
     /// accept each other's tokens [default: a new key, so that tokens become invalid when the gateway exits]
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
-    /// Carry out requests without a signature as this system user, if the bucket's policy permits them; needs root,
-    /// and a user without keys [default: such requests are refused]
+    /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and a user
+    /// without keys [default: anonymous requests are refused]
     #[arg(long, value_name = "NAME")]
     pub anonymous_user: Option<String>,
     /// Write one line of JSON per request to this file, or to standard output if it is -
@@ -137,18 +137,18 @@ pub struct ServeArgs {
     /// Maximum size of a request's body [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub body_bytes: Option<u64>,
-    /// Time limit for receiving a request's head, including idle time before it
+    /// Time limit for receiving a request's head, including the idle time before the request
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub header_timeout: Duration,
     /// Maximum time without progress while a body is being transferred
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub stall_timeout: Duration,
-    /// Minimum transfer rate of a body, in bytes per second, in either direction, averaged over --stall-timeout (only
+    /// Minimum transfer rate of a request or response body, in bytes per second, averaged over --stall-timeout (only
     /// the time spent waiting for the client counts); 0 for no limit
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
     pub body_rate: u64,
-    /// Maximum number of requests in flight per user; further requests get 503 SlowDown [default: --connections; with
-    /// --credentials, half of it]
+    /// Maximum number of requests in flight per user; further requests get 503 SlowDown [default: the value of
+    /// --connections; with --credentials, half of that value]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: Option<u32>,
     /// Maximum rate of one user's request and response bodies together, in bytes per second [default: no limit]
@@ -164,8 +164,8 @@ pub struct ServeArgs {
     /// Also accept Signature Version 2, used by old clients and by boto3's default presigned URLs
     #[arg(long)]
     pub signature_v2: bool,
-    /// Make the files of locked versions immutable, so that POSIX programs cannot remove them either; needs root, and a
-    /// file system with that flag (ext4, XFS, Btrfs, tmpfs)
+    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove them either; needs
+    /// root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,
     /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once
@@ -189,7 +189,7 @@ impl ServeArgs {
 /// The conditional writes that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConditionalWritesArg {
-    /// If-Match and If-None-Match; takes a lock for every overwrite and delete
+    /// If-Match and If-None-Match; every overwrite and delete acquires a lock
     All,
     /// Only If-None-Match: *; for mounts whose locks do not work between nodes
     NoneMatchOnly,
@@ -198,7 +198,7 @@ pub enum ConditionalWritesArg {
 /// How stale the result of a read may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ConsistencyArg {
-    /// As stale as this node's caches, which is seconds on NFS
+    /// As stale as this node's caches, which can be seconds old on NFS
     FileSystem,
     /// At least as recent as the start of the request; costs round trips to the file server
     Strong,
@@ -213,7 +213,7 @@ impl From<ConsistencyArg> for ReadConsistency {
     }
 }
 
-/// Parses the address to listen on. Errors contain an example and are in the form that clap shows.
+/// Parses the address to listen on. Errors are messages that clap prints; they contain an example.
 pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
     let example =
         "write an address and a port, such as 127.0.0.1:9000, [::1]:9000 or 0.0.0.0:9000 (all addresses)";
@@ -231,12 +231,12 @@ pub(super) fn socket_address(text: &str) -> Result<SocketAddr, String> {
   curl --unix-socket /run/fordway/node.sock http://localhost/bucket/key
 
 Every directory in ROOT is a bucket, and every file below it is an object. Programs use the endpoint \
-unix://SOCKET, without a key: the kernel identifies the caller. If root runs the gateway, it carries out each \
-request with the permissions of the caller; if another user runs it, it serves only that user. When the gateway \
-is ready, it prints one line with its endpoints. On SIGTERM and Ctrl-C, it finishes the requests in progress and \
-exits. On the same socket, clients can also use S3 over HTTP; their signatures are not checked. TCP clients need \
-the key pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; if these are not set, the gateway generates a key \
-pair and prints it.")]
+unix://SOCKET. They need no key, because the kernel identifies the caller. If root runs the gateway, it carries out \
+each request with the permissions of the caller. If another user runs the gateway, it serves only that user. When the \
+gateway is ready, it prints one line with its endpoints. On SIGTERM and Ctrl-C, it finishes the requests in progress \
+and exits. On the same socket, clients can also use S3 over HTTP; the gateway does not check their signatures. TCP \
+clients need the key pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. If these variables are not set, the gateway \
+generates a key pair and prints it.")]
 pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets
     #[arg(required_unless_present = "status", conflicts_with = "status")]
@@ -278,14 +278,15 @@ pub struct NodeArgs {
     /// Memory for the long messages of one connection; 16 MiB is enough for every message of the protocol
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
-    /// Maximum number of open connections per user; further connections are refused [default: --connections; if
-    /// several users may call, half of it]
+    /// Maximum number of open connections per user; further connections are refused [default: the value of
+    /// --connections; if several users can connect, half of that value]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub user_connections: Option<u16>,
-    /// Maximum number of requests in flight per user; with HTTP/2, one connection can have many
+    /// Maximum number of requests in flight per user; one HTTP/2 connection can have many requests in flight
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: u32,
-    /// Memory for the long messages of one user [default: --memory; if several users may call, half of it]
+    /// Memory for the long messages of one user [default: the value of --memory; if several users can connect, half of
+    /// that value]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub user_memory: Option<u64>,
 }
@@ -304,7 +305,7 @@ fn mode(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The root of a store, and the buckets in it to process.
+/// The root of a store, and the buckets to process.
 #[derive(Debug, Args)]
 pub struct StoreRootArgs {
     /// The directory whose subdirectories are the buckets
@@ -325,10 +326,10 @@ fn parse_bucket(name: &str) -> Result<Bucket, String> {
   fordway gc /lustre/project/objects --uploads-older-than 30d --quiet
   fordway gc . --bucket results --bucket scratch --json
 
-Removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, files that are \
-hidden by another file of the same key, and empty directories that S3 clients created. The command can run while \
-programs read and write. Ages are the time since the last change, by the clock of the file system. If something \
-cannot be removed, the command reports it and continues.")]
+The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, files that \
+are hidden by another file of the same key, and empty directories that S3 clients created. The command can run while \
+programs read and write. The age of a file is the time since its last change, by the clock of the file system. If the \
+command cannot remove something, it reports the failure and continues.")]
 pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -352,11 +353,12 @@ pub struct GcArgs {
   fordway lifecycle /lustre/project/objects --rate 100 --quiet
   fordway lifecycle . --bucket logs --json
 
-Applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: removes expired objects, versions, \
-delete markers and uploads. Run it every day, from a timer on any node, or use `fordway serve --lifecycle`. Several \
-runs may process one directory, but only one at a time processes a bucket. If a run is killed, the next one continues. \
-A locked version does not expire. An object that changes after the command has examined it is kept. If something \
-cannot be removed, the command reports it and continues.")]
+The command applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: it removes expired \
+objects, versions, delete markers and uploads. Run the command every day, from a timer on any node, or use `fordway \
+serve --lifecycle`. Several instances of the command may process one directory at the same time, but only one of them \
+processes a given bucket. If an instance is killed, the next one continues its work. A locked version does not expire. \
+An object that changes after the command has examined it is kept. If the command cannot remove something, it reports \
+the failure and continues.")]
 pub struct LifecycleRunArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -387,11 +389,11 @@ fn parse_period(text: &str) -> Result<Duration, String> {
   fordway fsck . --bucket results --read
   fordway fsck /lustre/project/objects --migrate
 
-Compares the files on disk with their stored metadata, and changes nothing without --migrate. Each finding is one \
-line: severity, kind, path, and what to do next. With --read, the command reads content that has an MD5 or a checksum \
-and compares it. ETags of the kind `fast` do not depend on the content, so objects with neither an MD5 nor a checksum \
-are not read. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
-there are notes.")]
+The command compares the files on disk with their stored metadata. Without --migrate, it changes nothing. Each finding \
+is one line: severity, kind, path, and the recommended action. With --read, the command also reads the content of \
+objects that have an MD5 or a checksum, and compares the content with these values. It does not read objects with \
+neither, because ETags of the kind `fast` do not depend on the content. The exit code is 8 if anything is corrupt, 1 \
+if something could not be read, and otherwise 0, even if there are notes.")]
 pub struct FsckArgs {
     /// The directory and the buckets to process
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! Options of the commands that move, read or remove content: `cp`, `sync`, `mv`, `cat`, `read`, `rm`, `mkdir`,
-//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters, and the
-//! option that selects which server makes a third-party copy.
+//! `metalink`. This file also defines `--include` and `--exclude`, whose order on the command line matters. It also
+//! defines the option that selects the server that makes a third-party copy.
 
 use std::path::PathBuf;
 
@@ -93,7 +93,7 @@ pub struct SyncArgs {
     pub transfer: TransferArgs,
 }
 
-/// Options shared by `cp` and `sync`.
+/// Options shared by `cp`, `sync` and `mv`.
 #[derive(Debug, Args)]
 pub struct TransferArgs {
     /// Include and exclude patterns
@@ -103,7 +103,7 @@ pub struct TransferArgs {
     /// link is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files, except a directory that is given as the source
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it
@@ -125,7 +125,7 @@ pub struct TransferArgs {
     /// XXHASH3, XXHASH128 [default: CRC64NVME over HTTP, none on other lanes]
     #[arg(long, value_name = "NAME", value_parser = checksum_algorithm)]
     pub checksum_algorithm: Option<ChecksumAlgorithm>,
-    /// Do not verify downloads against their checksum or MD5 (which is wrong for some encrypted objects)
+    /// Do not verify downloads against their checksum or MD5 (the MD5 of some encrypted objects is wrong)
     #[arg(long)]
     pub no_verify: bool,
     /// The metadata of the objects written
@@ -178,8 +178,9 @@ pub struct CatArgs {
   fordway rm s3://data/old --recursive --exclude '*.keep'
   fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
 
-Removing an object that does not exist succeeds. In a bucket that keeps versions, the object becomes an old version \
-behind a delete marker; --version-id removes a version or a delete marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/.")]
+Removing an object that does not exist succeeds. In a bucket that keeps versions, a delete marker hides the object, \
+which remains as an old version; --version-id removes a version or a delete marker permanently. With --recursive, \
+s3://b/p selects everything below s3://b/p/.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
@@ -227,8 +228,8 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
   fordway mv davs://host.example/new/run.h5 davs://host.example/done/
 
 Each object or file is copied and then removed, as `aws s3 mv` does. Within one bucket, an object is renamed in one \
-step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, MOVE does both in one step, \
-including whole collections with --recursive.")]
+step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, one MOVE request moves a file, \
+or a whole collection with --recursive.")]
 pub struct MvArgs {
     /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
     #[arg(required = true, value_name = "SOURCE")]
@@ -263,7 +264,7 @@ pub struct MvArgs {
   fordway mkdir s3://data/2024
 
 In a bucket, the command creates an empty object whose key ends with a slash. Some programs show such objects as \
-directories; keys do not need them. Use `fordway mb` to create buckets.")]
+directories. Keys below the prefix do not need such an object. Use `fordway mb` to create buckets.")]
 pub struct MkdirArgs {
     /// http(s):// or dav(s):// addresses, or s3://BUCKET/PREFIX
     #[arg(required = true, value_name = "ADDRESS")]
@@ -281,7 +282,7 @@ pub enum ThirdPartyCopyArg {
     Pull,
     /// The source writes to the destination; if it cannot, this program copies the content
     Push,
-    /// Neither: this program reads from the source and writes to the destination
+    /// Neither server: this program reads from the source and writes to the destination
     Never,
 }
 
@@ -394,7 +395,7 @@ fn block_bytes(text: &str) -> Result<u64, String> {
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct MetalinkArgs {
-    /// What to do
+    /// The action to perform
     #[command(subcommand)]
     pub action: MetalinkSubcommand,
 }
@@ -438,7 +439,7 @@ pub struct MetalinkMakeArgs {
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct MetalinkShowArgs {
-    /// A Metalink or URL list, given as a file or URL; or the URL of a file, to query its server
+    /// File or URL of a Metalink or URL list, or the URL of a file whose server to query
     pub source: String,
 }
 

@@ -122,14 +122,14 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     transfer::run(context, &settings, removals)
 }
 
-/// Returns the address if it names one object that represents a directory, as `mkdir` creates it.
+/// Returns the address if it names an object that represents a directory. `mkdir` creates such objects.
 fn marker(text: &str, args: &RmArgs, context: &CommandContext) -> Result<Option<StorageAddress>> {
     let (bucket, key) = StorageAddress::parse(text)?.into_s3()?;
     if args.recursive || !key.ends_with('/') || (!args.raw && has_wildcard(&key)) {
         return Ok(None);
     }
     let place = StorageAddress::S3(bucket.clone(), key.clone());
-    // A version is removed without a look at the latest one, which may be a delete marker.
+    // To remove a version, do not look up the latest version, which may be a delete marker.
     if args.version_id.is_some() {
         return Ok(Some(place));
     }
@@ -140,7 +140,7 @@ fn marker(text: &str, args: &RmArgs, context: &CommandContext) -> Result<Option<
     }
 }
 
-/// Returns the removals to perform for one address. An address that cannot be listed counts as one of the failures.
+/// Returns the removals to perform for one address. An address that cannot be listed counts as one failure.
 fn removals<'a>(
     context: &CommandContext,
     source: SourceSelection,
@@ -191,7 +191,7 @@ pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> 
     }
 }
 
-/// Removes a version permanently, and reports it.
+/// Removes a version permanently, and reports the removal.
 pub(super) fn remove(
     context: &CommandContext,
     (bucket, key): (&Bucket, &Key),
@@ -225,7 +225,7 @@ pub(super) fn remove_all(context: &CommandContext, bucket: &Bucket, dry_run: boo
     }
 }
 
-/// A marker that was created.
+/// A directory marker that was created.
 #[derive(Serialize)]
 struct CreatedDeleteMarker {
     operation: &'static str,
@@ -329,7 +329,7 @@ pub(super) fn tag(args: &TagArgs, context: &CommandContext) -> Result<CommandExi
     Ok(CommandExit::Ok)
 }
 
-/// Collects tags. Errors: `InvalidTag` for a name that is given twice.
+/// Collects tags. Errors: `InvalidTag` for a repeated name.
 fn distinct(listed: &[(String, String)]) -> Result<Tags> {
     let mut tags = Tags::new();
     for (name, value) in listed {

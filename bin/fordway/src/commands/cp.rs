@@ -1,6 +1,6 @@
-//! `cp` copies files into objects, objects into files, and objects into objects. `mv` removes each source after its
-//! copy, or uses the server's own move. `sync` makes the contents of one directory or prefix match the contents of
-//! another.
+//! `cp` copies files to objects, objects to files, and objects to objects. `mv` removes each source after its copy, or
+//! uses a rename or move operation of the store or server. `sync` makes the contents of one directory or prefix match
+//! the contents of another.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Resul
     addresses.iter().map(|text| SourceSelection::find(text, recursive, raw)).collect()
 }
 
-/// Copies everything in the sources.
+/// Copies all files and objects of the sources.
 pub(super) fn copy_all(
     sources: &[SourceSelection],
     to: &str,
@@ -118,9 +118,9 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Checks that no copy replaces an object that is itself a source, in a copy of a prefix into a parent of it. Which of
-/// the two contents remains would depend on which copy is faster, and a move would lose the other. Errors:
-/// `InvalidArgument` if there is such an object.
+/// Checks that no copy replaces an object that is also a source. This can happen if a prefix is copied into its parent.
+/// The order of the copies would then decide which of the two contents remains, and a move would lose the other.
+/// Errors: `InvalidArgument` if there is such an object.
 fn check_overlap(
     source: &SourceSelection,
     target: &DestinationPathRule,
@@ -161,7 +161,7 @@ pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy
     }
 }
 
-/// How a copy's path follows from its source's name.
+/// The rule for the destination path of a copy.
 enum DestinationPathRule {
     /// This exact name.
     Exactly(StorageAddress),
@@ -260,7 +260,7 @@ fn base_name(path: &Path) -> Result<String> {
 }
 
 /// Returns the copies for a listing. Skips prefix markers (empty objects such as `dir/`), which are not content. Also
-/// skips objects that are already below the destination, which would otherwise be copied into themselves.
+/// skips objects below the destination, because otherwise copies would be copied again.
 fn many<'a>(
     lane: &'static str,
     items: SyncItemIterator,
@@ -288,7 +288,7 @@ fn is_content(item: &SyncItem) -> bool {
     !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')))
 }
 
-/// Returns the address of an item at the source. The name need not be valid for a new object.
+/// Returns the address of an item at the source. The name may be invalid for a new object.
 pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
         StorageAddress::S3(bucket, prefix) => {
@@ -343,8 +343,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
-    // Both sides are filtered, so that --delete does not remove what the filters exclude. A link at the destination is
-    // always followed, like the links that a download finds in its way.
+    // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude. Links at
+    // the destination are always followed, as in downloads.
     let source = wanted(plan::items(context, &from, selection)?, filters);
     let destination = wanted(destination_items(context, &to, filters)?, filters);
     let lane = context.store()?.lane();
@@ -366,8 +366,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     Ok(exit)
 }
 
-/// Returns whether an item that the source did not list exists there after all: it was created in the meantime, or the
-/// listing was wrong. The destination's copy of it must not be removed.
+/// Returns whether an item exists at the source although the source did not list it: another program created it after
+/// the listing, or the listing was wrong. The copy at the destination must then not be removed.
 fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
         Ok(StorageAddress::Local(path)) => path.is_file(),
@@ -391,7 +391,7 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. A missing local directory is empty: downloads create it when they need it.
+/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it.
 fn destination_items(
     context: &CommandContext,
     to: &StorageAddress,

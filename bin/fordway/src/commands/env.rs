@@ -1,4 +1,4 @@
-//! `env` prints the settings that other programs need to reach the objects, in each program's own format.
+//! `env` prints the settings that another program needs to access the objects, in the format of that program.
 
 use fordway_client::s3::S3Credentials;
 use fordway_command::{CommandContext, CommandExit};
@@ -16,7 +16,7 @@ pub(super) fn run(args: &EnvArgs, lane: &LaneOptions, context: &CommandContext) 
     Ok(CommandExit::Ok)
 }
 
-/// The settings that a program needs to reach the objects.
+/// The settings that a program needs to access the objects.
 pub(super) struct ClientToolSettings {
     pub(super) endpoint: String,
     pub(super) region: Option<String>,
@@ -26,8 +26,8 @@ pub(super) struct ClientToolSettings {
 }
 
 impl ClientToolSettings {
-    /// Finds the settings as every command does: options, then the environment, then the AWS configuration. Errors:
-    /// `InvalidArgument` if there is no endpoint.
+    /// Finds the settings as every command does: first in the options, then in the environment, then in the AWS
+    /// configuration. Errors: `InvalidArgument` if there is no endpoint.
     fn find(lane: &LaneOptions) -> Result<Self> {
         let config = fordway_lanes::configuration(lane)?;
         if config.is_endpoint_unset {
@@ -117,7 +117,7 @@ impl ClientToolSettings {
         }
     }
 
-    /// Returns assignments for a shell; `endpoint` is the variable that the program reads the endpoint from.
+    /// Returns assignments for a shell; `endpoint` is the name of the program's variable for the endpoint.
     pub(super) fn shell(&self, endpoint: &str) -> String {
         let mut text = export(endpoint, &self.endpoint);
         if let Some(AccessKeyPair { access_key, secret_key }) = &self.keys {
@@ -125,7 +125,7 @@ impl ClientToolSettings {
             text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
             text += &match &self.session_token {
                 Some(token) => export("AWS_SESSION_TOKEN", token),
-                // A token left from an earlier session would otherwise be sent with these keys.
+                // Otherwise, the token of an earlier session would be sent with these keys.
                 None => "unset AWS_SESSION_TOKEN\n".to_owned(),
             };
         }

@@ -104,7 +104,7 @@ fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules>
     })
 }
 
-/// Adds the condition-key values that every request by the caller has, unless the command line states other values.
+/// Adds the values of condition keys that every request by the caller has, unless the command line sets other values.
 fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     let mut add = |key: &'static str, value: String| {
         if args.conditions.iter().all(|(known, _)| known != key) {
@@ -119,7 +119,7 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
-        // The user ID contains the name of the session, which only the command line can state.
+        // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set that key.
         (None, Some(role)) => {
             add("aws:principaltype", "AssumedRole".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::role/{role}"));
@@ -160,7 +160,7 @@ fn deciding(ruling: BucketAccessDecision) -> Option<usize> {
     }
 }
 
-/// What the rules decide about a request.
+/// The decision of the rules about a request.
 #[derive(Serialize)]
 struct PolicyDecisionOutput<'r> {
     kind: &'static str,

@@ -92,8 +92,8 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
     Ok(CommandExit::Ok)
 }
 
-/// Writes to a new file, which replaces an existing file only when all content has arrived, so that a failure leaves
-/// nothing behind.
+/// Writes to a new file, which replaces an existing file only after all content has been written. After a failure, no
+/// new file remains.
 fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     if let Some(opened) = open_special(path) {

@@ -118,7 +118,7 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     }
 }
 
-/// Looks up the user for requests without a signature. Errors: `InvalidArgument`.
+/// Looks up the user for anonymous requests. Errors: `InvalidArgument`.
 fn anonymous(name: &str) -> Result<AnonymousUser> {
     let found = fordway_sys::user_named(name).ok_or_else(|| {
         let why = format!("the system has no user {name:?}; use a user from `getent passwd`, such as nobody");
@@ -171,8 +171,7 @@ impl fmt::Display for GatewayReadyMessage<'_> {
     }
 }
 
-/// How programs obtain the address and the keys of the gateway: from a file, or from standard output if the keys were
-/// generated.
+/// The source of the gateway's address and keys for programs: a file, or standard output if the keys were generated.
 #[derive(Serialize)]
 struct GatewayCredentialsOutput<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
@@ -182,8 +181,8 @@ struct GatewayCredentialsOutput<'r> {
 }
 
 impl<'r> GatewayCredentialsOutput<'r> {
-    /// Writes the file, if one is requested. `pair` is the only key pair, with a flag that says whether it was just
-    /// generated.
+    /// Writes the file, if `--write-env` requests one. `pair` is the only key pair, with a flag that is `true` if the
+    /// pair was generated.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else {
@@ -195,7 +194,7 @@ impl<'r> GatewayCredentialsOutput<'r> {
     }
 }
 
-/// Formats the output: names the file, if one was written, and prints generated keys as lines for a shell.
+/// Formats the output: the path of the file, if one was written, and generated keys as lines for a shell.
 impl fmt::Display for GatewayCredentialsOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = self.env_file {

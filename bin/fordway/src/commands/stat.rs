@@ -1,5 +1,5 @@
-//! `stat` shows everything known about an object or a bucket. `du` shows total sizes for each prefix one level below,
-//! or for each owner of files.
+//! `stat` shows all metadata of an object or a bucket. `du` shows total sizes for each prefix one level below the
+//! address, or for each owner of files.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -224,7 +224,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     Ok(CommandExit::Ok)
 }
 
-/// Returns the size of the object that the address names; `None` if it names none.
+/// Returns the size of the object that the address names; `None` if the address does not name an object.
 fn object_size(args: &DuArgs, context: &CommandContext) -> Result<Option<u64>> {
     let (bucket, key) = StorageAddress::parse(&args.address)?.into_s3()?;
     if key.is_empty() || (!args.raw && has_wildcard(&key)) {
@@ -285,8 +285,8 @@ fn usage_metrics(records: &[UserDiskUsageOutput<'_>]) -> String {
     let mut put = |name: &str, help: &str, values: fn(&UserDiskUsageOutput<'_>) -> [u64; 3]| {
         text += &format!("# HELP fordway_{name} {help}\n# TYPE fordway_{name} gauge\n");
         for record in records {
-            // Names of buckets and users contain no character that would have to be escaped in a label: see
-            // `Bucket::new` and useradd(8).
+            // Names of buckets and users contain no characters that must be escaped in a label (see `Bucket::new` and
+            // useradd(8)).
             let labels = format!("bucket=\"{}\",user=\"{}\"", record.bucket, record.user_name());
             for (kind, value) in ["objects", "versions", "other"].iter().zip(values(record)) {
                 text += &format!("fordway_{name}{{{labels},kind=\"{kind}\"}} {value}\n");

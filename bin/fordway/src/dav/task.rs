@@ -23,7 +23,7 @@ use crate::web;
 
 /// The number of bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// How long a server that makes a copy may send nothing. Such servers report their progress every few seconds.
+/// The maximum silence of a server that makes a copy. Such servers report their progress every few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
@@ -31,7 +31,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 pub(super) struct DavCopyTask {
     pub(super) from: DavCopyEndpoint,
     pub(super) to: DavCopyEndpoint,
-    /// The name that filters are matched against.
+    /// The path relative to the source, which is matched against filters.
     pub(super) relative: String,
     pub(super) size_bytes: Option<u64>,
 }
@@ -60,7 +60,7 @@ pub(super) struct DavCopier<'c> {
     order: &'c DavCopyOptions<'c>,
     context: &'c CommandContext,
     tally: SharedTransferCounts,
-    /// Collections that are known to exist.
+    /// The collections that are known to exist.
     made: Mutex<HashSet<String>>,
 }
 
@@ -134,7 +134,7 @@ impl<'c> DavCopier<'c> {
             self.make_parent(&parent)?;
         }
         match self.copy_content(task) {
-            // Another program created the destination after our check; with --no-clobber it is kept.
+            // Another program created the destination after the check. --no-clobber keeps the destination.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.order.existing == OverwritePolicy::Skip =>
@@ -155,7 +155,8 @@ impl<'c> DavCopier<'c> {
             (DavCopyEndpoint::Web(url), DavCopyEndpoint::Local(path)) => {
                 let replicas = ReplicaArgs::default();
                 let places = ReplicaOpener::usual(&replicas, true);
-                // A file that appears now counts as skipped only in `copy`: a move must know that nothing was copied.
+                // If another program creates the file now, the download must fail, because a move must know that
+                // nothing was copied. `copy` converts the failure to a skip.
                 let existing = if self.only_new() { OverwritePolicy::Fail } else { OverwritePolicy::Replace };
                 web::download_to(url, path, existing, &places, self.context)?;
                 DavCopyOutcome::Told
@@ -177,8 +178,8 @@ impl<'c> DavCopier<'c> {
         Ok(copied)
     }
 
-    /// Looks up the source of a move before it is copied. Errors: `InvalidArgument` for a collection, which would be
-    /// removed with all its members although only a file is copied.
+    /// Looks up the source of a move before it is copied. Errors: `InvalidArgument` for a collection without
+    /// `--recursive`, because its removal would also remove its members, which are not copied.
     fn source_of_move(&self, from: &DavCopyEndpoint) -> Result<Option<MovedSource>> {
         Ok(match from {
             DavCopyEndpoint::Local(path) => Some(MovedSource::File(LocalSource::find(path)?)),
@@ -193,12 +194,12 @@ impl<'c> DavCopier<'c> {
         })
     }
 
-    /// Removes the source of a move if it is still the version that was found before the copy. It is looked up again,
-    /// because not every server checks a condition of the request. Errors: `ConditionalConflict` for another version.
+    /// Removes the source of a move if it still has the version from before the copy. Looks up the source again,
+    /// because some servers ignore the conditions of requests. Errors: `ConditionalConflict` for another version.
     fn remove_copied(&self, before: &DavResource) -> Result<()> {
         let is_unchanged = match self.dav.stat(&before.url) {
             Ok(now) => before.is_same_version(&now),
-            // Another program has removed it.
+            // Another program has removed the source.
             Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -229,7 +230,7 @@ impl<'c> DavCopier<'c> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // Even if the user may not create the collection, the collection may already exist, which is sufficient.
+            // The user may lack the permission to create the collection. It is sufficient that the collection exists.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()
@@ -241,7 +242,7 @@ impl<'c> DavCopier<'c> {
         Ok(())
     }
 
-    /// Adds transferred bytes to the progress display. Errors: `Interrupted`, if work must stop.
+    /// Adds transferred bytes to the progress display. Errors: `Interrupted` if the command must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
@@ -276,7 +277,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUploadOptions { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // A second attempt cannot read standard input again. It fails here, with an error that says so.
+            // A second attempt fails here with an error, because standard input cannot be read again.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
@@ -294,8 +295,8 @@ impl<'c> DavCopier<'c> {
         Ok(DavCopyOutcome::Done { operation: "upload", size_bytes: Some(bytes), by: None })
     }
 
-    /// Asks the server to copy or move. If the server does not support the operation, this program copies the content
-    /// itself.
+    /// Requests that the server copy or move a resource. If the server does not support the operation, this program
+    /// copies the content itself.
     fn within_server(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let source = self.dav.stat(from)?;
         if source.is_collection && !self.order.recursive {
@@ -307,8 +308,8 @@ impl<'c> DavCopier<'c> {
             false => self.dav.copy(from, to, replaces),
         };
         // The first attempt does not replace anything. If the destination exists, `may_replace` checks that it is not a
-        // collection, because replacing a collection would remove everything in it. A server refuses to move another
-        // version of the source with the same status.
+        // collection, because replacing a collection would remove all its members. The server returns the same status
+        // if the source of a move has changed, which `check_moved` detects.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
                 self.check_moved(&source, to)?;
@@ -336,15 +337,15 @@ impl<'c> DavCopier<'c> {
             Err(error) => self.note(&error),
         }
         let copied = self.stream(from, to)?;
-        // The source is removed last, so that a failure in between loses nothing.
+        // The source is removed last, so that a failure of the copy loses no content.
         if self.order.moves {
             self.remove_copied(&source)?;
         }
         Ok(copied)
     }
 
-    /// Finds out why a server refused a move. Errors: `ConditionalConflict` if the source has changed; otherwise the
-    /// destination exists.
+    /// Determines why a server refused a move. Returns `Ok` if the destination exists. Errors: `ConditionalConflict` if
+    /// the source has changed.
     fn check_moved(&self, source: &DavResource, to: &str) -> Result<()> {
         if !self.order.moves || self.exists(&DavCopyEndpoint::Web(to.to_owned()))? {
             return Ok(());
@@ -354,7 +355,7 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Checks that the destination is not a collection, because servers replace a whole collection with the resource
-    /// that is copied to its address (RFC 4918 section 9.8.4). Errors: `InvalidArgument` if it is one.
+    /// that is copied to its address (RFC 4918 section 9.8.4). Errors: `InvalidArgument` if it is a collection.
     fn may_replace(&self, to: &str) -> Result<()> {
         match self.dav.stat(to)?.is_collection {
             true => {
@@ -395,7 +396,7 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Reports why this program, rather than the server, copies the content.
+    /// Reports the reason why this program copies the content instead of the server.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
     }

@@ -8,7 +8,7 @@ use fordway_wire::uri;
 use super::args::SecurityOptions;
 use crate::web;
 
-/// What a URL addresses.
+/// The resource that a URL addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DavixAddress {
     /// A file or collection on a web server, by its URL.
@@ -27,14 +27,14 @@ pub(super) struct ServiceAddress {
 }
 
 impl ServiceAddress {
-    /// Returns the address in the form that Fordway's commands take.
+    /// Returns the address in the form that Fordway's commands accept.
     pub(super) fn url(&self) -> String {
         format!("s3://{}/{}", self.bucket, self.key)
     }
 }
 
 impl DavixAddress {
-    /// Parses a URL: with S3 keys, URLs of web servers address objects too. Errors: `InvalidArgument`.
+    /// Parses a URL. If S3 keys are configured, http(s) URLs address objects too. Errors: `InvalidArgument`.
     pub(super) fn parse(url: &str, security: &SecurityOptions) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(url, "is not a URL"))?;
         let has_keys = security.s3accesskey.is_some();
@@ -50,7 +50,7 @@ impl DavixAddress {
         }
     }
 
-    /// Returns the address in the form that Fordway's commands take.
+    /// Returns the address in the form that Fordway's commands accept.
     pub(super) fn word(&self) -> String {
         match self {
             DavixAddress::Web(url) => url.clone(),
@@ -58,7 +58,7 @@ impl DavixAddress {
         }
     }
 
-    /// Returns whether the scheme promises a server that can list collections.
+    /// Returns whether the scheme implies that the server can list collections.
     pub(super) fn can_be_listed(&self) -> bool {
         match self {
             DavixAddress::Web(url) => url.to_ascii_lowercase().starts_with("dav"),
@@ -72,7 +72,7 @@ fn invalid(url: &str, why: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the address {shown:?} {why}"))
 }
 
-/// Finds the bucket in the host's name or, if `is_in_path`, in the path.
+/// Finds the bucket in the host's name or, if `is_in_path` is set, in the path.
 fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<ServiceAddress> {
     let url = format!("{scheme}://{rest}");
     let path_start = rest.find('/').unwrap_or(rest.len());
@@ -103,8 +103,8 @@ fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<ServiceAddress>
     })
 }
 
-/// Splits a host into the bucket and the host of the service. At AWS, whose hosts begin with `s3`, the name of a bucket
-/// may have dots.
+/// Splits a host into the bucket and the host of the service. The hosts of AWS begin with `s3`, so the name of a bucket
+/// on AWS may contain dots.
 fn split_host(origin: &Origin) -> Option<(&str, &str)> {
     if origin.is_numeric_or_local() {
         return None;

@@ -18,19 +18,19 @@ pub(super) struct DavixOptions {
     /// Time limit for the whole operation, in seconds; 0 for none
     #[arg(long, value_name = "SECONDS")]
     pub(super) timeout: Option<u64>,
-    /// How many times a failed request is sent again
+    /// Maximum number of retries of a failed request
     #[arg(long, value_name = "N")]
     pub(super) retry: Option<u32>,
-    /// Accepted, without effect: waits between attempts begin at 50 ms and double
+    /// Accepted, without effect; the delay before the first retry is 50 ms, and doubles with each further retry
     #[arg(long, value_name = "SECONDS")]
     pub(super) retry_delay: Option<u64>,
     /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
-    /// Whether other replicas are used when the server fails: auto and failover do, no and disable do not
+    /// Whether to read from other replicas if the server fails: yes for auto and failover, no for no and disable
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(METALINK_MODES))]
     pub(super) metalink: Option<String>,
-    /// Whether redirections are followed; only davix-http accepts no
+    /// Whether to follow redirections; only davix-http accepts no
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(["auto", "yes", "no"]))]
     pub(super) redirection: Option<String>,
     /// Profile: grid, which trusts the authorities in X509_CERT_DIR or /etc/grid-security/certificates
@@ -42,19 +42,19 @@ pub(super) struct DavixOptions {
     /// Log to standard error
     #[arg(long)]
     pub(super) debug: bool,
-    /// Log to standard error, whatever the scopes are
+    /// Log to standard error; the scopes are ignored
     #[arg(long, value_name = "SCOPES")]
     pub(super) trace: Option<String>,
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Do not print which machine made a copy; the other commands print only data anyway
+    /// Do not print which machine made a copy; commands other than davix-cp print only data
     #[arg(long)]
     pub(super) quiet: bool,
-    /// Credentials, and which servers are trusted
+    /// Options for credentials and trust
     #[command(flatten)]
     pub(super) security: SecurityOptions,
-    /// Options that are refused.
+    /// Options that are rejected.
     #[command(flatten)]
     pub(super) refused: RefusedOptions,
 }
@@ -63,7 +63,7 @@ pub(super) struct DavixOptions {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Credentials")]
 pub(super) struct SecurityOptions {
-    /// Client certificate or X.509 proxy, a PEM file that only its owner can read
+    /// Client certificate or X.509 proxy: a PEM file that only its owner can read
     #[arg(long, short = 'E', value_name = "FILE")]
     pub(super) cert: Option<String>,
     /// Private key [default: the file of --cert]
@@ -72,10 +72,10 @@ pub(super) struct SecurityOptions {
     /// Also trust the certificate authorities in this directory
     #[arg(long, value_name = "DIR", action = ArgAction::Append)]
     pub(super) capath: Vec<String>,
-    /// Do not check that the server is the one that was named
+    /// Do not verify server certificates
     #[arg(long, short = 'k')]
     pub(super) insecure: bool,
-    /// User for a login with a password
+    /// User name for password authentication
     #[arg(long, value_name = "USER")]
     pub(super) userlogin: Option<String>,
     /// Password; other users of this machine may see it
@@ -87,18 +87,18 @@ pub(super) struct SecurityOptions {
     /// S3: secret key; other users of this machine may see it
     #[arg(long, value_name = "KEY")]
     pub(super) s3secretkey: Option<String>,
-    /// S3: region that requests are signed for [default: from the AWS configuration]
+    /// S3: region used in signatures [default: from the AWS configuration]
     #[arg(long, value_name = "NAME")]
     pub(super) s3region: Option<String>,
     /// S3: session token of temporary keys
     #[arg(long, value_name = "TOKEN")]
     pub(super) s3token: Option<String>,
-    /// S3: the bucket is the first part of the path, not of the host's name
+    /// S3: read the bucket from the first segment of the path, not from the host name
     #[arg(long)]
     pub(super) s3alternate: bool,
 }
 
-/// Options of davix that have no counterpart. They are parsed so that they can be refused with a reason.
+/// Options of davix that have no counterpart. They are parsed so that they can be rejected with a reason.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RefusedOptions {
     #[arg(long, hide = true)]
@@ -118,7 +118,7 @@ pub(super) struct RefusedOptions {
 }
 
 impl RefusedOptions {
-    /// Returns the first option that was given, and what to use instead.
+    /// Returns the first option on the command line, and advice on an alternative.
     pub(super) fn given(&self) -> Option<(&'static str, &'static str)> {
         const SWIFT: &str = "Swift is not supported; use the S3 interface of the service, with --s3accesskey";
         const GOOGLE: &str =
@@ -182,7 +182,7 @@ pub(super) struct PutLine {
     /// Accepted, without effect
     #[arg(short = 'o', hide = true)]
     pub(super) output: Option<PathBuf>,
-    /// Accepted, without effect: a server that does not support 100-continue is noticed
+    /// Accepted, without effect; servers without support for 100-continue are detected automatically
     #[arg(long)]
     pub(super) no_100_continue: bool,
     /// File to send
@@ -193,7 +193,7 @@ pub(super) struct PutLine {
     pub(super) options: DavixOptions,
 }
 
-/// How keys are listed.
+/// The keys that a listing contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum S3Listing {
     /// One level
@@ -219,7 +219,7 @@ pub(super) struct LsLine {
     /// List everything below the URL; the number is accepted without effect
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
-    /// Which keys of a bucket are listed
+    /// Which keys of a bucket to list
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub(super) s3_listing: S3Listing,
     /// Maximum number of keys to list
@@ -259,7 +259,7 @@ pub(super) struct RequestOptions {
   davix-rm davs://host.example/data/run.root"
 )]
 pub(super) struct RmLine {
-    /// Remove everything below the URL, with this many requests at a time
+    /// Remove everything below the URL, with this many concurrent requests
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
     /// Accepted, without effect
@@ -337,8 +337,8 @@ pub(super) struct CpLine {
     after_help = "Example:
   davix-http -X PROPFIND -H 'Depth: 0' https://host.example/data/
 
-The exit code is 0 if the server answered, even with an error, whose status is printed to standard error; it is 255 \
-for the statuses 401 and 403."
+The exit code is 0 if the server responded, even with an error status. The command prints the error status to standard \
+error. The exit code is 255 for the statuses 401 and 403."
 )]
 pub(super) struct HttpLine {
     #[command(flatten)]

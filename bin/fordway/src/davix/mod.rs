@@ -1,8 +1,8 @@
-//! davix's command-line tools as other names of the `fordway` program: under the name `davix-get`, through a symbolic
-//! link, it accepts the options of davix-get, and runs `fordway cp` or `fordway cat`.
+//! davix's command-line tools as other names of the `fordway` program. For example, if a symbolic link with the name
+//! `davix-get` starts the program, it accepts the options of davix-get, and runs `fordway cp` or `fordway cat`.
 //!
-//! `args` defines the command lines, `address` and `connection` turn URLs and options into Fordway's own, `tools` runs
-//! the tools, and `listing` prints what `davix-ls` prints. This file recognizes the names, parses the command lines,
+//! `args` defines the command lines. `address` and `connection` convert URLs and options to Fordway's own. `tools` runs
+//! the tools, and `listing` prints the output of `davix-ls`. This file recognizes the names, parses the command lines,
 //! and chooses the exit codes.
 
 mod address;
@@ -28,7 +28,7 @@ use self::address::DavixAddress;
 use self::args::{CpLine, DavixOptions, GetLine, HttpLine, LsLine, MkdirLine, MvLine, PutLine, RmLine};
 use crate::args::GlobalArgs;
 
-/// The exit code of davix's tools for most failures: -1, of which the system keeps the low byte.
+/// The exit code of davix's tools for most failures: the low byte of -1.
 const FAILED: u8 = 255;
 /// The exit code for an unknown option, and of `davix-rm` for every failure.
 const FAILED_LIGHTLY: u8 = 1;
@@ -85,7 +85,7 @@ impl DavixTool {
         }
     }
 
-    /// Returns the exit code by which scripts of davix's users tell how a command ended.
+    /// Returns the exit code of davix's tool for this outcome, because scripts depend on davix's exit codes.
     fn code(self, exit: CommandExit) -> u8 {
         match exit {
             CommandExit::Ok => 0,
@@ -117,7 +117,7 @@ trait ToolLine: Parser {
     /// Returns the URLs of the command line.
     fn urls(&self) -> Vec<&str>;
 
-    /// Runs the tool with these addresses, which are the parsed URLs.
+    /// Runs the tool. `addresses` are the parsed URLs of the command line.
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit>;
 }
 
@@ -146,18 +146,18 @@ fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Prints a sentence before there is a command's context.
+/// Prints a sentence before the command's context exists.
 fn report(tool: DavixTool, sentence: &str) {
     // If standard error is closed, the sentence cannot be printed anywhere.
     let _ = writeln!(std::io::stderr(), "{}: {sentence}", tool.name());
 }
 
-/// Returns whether the user has a settings file of davix, whose credentials a script may rely on.
+/// Returns whether the user has a settings file of davix. Scripts may rely on the credentials in that file.
 fn has_settings_file() -> bool {
     std::env::var_os("HOME").is_some_and(|home| Path::new(&home).join(".davixrc").is_file())
 }
 
-/// Parses a command line as `getopt_long` does: options may be abbreviated, repeated, and follow arguments.
+/// Parses a command line as `getopt_long` does: options may be abbreviated and repeated, and may follow arguments.
 fn parse<L: Parser>(tool: DavixTool, words: Vec<OsString>) -> Result<L, clap::Error> {
     let command = L::command()
         .name(tool.name())
@@ -175,7 +175,7 @@ fn parse<L: Parser>(tool: DavixTool, words: Vec<OsString>) -> Result<L, clap::Er
     L::from_arg_matches(&matches)
 }
 
-/// Prints the help text or what is wrong with a command line.
+/// Prints the help text, or the error of a command line.
 fn report_usage(error: &clap::Error) -> ExitCode {
     // If the stream is closed, the text cannot be printed anywhere.
     let _ = error.print();
@@ -186,18 +186,19 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns whether an error is about an option, and not about an argument too many.
+/// Returns whether an error is about an option, and not about an excess argument.
 fn names_option(error: &clap::Error) -> bool {
     let named = error.get(ContextKind::InvalidArg);
     matches!(named, Some(ContextValue::String(word)) if word.starts_with('-'))
 }
 
-/// The global options of Fordway's commands. `davix-cp` alone is not quiet: it says which machine made the copy.
+/// Returns the global options of Fordway's commands. Only `davix-cp` is not quiet, because it prints which machine made
+/// the copy.
 fn globals(quiet: bool) -> GlobalArgs {
     GlobalArgs { endpoint: None, profile: None, region: None, json: false, quiet, no_progress: true }
 }
 
-/// What is known about a command before it connects.
+/// The parsed URLs and options of a command, before it connects.
 struct Prepared {
     addresses: Vec<DavixAddress>,
     lane: LaneOptions,
@@ -210,8 +211,7 @@ impl Prepared {
         let options = line.options();
         connection::check(options)?;
         if options.redirection.as_deref() == Some("no") && tool != DavixTool::Http {
-            let why =
-                "--redirection no: files are read where the server says; use davix-http to see a redirection";
+            let why = "--redirection no: this command always follows redirections; use davix-http to see a redirection";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let parse = |url| DavixAddress::parse(url, &options.security);

@@ -1,19 +1,20 @@
-//! The directories that a command makes for its downloads, so that a failed download leaves none of them behind.
+//! The directories that a command creates for its downloads. A failed download removes the directories that were
+//! created for it.
 
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How often a directory is made again after another download has removed it.
+/// The maximum number of times that a directory is recreated after another download has removed it.
 const MAX_TRIES: usize = 100;
 
-/// The directories that this command has made.
+/// The directories that this command has created.
 #[derive(Debug, Default)]
 pub(crate) struct MadeDirectories(Mutex<HashSet<PathBuf>>);
 
 impl MadeDirectories {
-    /// Makes `directory` and its missing parents, and then calls `open`, which creates a file in it.
+    /// Creates `directory` and its missing parents, and then calls `open`, which creates a file in the directory.
     pub(crate) fn open_in<T>(
         &self,
         directory: &Path,
@@ -23,14 +24,14 @@ impl MadeDirectories {
         loop {
             self.make(directory)?;
             match open() {
-                // Another download failed in the meantime, and has removed the directory, which was empty.
+                // Another download failed in the meantime, and has removed the empty directory.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries.next().is_some() => {}
                 opened => return opened,
             }
         }
     }
 
-    /// Removes `directory` and its parents, as far as this command has made them and they are empty.
+    /// Removes `directory` and its parents, as long as they are empty and this command has created them.
     pub(crate) fn remove_empty(&self, directory: &Path) {
         let mut made = self.made();
         for directory in directory.ancestors() {

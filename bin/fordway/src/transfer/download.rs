@@ -20,9 +20,9 @@ use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
-    /// Writes a temporary file next to the target, verifies it, and only then renames it, so that a failure or a signal
-    /// leaves an existing file untouched. The file gets the object's modification time. Returns the information on
-    /// the content that was written.
+    /// Writes a temporary file next to the target, verifies it, and renames it afterwards, so that a failure or a
+    /// signal does not change an existing file. The file gets the object's modification time. Returns the information
+    /// on the written content.
     pub(super) fn download(
         &self,
         from: (&Bucket, &Key),
@@ -79,7 +79,7 @@ impl TransferRunner<'_> {
         self.fetch_stream(object, from, &mut file, path)
     }
 
-    /// Fetches the content in one stream or in parts. If the size is not known yet, the first response provides it.
+    /// Fetches the content in one stream or in parts. If the size is unknown, the first response provides it.
     fn fetch(
         &self,
         from: (&Bucket, &Key),
@@ -122,8 +122,8 @@ impl TransferRunner<'_> {
         Ok(info)
     }
 
-    /// Fetches several ranges at once, all of the same version of the object. If a CRC was recorded, verifies the
-    /// content with the CRCs of the parts; otherwise, reads the file once more.
+    /// Fetches several ranges at once, all of the same version of the object. If the object has a CRC, verifies the
+    /// content with the CRCs of the parts. Otherwise, reads the file again to verify its content.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -163,8 +163,8 @@ impl TransferRunner<'_> {
         let options = GetOptions { range, conditions, ..self.source() };
         let opened = self.store().get(from.0, from.1, &options).map_err(replaced);
         let object = opened.map_err(|error| self.during_get(error, from))?;
-        // Each part is written at the requested offset, so bytes of a different range would end up in the wrong
-        // place.
+        // Each part is written at the requested offset, so bytes of a different range would be written at a wrong
+        // offset.
         if object.range != (offset..offset + len) || object.info.size != info.size {
             let (range, size) = (&object.range, object.info.size);
             let wanted = format!("{offset}..{} of {}", offset + len, info.size);
@@ -220,12 +220,12 @@ fn verify_parts<'p>(
     }
 }
 
-/// What exists at a download's destination, if that is not special.
+/// The state of a download's destination that is not a special file.
 #[derive(Debug, PartialEq, Eq)]
 enum DestinationFileState {
     Missing,
-    /// A regular file, after following links. If the destination is a link, the link is kept and the file that it
-    /// points to is replaced.
+    /// The path of a regular file, after following links. If the destination is a link, the file that it points to is
+    /// replaced, and the link itself is kept.
     File(PathBuf),
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
 /// value is dropped.
 pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<NamedTempFile> {
     let parent = parent(path);
-    // The usual mode of a new file, to which the process's umask applies.
+    // The kernel applies the process's umask to this mode, as for other new files.
     let mode = std::fs::Permissions::from_mode(0o666);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
@@ -274,8 +274,8 @@ const TEMPORARY_SUFFIX: &str = ".part";
 /// The number of letters and digits between the prefix and the suffix.
 const TEMPORARY_RANDOM_BYTES: usize = 6;
 
-/// Returns whether the file's name is one that [`temporary_beside`] chooses: such a file is an unfinished download of
-/// this or another process, or was left by one that was killed.
+/// Returns whether the file's name is a name that [`temporary_beside`] chooses. Such a file belongs to an unfinished
+/// download of this or another process, or to a download that was killed.
 pub(super) fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let random = name.strip_prefix(TEMPORARY_PREFIX).and_then(|rest| rest.strip_suffix(TEMPORARY_SUFFIX));
@@ -284,18 +284,18 @@ pub(super) fn is_temporary(path: &Path) -> bool {
     })
 }
 
-/// The number of bytes copied at a time: large enough to hide the cost of a call, but small enough for the cache.
+/// The number of bytes copied at a time. It is large enough to hide the cost of a call, but small enough for the cache.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Compares the bytes read with the checksum or ETag recorded by the object's writer.
 ///
 /// Prefers a stored checksum to an ETag that looks like an MD5, because the ETags of some encrypted objects look like
-/// an MD5 but are not.
+/// an MD5 but are different values.
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {
-    /// Creates a verifier of the whole object. The verifier checks nothing if nothing was recorded, or if `verify` is
-    /// false.
+    /// Creates a verifier of the whole object. The verifier checks nothing if the object has neither a checksum nor an
+    /// MD5, or if `verify` is false.
     pub(crate) fn new(info: &ObjectInfo, verify: bool) -> Self {
         let size = Some(info.size);
         // A checksum computed from the parts' checksums cannot be compared with the content.
@@ -314,7 +314,7 @@ impl ContentVerifier {
         })
     }
 
-    /// Returns whether there is anything to compare the content with.
+    /// Returns whether the verifier compares the content with a checksum or an MD5.
     pub(crate) fn is_needed(&self) -> bool {
         self.0.is_some()
     }
@@ -326,7 +326,7 @@ impl ContentVerifier {
         }
     }
 
-    /// Compares the result. Errors: `BadDigest`, `IncompleteBody`.
+    /// Compares the digest and the size of the content with the expected values. Errors: `BadDigest`, `IncompleteBody`.
     pub(crate) fn finish(self) -> Result<()> {
         match self.0 {
             Some((hasher, expected)) => hasher.finish(&expected).map(drop),
@@ -354,7 +354,7 @@ fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
 
 impl TransferRunner<'_> {
     /// Copies `reader` to `writer` and publishes the object; `size` is the expected size, if known. Also computes the
-    /// checksum here, so that the store's checksum is compared with it.
+    /// checksum, which the store compares with its own.
     pub(super) fn pump(
         &self,
         name: &str,
@@ -382,7 +382,7 @@ impl TransferRunner<'_> {
             Some(hasher) => hasher.finish(&ExpectedContent::default())?.checksum,
             None => None,
         };
-        // Ctrl-C also ends the program that writes to our input. Truncated input must not become an object.
+        // Ctrl-C also ends the program that writes to standard input. Truncated input must not become an object.
         self.context.interrupt.check()?;
         let made = writer.commit(&ExpectedContent { size: Some(total_bytes), md5: None, checksum })?;
         Ok((made, total_bytes))

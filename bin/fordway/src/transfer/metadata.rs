@@ -1,11 +1,11 @@
-//! Determines the metadata of new objects: of uploads, and of copies of objects.
+//! Determines the metadata of uploaded and copied objects.
 
 use fordway_command::StorageAddress;
 use fordway_store::{BoxedMetadata, Error, ErrorKind, Metadata, ObjectInfo, Result};
 
 use crate::args::{MetadataArgs, MetadataDirectiveArg};
 
-/// What the options say about metadata.
+/// The rules for metadata that the options set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectMetadataRules {
     given: BoxedMetadata,

@@ -1,9 +1,9 @@
-//! The engine behind `cp`, `sync`, `rm` and `rb --force`. Actions arrive from listings as a stream and are performed by
-//! a few threads; each failure is reported while other actions continue.
+//! The engine behind `cp`, `sync`, `rm` and `rb --force`. Listings yield a stream of actions, which a few threads
+//! perform. Each failure is reported while other actions continue.
 //!
 //! - `plan` lists either side, and decides on actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
-//! - `directories` remembers the directories that were made for downloads;
+//! - `directories` remembers the directories that were created for downloads;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
@@ -53,7 +53,7 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, why).caused_by(error)
 }
 
-/// What to do if the destination exists.
+/// The action to take if the destination exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverwritePolicy {
     Replace,
@@ -232,7 +232,7 @@ impl TransferRunner<'_> {
         };
         match moved {
             Ok(bytes) => Ok(FileCopyOutcome::Done(bytes.or(size))),
-            // Another program created the destination after our check; with --no-clobber it is kept.
+            // Another program created the destination after the check. --no-clobber keeps the destination.
             Err(error)
                 if error.kind() == ErrorKind::PreconditionFailed
                     && self.settings.existing == OverwritePolicy::Skip =>
@@ -243,9 +243,9 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// If this is a move within one bucket and the store supports it, moves the object in one step. Returns whether the
-    /// object was moved. Over HTTP, objects are copied: a service that does not know RenameObject would store an empty
-    /// object.
+    /// Renames the object in one step, if this is a move within one bucket and the store supports renaming. Returns
+    /// whether the object was renamed. Over HTTP, objects are copied instead, because a service without support for
+    /// RenameObject would store an empty object.
     fn rename(&self, from: &StorageAddress, to: &StorageAddress) -> Result<bool> {
         let (StorageAddress::S3(bucket, source), StorageAddress::S3(to_bucket, target)) = (from, to) else {
             return Ok(false);
@@ -265,7 +265,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Copies the content; returns the number of bytes, if it is known, and what was copied.
+    /// Copies the content; returns the number of bytes, if it is known, and the copied source.
     fn copy_content(
         &self,
         from: &StorageAddress,
@@ -296,8 +296,8 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Looks up an object that the store will copy. If another program replaces it after this, the ETag differs, and the
-    /// move does not remove the new content.
+    /// Looks up an object before the store copies it. If another program replaces the object afterwards, the ETag
+    /// differs, and the move does not remove the new content.
     fn source_of_move(&self, bucket: &Bucket, key: &Key) -> Result<CopiedSource> {
         if !self.settings.removes_sources {
             return Ok(CopiedSource::NotRemovable);
@@ -338,7 +338,7 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // The copies continue even if nobody reads the output, because the user requested them.
+        // If the reader of the output has exited, continue, because the user requested the copies.
         match self.context.output.event(&event) {
             Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
             _ => {}
@@ -368,7 +368,7 @@ impl TransferRunner<'_> {
         self.settings.multipart_threshold_bytes.or(self.lane.multipart_threshold_bytes)
     }
 
-    /// Adds transferred bytes to the progress display. Errors: `Interrupted`, if work must stop.
+    /// Adds transferred bytes to the progress display. Errors: `Interrupted` if the command must stop.
     fn advance(&self, bytes: u64) -> Result<()> {
         self.context.output.advance_bytes(bytes);
         self.context.interrupt.check()
@@ -390,8 +390,8 @@ pub(crate) fn unsupported(from: impl fmt::Display, to: &StorageAddress) -> Strin
 
 /// Calls `work` for every item, on up to `workers` threads, and returns when all items are done.
 ///
-/// The calling thread takes items from the iterator only as fast as they are processed: at most two per worker are
-/// waiting, regardless of the length of the listing behind the iterator.
+/// The calling thread takes items from the iterator only as fast as they are processed. At most two items per worker
+/// are waiting, regardless of the length of the listing behind the iterator.
 pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
     let Some(first) = items.next() else { return };
     let second = if workers > 1 { items.next() } else { None };
@@ -410,7 +410,7 @@ pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>
                 }
             });
         }
-        // Now only the workers hold the receiver. If all of them panic, sending fails and the scope panics.
+        // From here on, only the workers hold the receiver. If all workers panic, sending fails and the scope panics.
         drop(receiver);
         for item in [first, second].into_iter().chain(items) {
             if sender.send(item).is_err() {
@@ -451,7 +451,7 @@ impl SharedTransferCounts {
         self.change(|counts| counts.skipped += 1);
     }
 
-    /// Reports `error`, unless it only means that all work must stop.
+    /// Reports `error`, unless it only means that the command must stop.
     pub(crate) fn failed(&self, context: &CommandContext, error: &Error) {
         if error.kind() == ErrorKind::Interrupted {
             return;

@@ -1,5 +1,5 @@
-//! Removes the source of a move, unless it may no longer be what was copied: another program may have replaced it
-//! meanwhile, or the copy may have replaced it because a local path can be the file of an object.
+//! Removes the source of a move, unless the source may have changed since it was copied. Another program may have
+//! replaced the source. The copy itself may also have replaced it, because a local path can be the file of an object.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use fordway_store::{Bucket, Conditions, DeleteOptions, ETag, Error, ErrorKind, G
 
 use super::TransferRunner;
 
-/// What was copied.
+/// The source that was copied.
 pub(super) enum CopiedSource {
     /// A local file.
     File(LocalSource),
@@ -25,8 +25,7 @@ pub(super) enum CopiedSource {
     NotRemovable,
 }
 
-/// The state of a local path and of the file that it leads to, which differs from the path's own state if the path is a
-/// link.
+/// The state of a local path and of the file that it leads to. The two states differ if the path is a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalSource {
     link: FileState,
@@ -50,14 +49,14 @@ impl LocalSource {
         LocalSource { link: FileState::new(path), file: FileState::new(file) }
     }
 
-    /// Returns the state of a path, before it is opened or after it was copied.
+    /// Returns the current state of a path.
     pub(crate) fn find(path: &Path) -> Result<Self> {
         let both = path.symlink_metadata().and_then(|link| Ok((link, path.metadata()?)));
         let (link, file) = both.map_err(|error| file_error("reading", path.display(), error))?;
         Ok(LocalSource::new(&link, &file))
     }
 
-    /// Removes the path if it still leads to what was copied. Errors: `ConditionalConflict`, `Io`.
+    /// Removes the path if it still leads to the copied file. Errors: `ConditionalConflict`, `Io`.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
         if LocalSource::find(path)? != *self {
             return Err(changed(&path.display().to_string()));
@@ -79,8 +78,8 @@ impl FileState {
 }
 
 impl TransferRunner<'_> {
-    /// Completes a copy: removes the source if this is a move. Errors: `InvalidArgument` if source and destination are
-    /// the same; `ConditionalConflict` if the source is no longer what was copied, and is kept.
+    /// Completes a copy. If this is a move, removes the source. Errors: `InvalidArgument` if source and destination are
+    /// the same; `ConditionalConflict` if the source has changed since it was copied, and is kept.
     pub(super) fn settle(
         &self,
         from: &StorageAddress,
@@ -107,8 +106,9 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Removes an object that still has this ETag. A request with a condition suffices, unless the copy replaced a file:
-    /// that file may have been the object's, and some services ignore the condition.
+    /// Removes an object that still has this ETag. Usually, a conditional request is sufficient. If the copy replaced a
+    /// file, that file may have been the file of the object. The ETag is then checked first, because some services
+    /// ignore the condition.
     fn remove_copied_object(
         &self,
         bucket: &Bucket,
@@ -125,7 +125,8 @@ impl TransferRunner<'_> {
             Err(error) => match error.kind() {
                 ErrorKind::PreconditionFailed => Err(changed("the object")),
                 ErrorKind::NoSuchKey => Ok(()),
-                // Not every service and file system supports the condition, which may also need room for a lock.
+                // Some services and file systems do not support the condition. On a full file system, there may be no
+                // space for the lock that the condition needs.
                 ErrorKind::NotImplemented | ErrorKind::NoSpace | ErrorKind::QuotaExceeded => {
                     self.check_unchanged(bucket, key, etag)?;
                     self.store().delete(bucket, key, &DeleteOptions::default()).map(drop)

@@ -1,5 +1,5 @@
-//! Lists everything below a directory or prefix, in byte order of the relative names, for either side of a transfer,
-//! and decides what to do from the listings alone.
+//! Lists everything below a directory or prefix, in byte order of the relative names, for either side of a transfer.
+//! Decides on the actions from the listings alone.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(crate) struct SyncRules {
     pub(crate) size_only: bool,
     pub(crate) exact_timestamps: bool,
     pub(crate) delete: bool,
-    /// Whether an item that the destination has is kept even if it differs.
+    /// Whether an existing item at the destination is kept even if it differs.
     pub(crate) keeps_existing: bool,
 }
 
@@ -72,7 +72,7 @@ fn whole_seconds(time: SystemTime) -> u64 {
 }
 
 /// Rounds `time` down to the unit in which a listing shows `listed`: a second, a millisecond, a microsecond or a
-/// nanosecond. Otherwise a listing in milliseconds would show each file as newer than its upload in that millisecond.
+/// nanosecond. Otherwise, a file would appear newer than its upload if the listing shows only milliseconds.
 fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
     let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     let units_ns = [1_000_000_000, 1_000_000, 1_000];
@@ -83,9 +83,9 @@ fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
 
 /// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
 ///
-/// After an error at the source, nothing more is removed, because items that could not be listed may still exist. After
-/// an error at the destination, nothing more is copied, because it is not known what exists there. A listing that is
-/// not in byte order ends with such an error.
+/// After an error at the source, no more items are removed, because items that could not be listed may still exist.
+/// After an error at the destination, no more items are copied, because the items at the destination are unknown. A
+/// listing that is not in byte order ends with such an error.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -96,8 +96,8 @@ pub(crate) fn sync(
     ListingMerge { source, destination, rules, blind: false }
 }
 
-/// A listing in which each name is greater than the one before. It ends with an error at the first name that is not:
-/// the merge would take names that exist on both sides for names that only one side has.
+/// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
+/// the wrong order, because the merge would treat names that exist on both sides as names of only one side.
 struct OrderedListing<I> {
     side: &'static str,
     items: I,
@@ -110,7 +110,7 @@ impl<I> OrderedListing<I> {
         OrderedListing { side, items, last: None, is_over: false }
     }
 
-    /// Remembers `name` as the last one. Errors: `BadResponse` if it is not greater than the last one.
+    /// Remembers `name` as the last name. Errors: `BadResponse` if `name` is not greater than the previous last name.
     fn check(&mut self, name: &str) -> Result<()> {
         match &mut self.last {
             Some(last) if name <= last.as_str() => {
@@ -230,7 +230,7 @@ pub(crate) struct SyncItem {
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
-/// only decide which errors matter: an entry that they exclude need not be readable.
+/// only decide which errors matter: excluded entries may be unreadable.
 pub(crate) fn items(
     context: &CommandContext,
     root: &StorageAddress,
@@ -303,8 +303,8 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, following links unless the filters exclude them, but not the temporary files of downloads. In place of an entry
-/// that cannot be read, the stream contains an error, unless the filters exclude the entry.
+/// Lists the regular files below `root`, without the temporary files of downloads. Follows links unless the filters
+/// exclude them. For an entry that cannot be read, the stream contains an error, unless the filters exclude the entry.
 fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
@@ -331,7 +331,7 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         let item = entry.map_err(walk_error).and_then(|entry| file_item(&root, &entry));
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
-            // A directory may hold files that the filters do not exclude, unless it is a link to its own parent.
+            // A directory may contain files that the filters do not exclude, unless it is a link to its own parent.
             let may_hold_files = path.is_dir() && !is_loop;
             (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
         };
@@ -340,12 +340,13 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
     })))
 }
 
-/// Sorts the entries of a directory like keys: a directory's contents sort by its name followed by a slash.
+/// Sorts the entries of a directory like keys: a subdirectory sorts by its name followed by a slash.
 #[derive(Default)]
 struct KeyOrder {
     /// The directory that is being sorted.
     parent: PathBuf,
-    /// Whether each link in it leads to a directory. A sort must not see two different answers for one entry.
+    /// Whether each link in that directory leads to a directory. The results are remembered, because a sort needs the
+    /// same result for each comparison of an entry.
     links: HashMap<OsString, bool>,
 }
 
@@ -358,7 +359,8 @@ impl KeyOrder {
         name
     }
 
-    /// Follows the link, because entries are sorted before links are followed.
+    /// Returns whether a link leads to a directory. Entries are sorted before the walk follows links, so this function
+    /// follows the link itself.
     fn is_link_to_directory(&mut self, entry: &DirEntry) -> bool {
         let parent = entry.path().parent().unwrap_or(Path::new(""));
         if self.parent != parent {
@@ -460,7 +462,7 @@ mod tests {
         let download = SyncRules { direction: SyncDirection::Download, ..RULES };
         let exact = SyncRules { exact_timestamps: true, ..download };
         for (from, to, upload) in [
-            // In nanoseconds, microseconds and milliseconds.
+            // Listings in nanoseconds, microseconds and milliseconds.
             (300_000_002, 300_000_001, true),
             (300_000_001, 300_000_001, false),
             (300_000_001, 300_000_002, false),

@@ -1,5 +1,5 @@
-//! Receives the content of an object. If the connection breaks, the rest is requested again a few times: the missing
-//! range, of the same version of the object.
+//! Receives the content of an object. If the connection breaks, the missing range is requested again a few times, from
+//! the same version of the object.
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use fordway_store::{
 
 use super::upload::replaced;
 
-/// How often a download continues without having received anything in between.
+/// The maximum number of consecutive retries that receive no bytes.
 const MAX_RETRIES: u32 = 4;
 
-/// Where an object is read from.
+/// The store and the object version to read.
 #[derive(Clone, Copy)]
 pub(crate) struct ContentSource<'s> {
     pub(crate) store: &'s dyn Store,
@@ -25,8 +25,8 @@ pub(crate) struct ContentSource<'s> {
 }
 
 impl ContentSource<'_> {
-    /// Passes the bytes of an opened object to `consume`, in order and each once. Errors: `Unavailable` if the connection
-    /// breaks too often; `ConditionalConflict` if the object was replaced meanwhile; errors of `consume`.
+    /// Passes each byte of an opened object to `consume` once, in order. Errors: `Unavailable` if the connection breaks
+    /// too often; `ConditionalConflict` if the object was replaced in the meantime; errors of `consume`.
     pub(crate) fn receive(
         &self,
         opened: OpenObject,
@@ -75,7 +75,7 @@ impl ContentSource<'_> {
     }
 }
 
-/// Returns whether the rest may arrive over another connection.
+/// Returns whether the rest of the content can be requested over another connection.
 fn is_broken(kind: ErrorKind) -> bool {
     use ErrorKind as K;
     matches!(kind, K::IncompleteBody | K::Io | K::Timeout | K::Unavailable)

@@ -21,7 +21,7 @@ use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 const MAX_PART_BYTES: u64 = 5 << 30;
 
 impl TransferRunner<'_> {
-    /// Uploads a file; returns the number of bytes, and what was uploaded.
+    /// Uploads a file; returns the number of bytes, and the state of the uploaded file.
     pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<(u64, LocalSource)> {
         let name = path.display().to_string();
         let failed = |error| super::source_error("opening", path, error);
@@ -33,7 +33,7 @@ impl TransferRunner<'_> {
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
         };
-        // Opening a pipe would wait for its writer, even if a signal arrives.
+        // Check the path before opening it, because opening a pipe would wait for its writer, even after a signal.
         regular(path.metadata().map_err(failed)?)?;
         let file = File::open(path).map_err(failed)?;
         let about = regular(file.metadata().map_err(failed)?)?;
@@ -44,7 +44,7 @@ impl TransferRunner<'_> {
             self.upload_parts(&name, &region, bucket, key, &options)?;
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
-            // One byte more than expected is requested, to detect a growing file.
+            // Request one byte more than expected, to detect a growing file.
             let mut reader = FileRegion { len: size.saturating_add(1), ..region };
             self.pump(&name, &mut reader, writer, Some(size))?;
         }
@@ -52,7 +52,7 @@ impl TransferRunner<'_> {
     }
 
     /// Uploads standard input, whose length is unknown; returns the number of bytes. If parts are needed, they are sent
-    /// one after the other. At most the first part is held in memory; the others are streamed in chunks.
+    /// one after the other. Only the first part is kept in memory; the other parts are streamed in chunks.
     pub(super) fn upload_stream(&self, bucket: &Bucket, key: &Key) -> Result<u64> {
         let mut input = BufReader::with_capacity(CHUNK_BYTES, self.context.take_input()?);
         let options = self.put_options(key.as_str(), None);
@@ -60,7 +60,7 @@ impl TransferRunner<'_> {
             let writer = self.store().writer(bucket, key, &options)?;
             return Ok(self.pump("standard input", &mut input, writer, None)?.1);
         };
-        // Content below the threshold or the size of a part, whichever is less, needs no multipart upload.
+        // Content needs no multipart upload if it is smaller than both the threshold and the size of a part.
         let first_bytes = threshold.min(self.settings.part_size_bytes);
         let mut first = Vec::new();
         let read = input.by_ref().take(first_bytes).read_to_end(&mut first);
@@ -88,7 +88,7 @@ impl TransferRunner<'_> {
             if rest.is_empty() {
                 return Ok((parts, total_bytes));
             }
-            // The size of parts doubles every 1,000 parts, so that 10,000 parts can hold any stream.
+            // The size of parts doubles every 1,000 parts, so that 10,000 parts are enough for any stream.
             let part_bytes = (self.settings.part_size_bytes << (number / 1000)).min(MAX_PART_BYTES);
             let writer = self.store().part_writer(bucket, key, upload, number, &options)?;
             let (made, bytes) =
@@ -228,7 +228,7 @@ impl TransferRunner<'_> {
         };
         if let Some(info) = info.filter(|_| !rules.keep_all()) {
             options.metadata = Some(rules.of_copy(&info, key.as_str()));
-            // The metadata belongs to this version.
+            // Copy only the version from which the metadata was read.
             options.source_conditions = Conditions::only_if(info.etag);
         }
         self.store()
@@ -238,8 +238,8 @@ impl TransferRunner<'_> {
         Ok(size)
     }
 
-    /// Finds out which condition of a copy failed. Returns `ConditionalConflict` if the source was replaced, which must
-    /// not look like an existing destination; otherwise `error`.
+    /// Determines which condition of a copy failed. Returns `ConditionalConflict` if the source was replaced, because
+    /// `PreconditionFailed` would mean that the destination exists. Otherwise, returns `error`.
     fn check_copied(&self, from: (&Bucket, &Key), options: &CopyOptions, error: Error) -> Error {
         let is_same =
             |info: ObjectInfo| options.source_conditions.if_match == Conditions::only_if(info.etag).if_match;
@@ -249,8 +249,8 @@ impl TransferRunner<'_> {
         if is_of_source { replaced(error) } else { error }
     }
 
-    /// Returns the size above which an object is copied in parts. Stores on this machine have no limit; their lane has
-    /// no threshold.
+    /// Returns the size above which an object is copied in parts. There is no default limit for stores on this machine,
+    /// whose lanes have no threshold.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)
@@ -287,8 +287,8 @@ impl TransferRunner<'_> {
     }
 }
 
-/// Converts the error of a read that is limited to one version: `PreconditionFailed` would mean that the destination
-/// exists.
+/// Converts the error of a read that is limited to one version to `ConditionalConflict`, because `PreconditionFailed`
+/// would mean that the destination exists.
 pub(super) fn replaced(error: Error) -> Error {
     match error.kind() {
         ErrorKind::PreconditionFailed => {
@@ -301,7 +301,7 @@ pub(super) fn replaced(error: Error) -> Error {
 
 const BATCH_KEYS: usize = 1000;
 
-/// Turns actions into tasks, collecting removals in the same bucket into batches.
+/// Converts actions to tasks, and collects removals in the same bucket into batches.
 pub(super) fn batched(
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> impl Iterator<Item = TransferTask> {
@@ -314,7 +314,7 @@ struct TransferTaskBatcher<I> {
 }
 
 impl<I: Iterator<Item = Result<TransferAction>>> TransferTaskBatcher<I> {
-    /// Adds a key to the batch. If the batch is full or belongs to another bucket, returns it and starts a new one.
+    /// Adds a key to the batch. If the batch is full or belongs to another bucket, returns it and starts a new batch.
     fn gather(&mut self, bucket: Bucket, key: Key) -> Option<TransferTask> {
         match &mut self.doomed {
             Some((same, keys)) if *same == bucket && keys.len() < BATCH_KEYS => {

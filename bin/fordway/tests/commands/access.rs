@@ -1,4 +1,4 @@
-//! Tests with which credentials the program signs requests, and which servers it trusts.
+//! Tests which credentials the program uses to sign requests, and which servers it trusts.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -76,7 +76,7 @@ fn certificates_are_verified_unless_that_is_turned_off() {
         assert_eq!(text(&ran.stdout), "content", "{words:?}: {said}");
         assert!(said.contains("certificates are not verified"), "{said}");
     }
-    // The server is no S3 service, but a GET is all that `cat` needs.
+    // The server is not an S3 service, but `cat` needs only GET.
     std::fs::create_dir(server.files().join("bkt")).unwrap();
     std::fs::write(server.files().join("bkt/k"), "object").unwrap();
     let endpoint = server.url("");

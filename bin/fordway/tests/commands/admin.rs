@@ -1,4 +1,4 @@
-//! `admin`, over an in-memory store. `lanes.rs` tests it on all lanes.
+//! Tests `admin` against an in-memory store. `lanes.rs` tests `admin` on all lanes.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ fn a_policy_is_kept_as_it_is() {
     set(&rig, "policy", PUBLIC).ended(CommandExit::Denied);
 }
 
-/// A store does not check documents, and gateways would apply whatever they contain.
+/// The command must check documents, because a store does not check them, and gateways apply them.
 #[test]
 fn wrong_documents_are_refused() {
     let rig = Rig::new();
@@ -126,7 +126,7 @@ tags           a=1, b=
     assert_eq!((&record["bucket"], &record["versioning"]), (&json!("bkt"), &json!("enabled")));
     assert_eq!((&record["cors"], &record["policy"]), (&Value::Null, &json!({ "Policy": PUBLIC })));
     assert_eq!(record["public_access"]["PublicAccessBlockConfiguration"]["RestrictPublicBuckets"], true);
-    // Other programs may have stored anything.
+    // Other programs may have stored documents with any content.
     let forged = "<Tagging><TagSet><Tag><Key>a</Key><Value>1\npolicy  none</Value></Tag></TagSet></Tagging>";
     let kind = DocumentKind::known("tagging");
     rig.memory.set_document(&bucket("bkt"), &kind, forged.as_bytes()).unwrap();
@@ -138,7 +138,7 @@ tags           a=1, b=
     assert!(broken.stdout.contains("tags           unknown\n"), "{}", broken.stdout);
 }
 
-/// An endpoint may lack a setting, and a user may read only some of the settings.
+/// An endpoint may lack a setting, and a user may be allowed to read only some of the settings.
 #[test]
 fn one_failing_setting_does_not_hide_the_others() {
     for (kind, exit, words) in [

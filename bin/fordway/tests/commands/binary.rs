@@ -22,8 +22,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Writes a shell script from a separate process: if this process wrote the program, a process that another test starts
-/// meanwhile would inherit the open file, and the kernel would refuse to run the program ("text file busy").
+/// Writes a shell script from a separate process. If this process wrote the script, a process that another test starts
+/// at the same time would inherit the open file, and the kernel would refuse to run the script ("text file busy").
 fn script(path: &Path, lines: &str) {
     let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(path).arg(lines).status().unwrap().success());
@@ -96,7 +96,7 @@ fn sizes_for_people_have_the_letter_of_the_system_tools() {
     assert!(text(&fordway(&["cp", "-h"], "").stdout).contains("Usage: fordway cp"));
 }
 
-/// The library that writes help texts replaces `{n}` with a line break, so other words are used in braces.
+/// The library that writes help texts replaces `{n}` with a line break, so the help texts use other words in braces.
 #[test]
 fn help_shows_what_stands_for_a_number() {
     let help = text(&fordway(&["bench", "rest", "--help"], "").stdout);
@@ -123,12 +123,12 @@ fn usage_errors_say_what_is_wanted() {
     }
 }
 
-/// Without an endpoint, the request goes to AWS (without retries if there are no keys either), and the message says
-/// why.
+/// Without an endpoint, the request is sent to AWS (without retries if there are no keys either), and the message gives
+/// the reason.
 #[test]
 fn without_an_endpoint_the_message_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
-    // A proxy that does not exist, so that no request reaches AWS.
+    // The proxy does not exist, so that no request reaches AWS.
     command.args(["ls"]).env_clear().env("HOME", "/nonexistent").env("https_proxy", "http://127.0.0.1:1");
     let ran = command.output().unwrap();
     let said = text(&ran.stderr);
@@ -197,7 +197,7 @@ fn other_names_run_from_path() {
     }
 }
 
-/// If a Python environment is not active, the program still finds its companions, which are next to it.
+/// If a Python environment is not active, the program still finds the programs in its own directory.
 #[test]
 fn other_names_run_from_the_directory_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

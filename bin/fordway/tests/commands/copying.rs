@@ -72,7 +72,7 @@ fn all_headers_can_be_set_and_copies_keep_the_others() {
     let tags: Tags = [("t".to_owned(), "v".to_owned())].into();
     rig.memory.set_tags(&bucket("bkt"), &name("a"), None, &tags).unwrap();
 
-    // In one step, and in parts.
+    // Copy in one step, and in parts.
     for parts in [&[][..], &["--multipart-threshold", "10MiB", "--part-size", "5MiB"]] {
         let run = |words: &[&str]| rig.run(&[words, parts].concat());
         run(&["cp", "s3://bkt/a", "s3://bkt/b"]).ok();
@@ -104,7 +104,8 @@ fn all_headers_can_be_set_and_copies_keep_the_others() {
     }
 }
 
-/// With --no-clobber, a failed condition on the destination means that it is skipped; one on the source does not.
+/// With --no-clobber, a failed condition on the destination means that the copy is skipped. A failed condition on the
+/// source is an error.
 #[test]
 fn a_source_that_is_replaced_during_a_copy_is_not_a_destination_that_exists() {
     let rig = Rig::over(|inner| {
@@ -193,7 +194,7 @@ fn objects_are_copied_within_the_store() {
         ran.sorted(),
         ["copy: s3://bkt/a/1 to s3://bkt/a/copy/1", "copy: s3://bkt/a/2 to s3://bkt/a/copy/2"]
     );
-    // Objects already below the destination are not copied into themselves.
+    // Objects that are already below the destination are not copied.
     rig.run(&["cp", "s3://bkt/a/", "s3://bkt/a/copy/", "--recursive"]).ok();
     assert_eq!(rig.keys(), ["a/1", "a/2", "a/copy/1", "a/copy/2"]);
     rig.run(&["cp", "s3://bkt/a/1", "s3://bkt/b", "--content-type", "text/one"]).ok();
@@ -201,7 +202,7 @@ fn objects_are_copied_within_the_store() {
     assert_eq!(info.metadata.content_type.as_deref(), Some("text/one"));
 }
 
-/// An object `p/p/x` would become `p/x`, which is a source too.
+/// An object `p/p/x` would become `p/x`, which is also a source.
 #[test]
 fn a_prefix_is_not_copied_over_itself() {
     let rig = Rig::new();
@@ -218,7 +219,7 @@ fn a_prefix_is_not_copied_over_itself() {
         assert!(ran.stderr.contains("s3://bkt/p/p/x1 would replace s3://bkt/p/x1"), "{}", ran.stderr);
         assert_eq!(rig.keys(), ["p/p/x1", "p/x1", "q/q/", "q/x"], "{words:?}");
     }
-    // Nothing is replaced if the object is not selected, or if there is no such object.
+    // No source is replaced if the object that would replace it is excluded or does not exist.
     rig.run(&["cp", "s3://bkt/p/x*", "s3://bkt/"]).ok();
     rig.run(&["cp", "-r", "s3://bkt/p", "s3://bkt/", "--exclude", "p/*"]).ok();
     rig.run(&["mv", "-r", "s3://bkt/q", "s3://bkt/"]).ok();
@@ -291,7 +292,7 @@ fn nothing_is_overwritten_if_that_is_asked_for() {
     assert_eq!(rig.keys(), ["s/a", "s/b"]);
 }
 
-/// Another program creates the destination after it was found to be missing.
+/// Another program creates the destination after the check for an existing destination.
 #[test]
 fn a_destination_that_appears_is_not_overwritten() {
     let place = tempfile::tempdir().unwrap();
@@ -618,7 +619,7 @@ fn links_can_be_skipped() {
     symlink("..", rig.path("t/d/loop")).unwrap();
     symlink("t", rig.path("root")).unwrap();
     let skips = "--no-follow-symlinks";
-    // A directory that is itself a link is still what the user names.
+    // A link to a directory that the user names is followed.
     rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
     rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();
     rig.run(&["cp", "DIR/t/link", "s3://bkt/single", skips]).ok();
@@ -640,7 +641,7 @@ fn links_can_be_skipped() {
     assert_eq!(rig.get("single").unwrap(), b"a");
 }
 
-/// An unreadable directory is left out (in Docker, tests often run as root, which can read everything).
+/// This test has no unreadable directory, because in Docker, tests often run as root, which can read everything.
 #[test]
 fn excluded_entries_need_not_be_readable() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Tests the binary under the names of davix's tools, against other people's servers, and beside Debian's davix where
-//! that is installed.
+//! Tests the binary under the names of davix's tools, against third-party servers. If Debian's davix is installed, the
+//! tests compare our tools with Debian's tools.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const TOOLS: [&str; 8] =
     ["davix-get", "davix-put", "davix-ls", "davix-rm", "davix-mkdir", "davix-mv", "davix-cp", "davix-http"];
 
-/// How a tool ended.
+/// The exit code and output of a tool.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
     code: i32,
@@ -32,7 +32,7 @@ impl Ended {
         self
     }
 
-    /// Returns what a tool printed that succeeded and had nothing to complain about.
+    /// Asserts that the tool succeeded without a message; returns its standard output.
     #[track_caller]
     fn ok(self) -> String {
         let ended = self.with(0);
@@ -48,7 +48,7 @@ impl Ended {
     }
 }
 
-/// A directory with links to the binary under every name, and with local files.
+/// A directory with a link to the binary for each name, and with local files.
 struct Rig {
     dir: TempDir,
 }
@@ -185,7 +185,7 @@ fn failures_have_the_codes_that_scripts_know() {
         rig.run(&["davix-mkdir", url, "--retry", "0"]).with(255);
     }
     assert!(!rig.path("got").exists(), "nothing is left of a failed download");
-    // davix-http succeeds whenever there is an answer that is not about permission.
+    // davix-http succeeds after every response whose status is not about permission.
     let missing = rig.run(&["davix-http", &places[0].1]).with(0);
     assert!(
         missing.stdout.contains("404 Not Found") && missing.stderr.contains("HTTP status 404"),
@@ -339,7 +339,7 @@ fn client_certificates_are_shown() {
     rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
 }
 
-/// The servers copy from one to the other, as the option says.
+/// One server copies to or from the other server, as the option selects.
 #[test]
 fn servers_copy_to_one_another() {
     let authority = SelfSignedCertificate::new();
@@ -481,7 +481,7 @@ fn servers_are_verified_as_the_options_say() {
     assert_eq!(rig.run(&["davix-ls", "--insecure", &dav(&server, "")]).ok(), "f\n");
 }
 
-/// Our tools and Debian's, which run the same lines.
+/// Our tools and Debian's tools, which run the same lines.
 struct Pair {
     rig: Rig,
     theirs: PathBuf,
@@ -494,9 +494,9 @@ impl Pair {
         Some(Pair { rig: Rig::new(), theirs: tool.parent().unwrap().to_owned() })
     }
 
-    /// Runs lines with both, and compares the exit codes, standard output and the file `out`; of lines that end in `!`,
-    /// only the codes, because the words differ. `word` replaces the words that stand for others; its second argument
-    /// is the name of a tree or bucket that only these tools change.
+    /// Runs lines with both sets of tools, and compares the exit codes, standard output and the file `out`. For lines
+    /// that end in `!`, compares only the exit codes, because the messages differ. `word` replaces placeholders; its
+    /// second argument is the name of a tree or bucket that only one set of tools changes.
     fn compare(&self, lines: &[&str], word: &dyn Fn(&str, &str) -> String) {
         for line in lines {
             let run = |directory: &Path, tree: &str| {
@@ -517,7 +517,7 @@ impl Pair {
     }
 }
 
-/// Writes files whose times do not depend on when the test runs.
+/// Writes files with fixed modification times.
 fn write_dated(root: &Path, names: &[&str]) {
     for name in names {
         let path = root.join(name);
@@ -538,7 +538,7 @@ fn outputs_and_codes_are_those_of_davix() {
         std::fs::set_permissions(server.files().join(tree), Permissions::from_mode(0o777)).unwrap();
     }
     let (base, nobody) = (dav(&server, ""), nobody());
-    // U is the tree that belongs to the tools, B the server, N nobody.
+    // U is the tree of these tools, B is the server, and N is an address where nothing listens.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -610,7 +610,7 @@ fn objects_look_as_in_davix() {
     write_dated(root.path(), &["list/d/a b", "list/d/f", "list/top"]);
     let gateway = Gateway::start(root.path());
     let host = format!("s3://{}", gateway.address);
-    // B is the service with keys, U a bucket that belongs to the tools.
+    // B is the service with keys, and U is a bucket of these tools.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -656,7 +656,7 @@ fn encrypted_connections_are_treated_as_by_davix() {
     let Some(pair) = Pair::new() else { return };
     write_dated(&server.files(), &["list/a", "list/sub/b"]);
     let (base, trusted) = (dav(&server, ""), authority.file().parent().unwrap().to_owned());
-    // B is the server, C the directory of certificates.
+    // B is the server, and C is the directory of certificates.
     let lines = [
         "davix-get --retry 0 B/list/a",
         "davix-get -k B/list/a",
@@ -682,7 +682,7 @@ fn the_calls_of_xrootds_own_test_work() {
     let authority = SelfSignedCertificate::new();
     let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
     let rig = Rig::new();
-    // That test uses plain HTTP; this server uses TLS.
+    // XRootD's test uses plain HTTP; this server uses TLS.
     let host = server.url("").trim_end_matches('/').to_owned();
     let url = |path: &str| format!("{host}//t/{path}");
     let run = |words: &[&str]| rig.run(&[words, &["-k"]].concat());

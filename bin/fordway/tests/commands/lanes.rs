@@ -1,5 +1,5 @@
-//! Tests that `mv` removes a source only if it is what was copied, and that `sync` misses no change, in memory and on
-//! every lane.
+//! Tests that `mv` removes a source only if it has not changed since it was copied, and that `sync` detects every
+//! change. The tests use an in-memory store and every lane.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn a_file_that_is_replaced_during_its_upload_is_kept() {
     std::fs::write(&path, "old").unwrap();
     let replaced = path.clone();
     let rig = with_another_program(move || {
-        // The same size, so that only the identity and the times differ.
+        // The new file has the same size, so that only the identity and the times differ.
         std::fs::write(&new, "new").unwrap();
         std::fs::rename(&new, &replaced).unwrap();
     });
@@ -82,7 +82,7 @@ impl Drop for Gateway {
     }
 }
 
-/// The program, with the same keys for the gateway and its clients.
+/// Returns a command for the program, with the same keys for the gateway and its clients.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
     command.env("AWS_ACCESS_KEY_ID", "me").env("AWS_SECRET_ACCESS_KEY", "secret");
@@ -116,7 +116,7 @@ impl Lanes {
     }
 }
 
-/// A change that keeps the size, less than a second after the upload.
+/// `sync` must detect a change that keeps the size, less than a second after the upload.
 #[test]
 fn sync_finds_a_change_within_a_second() {
     let lanes = Lanes::start();
@@ -141,7 +141,7 @@ fn sync_finds_a_change_within_a_second() {
     }
 }
 
-/// A local path can be the file of an object: either of the two is the only copy.
+/// A local path can be the file of an object. A move from one to the other must then keep the only copy.
 #[test]
 fn an_object_that_is_moved_onto_its_own_file_is_kept() {
     let lanes = Lanes::start();
@@ -178,7 +178,7 @@ fn an_object_that_is_moved_onto_its_own_file_is_kept() {
     }
 }
 
-/// The settings of a bucket are the same on every lane, whichever lane sets them.
+/// The settings of a bucket are the same on every lane, regardless of the lane that set them.
 #[test]
 fn settings_of_a_bucket_are_changed_and_seen_on_every_lane() {
     let lanes = Lanes::start();
@@ -214,7 +214,7 @@ fn settings_of_a_bucket_are_changed_and_seen_on_every_lane() {
         ("tags", r#"{"TagSet": [{"Key": "a", "Value": "1 + 2"}]}"#),
     ];
     let show = |endpoint: &str| run(endpoint, &["admin", "show", "s3://bucket", "--json"]);
-    // The last lane takes no locks, and therefore refuses object lock.
+    // The last lane acquires no locks, and therefore refuses object lock.
     let endpoints = &lanes.endpoints[..3];
     let mut shown = std::collections::BTreeSet::new();
     for endpoint in endpoints {

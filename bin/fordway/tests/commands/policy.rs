@@ -1,4 +1,4 @@
-//! `policy explain`.
+//! Tests `policy explain`.
 
 use fordway_command::CommandExit;
 use fordway_store::{BucketDocuments, DocumentKind};

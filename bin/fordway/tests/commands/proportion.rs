@@ -1,5 +1,5 @@
-//! Memory use must not depend on the sizes that servers and documents claim. For any claimed size, a command must end
-//! with an error and use little memory.
+//! Tests that memory use does not depend on the sizes that servers and documents claim. For any claimed size, a command
+//! must end with an error and use little memory.
 
 use std::process::{Command, Output};
 
@@ -32,7 +32,7 @@ fn limited(rig: &Rig, words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Asserts that the command fails with an exit code and a sentence.
+/// Asserts that the command fails with an exit code and an error message, without a panic.
 #[track_caller]
 fn assert_fails(rig: &Rig, words: &[&str]) {
     let ran = limited(rig, words);

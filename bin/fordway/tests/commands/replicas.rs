@@ -126,7 +126,7 @@ fn the_server_is_asked_when_it_fails() {
     rig.run(&["cp", "--metalink", "none", &alone.url(), "DIR/copy"]).ended(CommandExit::Unavailable);
 }
 
-/// The bytes that were already written are of one version, and the replica has another.
+/// The bytes that were already written are from one version, and the replica has another version.
 #[test]
 fn cat_does_not_join_two_versions() {
     let newer: Vec<u8> = content().iter().map(|byte| byte.to_ascii_uppercase()).collect();
@@ -190,8 +190,8 @@ fn places_of_several_files_are_directories() {
     }
 }
 
-/// If one replica fails in the middle, the remaining bytes are read from the others. If those fail too, nothing is left
-/// that a later copy could mistake for correct content.
+/// If one replica fails in the middle, the remaining bytes are read from the other replicas. If all replicas fail, no
+/// part file remains that a later copy could mistake for correct content.
 #[test]
 fn replicas_that_fail_leave_no_part() {
     let good = server(ResponseFaultScript::honest());
@@ -210,7 +210,7 @@ fn replicas_that_fail_leave_no_part() {
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
 
-/// The server responds to one request and stalls in the next, so that there is something left to resume.
+/// The server responds to one request and stalls in the next, so that an incomplete download remains.
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);

@@ -1,4 +1,4 @@
-//! Tests the sources that `cp`, `mv` and `cat` accept, and the errors for others.
+//! Tests the sources that `cp`, `mv` and `cat` accept, and the errors for other sources.
 
 use fordway_command::CommandExit;
 

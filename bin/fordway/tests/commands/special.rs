@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::binary;
 
-/// Creates a directory with `root/bucket/key` in it.
+/// Creates a directory that contains `root/bucket/key`.
 fn place() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
@@ -51,7 +51,8 @@ fn redirected(dir: &Path, words: &[&str], redirections: &str) -> (Option<i32>, S
     (ran.status.code(), binary::text(&ran.stderr))
 }
 
-/// The first file that a program opens gets the number of a closed stream, unless something else takes its place.
+/// The first file that a program opens gets the descriptor number of a closed stream, unless the program first opens
+/// `/dev/null` in its place.
 #[test]
 fn closed_streams_are_neither_read_nor_written() {
     let dir = place();
@@ -87,7 +88,7 @@ fn closed_streams_are_neither_read_nor_written() {
     }
 }
 
-/// Sends SIGTERM once the process has started to wait; returns its exit code and messages.
+/// Sends SIGTERM after 300 ms, when the process is waiting; returns the exit code and messages of the process.
 fn stopped(mut child: Child) -> (Option<i32>, String) {
     std::thread::sleep(Duration::from_millis(300));
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
@@ -134,7 +135,7 @@ fn a_download_into_a_pipe_is_written_to_it() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
     let child =
         fordway(dir.path(), &["cp", "--quiet", "s3://bucket/key", pipe.to_str().unwrap()]).spawn().unwrap();
-    // Opening the pipe waits for its writer.
+    // This read waits until the command opens the pipe for writing.
     assert_eq!(std::fs::read(&pipe).unwrap(), b"content\n");
     assert!(child.wait_with_output().unwrap().status.success());
     assert!(!pipe.metadata().unwrap().is_file(), "the pipe is still there");
@@ -161,7 +162,7 @@ fn a_file_size_limit_is_an_ordinary_error() {
     assert!(!dir.path().join("root/bucket/large").exists());
 }
 
-/// A download whose connection breaks continues from where it broke, and asks for the same version.
+/// After its connection breaks, a download continues at the next missing byte, and requests the same version.
 #[test]
 fn a_broken_connection_does_not_end_a_download() {
     let content: Vec<u8> = (0..900_000_u32).map(|number| (number >> 3) as u8).collect();

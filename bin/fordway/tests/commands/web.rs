@@ -67,7 +67,7 @@ fn the_name_of_a_copy_is_decoded() {
     }
 }
 
-/// A program that makes a file while it sends it does not know its size.
+/// A program that creates a file while it sends it does not know the file's size.
 #[test]
 fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     let (rig, server) = (Rig::new(), server());
@@ -88,7 +88,7 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     );
     let cut = unsized_file().always(ResponseFault::CloseAt(500_000));
     let wrong = unsized_file().always(stated).always(ResponseFault::Flipped);
-    // A body that ends with the connection may have been cut.
+    // A body that ends with the connection may be truncated.
     let endless =
         ResponseFaultScript::honest().always(ResponseFault::WholeForRange).always(ResponseFault::UntilClose);
     for (script, words) in
@@ -104,7 +104,8 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
 }
 
-/// A server that compresses files although it was asked not to states the size of the compressed bytes.
+/// A server may compress files although the request forbids compression. It then states the size of the compressed
+/// bytes.
 #[test]
 fn compressed_content_is_pointed_out() {
     let rig = Rig::new();
@@ -140,7 +141,7 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
-/// The size of the body differs from the size in the response to HEAD; the body is chunked, or ends when the connection
+/// The size of the body differs from the size in the response to HEAD. The body is chunked, or ends when the connection
 /// closes.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
@@ -161,8 +162,8 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// Leftovers of a failed copy are kept only if the next copy can resume from them, and a message says so; otherwise
-/// nothing is left.
+/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that.
+/// Otherwise, no file remains.
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {
@@ -198,7 +199,7 @@ fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// Tests Ctrl-C before the first byte of a copy that could be resumed, and of a copy that could not be resumed.
+/// Tests Ctrl-C before the first byte of a copy, for a copy that can be resumed and for a copy that cannot.
 #[test]
 fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     for script in [ResponseFaultScript::honest(), ResponseFaultScript::honest().always(ResponseFault::NoETag)]
@@ -212,8 +213,8 @@ fn an_interrupted_copy_leaves_nothing_that_is_of_no_use() {
     }
 }
 
-/// After a second Ctrl-C, for example while no bytes arrive, the process must end immediately and leave nothing but
-/// resumable files.
+/// After a second Ctrl-C, for example while no bytes arrive, the process must end immediately. Only resumable files may
+/// remain.
 #[test]
 fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
     for (script, is_kept) in [

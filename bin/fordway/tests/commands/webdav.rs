@@ -1,4 +1,4 @@
-//! Tests commands on WebDAV servers: Apache httpd for everything except copies between servers, which use XRootD.
+//! Tests commands on WebDAV servers. Copies between servers use XRootD, and all other tests use Apache httpd.
 
 use std::process::Command;
 
@@ -98,7 +98,7 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     rig.run(&["cp", "--if-none-match", &url, &other]).ended(CommandExit::Conflict);
     rig.run(&["cp", &url, &other]).ok();
     assert_eq!(rig.run(&["cat", &other]).ok().stdout, "new");
-    // A file would replace the whole collection.
+    // A copy of a file to the address of a collection would replace the whole collection.
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
     let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     assert!(refused.stderr.contains("is a collection, which the copy would replace"), "{}", refused.stderr);
@@ -141,7 +141,8 @@ fn files_and_collections_are_moved_and_removed() {
     rig.run(&["mkdir", &there]).ended(CommandExit::Conflict);
 }
 
-/// This server does not know WebDAV, so the file is described by its headers. Each try has a server of its own.
+/// This server does not support WebDAV, so the program reads the file's properties from HTTP headers. Each attempt uses
+/// a new server.
 #[test]
 fn a_move_removes_only_what_was_copied() {
     let rig = Rig::new();
@@ -213,7 +214,7 @@ fn objects_are_moved_too_and_have_markers() {
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }
 
-/// A plain web server lacks the methods that these commands need, and the error must say so.
+/// A web server without WebDAV lacks the methods that these commands need. The error must report that.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));
@@ -228,7 +229,7 @@ fn servers_without_webdav_say_so() {
     assert!(about.contains("(5 bytes)"), "{about}");
 }
 
-/// Runs the binary, which gets the certificate through its environment.
+/// Runs the binary, and passes the certificate in its environment.
 fn fordway(authority: &SelfSignedCertificate, words: &[&str]) -> (i32, String, String) {
     let ran = Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)

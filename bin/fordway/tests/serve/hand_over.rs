@@ -11,8 +11,8 @@ use fordway_store::{GetOptions, Key, Objects, PutOptions};
 
 use super::process::{KEYS, Process, bucket, command, place};
 
-/// Does what systemd does for a service with socket units: binds the sockets, and starts the service with the sockets
-/// as descriptors.
+/// A stand-in for systemd and a service with socket units. It binds a socket, and starts the service with the socket as
+/// a descriptor.
 struct ServiceManager {
     socket: TcpListener,
 }
@@ -30,7 +30,7 @@ impl ServiceManager {
     fn command(&self, dir: &Path, name: &str) -> Command {
         let gateway = command(dir, &["--durability", "none"]);
         let mut shell = Command::new("/bin/sh");
-        // Only the process itself knows its process ID before it becomes the gateway.
+        // The shell sets LISTEN_PID, because only it knows the process ID before it becomes the gateway.
         let script = format!("LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name} exec \"$@\" 3<&0 0</dev/null");
         shell.args(["-c", &script, "sh"]).arg(gateway.get_program()).args(gateway.get_args());
         for (variable, value) in gateway.get_envs() {
@@ -59,7 +59,7 @@ fn impatient_client(endpoint: &str) -> S3Store {
 const CLIENTS: usize = 64;
 const RESTARTS: usize = 4;
 
-/// Writes and reads until told to stop; returns the number of objects, all of which were acknowledged.
+/// Writes and reads until `stop` is set; returns the number of objects, all of which were acknowledged.
 fn write_and_read(client: usize, endpoint: &str, stop: &AtomicBool, requests: &AtomicUsize) -> usize {
     let store = impatient_client(endpoint);
     for number in 0.. {
@@ -112,7 +112,7 @@ fn a_gateway_is_replaced_under_load_and_no_request_fails() {
     assert_eq!(found, written.iter().sum::<usize>(), "no acknowledged object is lost");
 }
 
-/// A socket that is not configured must be reported before anything is served.
+/// If the service manager passes no socket for S3, the gateway must report that before it serves requests.
 #[test]
 fn a_socket_without_a_use_is_refused() {
     let dir = place();

@@ -1,4 +1,4 @@
-//! Tests the HTTP gateway as a separate process: users, signals, a root that disappears, being killed, and many
+//! Tests the HTTP gateway as a separate process: users, signals (including SIGKILL), a root that disappears, and many
 //! gateways on one directory.
 
 mod hand_over;
@@ -77,7 +77,7 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// Looking up an entry that is not in memory needs another thread; this must not be logged as an error.
+/// Looking up an entry that is not in memory needs another thread. The gateway must not log that as an error.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();
@@ -114,7 +114,7 @@ fn a_root_that_goes_away_is_answered_with_503_and_logged() {
     assert!(log.contains("is now a different directory"), "{log}");
 }
 
-/// The gateway is killed while eight clients write: everything acknowledged exists and is complete.
+/// The gateway is killed while eight clients write. Every acknowledged object must exist and be complete.
 #[test]
 fn a_gateway_killed_under_load_loses_nothing_that_was_acknowledged() {
     let dir = place();
@@ -171,13 +171,13 @@ fn write_until(client: u8, store: &S3Store, told: &Mutex<BTreeSet<(String, u8, u
             &PutOptions::default(),
         ) {
             Ok(_) => drop(told.lock().unwrap().insert((name, seed, size))),
-            // The gateway is dead.
+            // The gateway was killed.
             Err(_) => return,
         }
     }
 }
 
-/// Requests a path from a server, without a signature.
+/// Sends an anonymous request for a path to a server.
 fn ask(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();

@@ -9,7 +9,7 @@ use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
 use crate::process::{KEYS, Process, bucket, client, place};
 use crate::{ask, wait_for};
 
-/// nginx, which is killed when this is dropped.
+/// A running nginx, which is killed when this value is dropped.
 struct Nginx(Child);
 
 impl Drop for Nginx {

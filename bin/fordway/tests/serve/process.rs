@@ -9,7 +9,7 @@ use fordway_store::Bucket;
 
 pub(crate) const KEYS: (&str, &str) = ("me", "secret");
 
-/// Creates a directory with `root/bucket` in it.
+/// Creates a directory that contains `root/bucket`.
 pub(crate) fn place() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("root/bucket")).unwrap();
@@ -20,13 +20,13 @@ pub(crate) fn bucket() -> Bucket {
     Bucket::new("bucket").unwrap()
 }
 
-/// Returns a client of a gateway, or of a proxy in front of one, with the default number of retries.
+/// Returns a client of a gateway, or of a proxy in front of a gateway, with the default number of retries.
 pub(crate) fn client(endpoint: &str, (access_key, secret_key): (&str, &str)) -> S3Store {
     let keys = S3Credentials::keys(access_key, secret_key, "this test");
     S3Store::new(S3Config::new(endpoint, "us-east-1", keys)).unwrap()
 }
 
-/// A gateway, which is killed when this is dropped.
+/// A gateway, which is killed when this value is dropped.
 pub(crate) struct Process {
     child: Child,
     said: Option<ChildStderr>,

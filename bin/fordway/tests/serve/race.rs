@@ -7,7 +7,7 @@ use fordway_store::{Conditions, ErrorKind, GetOptions, Key, PutOptions, Store};
 
 use crate::process::{Process, bucket, place};
 
-/// The number of keys that writers race for.
+/// Returns the number of keys that writers race for.
 fn keys() -> usize {
     if std::env::var_os("FORDWAY_SOAK").is_some() { 1000 } else { 200 }
 }

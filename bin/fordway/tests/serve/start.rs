@@ -1,4 +1,4 @@
-//! Tests the gateway as a separate process: its output, the files that it leaves behind, and how it ends.
+//! Tests the gateway as a separate process: its output, the files that remain, and its exit code.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -55,7 +55,7 @@ impl Drop for Serving {
     }
 }
 
-/// An object written over HTTP is a file at its key's path; SIGTERM ends the gateway with success.
+/// An object written over HTTP is a file at its key's path. SIGTERM ends the gateway with exit code 0.
 #[test]
 fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_gateway_serves_a_directory_until_it_is_told_to_end() {
     assert!(serving.child.wait().unwrap().success());
 }
 
-/// With a wrong key, the exit code is the code for missing permission, and the message says where the key was found.
+/// With a wrong key, the exit code is the code for missing permission, and the message names the source of the key.
 #[test]
 fn a_wrong_key_names_its_source() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn a_generated_pair_works() {
     assert_eq!(rest, "");
 }
 
-/// With --write-env, keys are in a file that only its owner can read, and nowhere else; a shell that sources it can use
+/// With --write-env, the keys are only in a file that only its owner can read. A shell that sources the file can use
 /// the gateway.
 #[test]
 fn an_env_file_has_all_that_a_client_needs() {

@@ -1,5 +1,5 @@
-//! Tests HTTP/2 clients that request a lot and read nothing: how much memory the gateway uses for them, and whether it
-//! is freed.
+//! Tests HTTP/2 clients that send many requests and read no content: the memory that the gateway uses for them, and
+//! whether it frees that memory afterwards.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,10 +14,10 @@ use crate::process::{Process, bucket, place};
 
 const CONNECTIONS: usize = 20;
 const STREAMS: usize = 256;
-/// The object's size in bytes; larger than any window.
+/// The object's size in bytes, which is larger than any window.
 const OBJECT_BYTES: usize = 4 << 20;
-/// How much memory the gateway may use for these requests (32 KiB for each), and how much it may use after they have
-/// ended.
+/// The maximum memory of the gateway during these requests, in MiB: 32 KiB for each request. [`AFTER_MIB_MAX`] is the
+/// maximum after the requests.
 const BESIEGED_MIB_MAX: u64 = 160;
 const AFTER_MIB_MAX: u64 = 40;
 

@@ -1,5 +1,5 @@
-//! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks: each rank is a
-//! thread, and the endpoints and directories given on the command line become sites, which are measured in turn.
+//! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks. Each rank is a
+//! thread. The endpoints and directories on the command line are the sites, which are measured in turn.
 
 mod pingpong;
 mod rest;
@@ -158,7 +158,7 @@ fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
 #[derive(Default)]
 struct BenchSites {
     sites: Vec<WorkloadSite>,
-    /// The directories that the description of the machine is to include.
+    /// The directories that the description of the machine includes.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }

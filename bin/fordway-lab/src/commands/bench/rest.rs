@@ -1,5 +1,5 @@
-//! `bench rest`: Puts HTTP load on one server, for each combination of the options that take lists. Each HTTP version
-//! that the client uses is a request channel of the workload.
+//! `bench rest`: generates HTTP load on one server, for each combination of the options that accept lists. Each HTTP
+//! version that the client uses is a request channel of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(super) fn run(
 }
 
 /// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows, and whether a signal ended
-/// the measurement: then the rows cover the rounds that were complete. Errors: `Interrupted` if nothing was measured.
+/// the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if nothing was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
@@ -85,7 +85,7 @@ fn measure(
                 of_point[lane].blocks.push(block);
             }
             if is_early() {
-                // The last block is shorter than the others. It counts only if there is nothing else.
+                // The last block is shorter than the others. It is kept only if there are no other results.
                 let complete = usize::from(round).max(usize::from(rows.is_empty()));
                 of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
                 break;
@@ -330,7 +330,7 @@ fn report(
 /// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination of the options that take lists.
+/// One combination of the options that accept lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestParameterSet {
     size_bytes: Option<u64>,
@@ -349,7 +349,7 @@ impl RestParameterSet {
     }
 }
 
-/// Returns all combinations, ordered by size first. Errors: `InvalidArgument` if a combination is impossible.
+/// Returns all combinations, sorted by size first. Errors: `InvalidArgument` if a combination is impossible.
 fn points(args: &RestBenchArgs) -> Result<Vec<RestParameterSet>> {
     let refused = |detail: &str| Err(Error::new(ErrorKind::InvalidArgument, detail));
     if args.url.contains("{size}") && args.size.is_empty() {

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::args::{ReplicaArgs, VectorReadBenchArgs};
 use crate::commands;
 
-/// The only phase.
+/// The name of the only phase.
 const PHASE: &str = "read";
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {

@@ -1,8 +1,8 @@
 //! `ledger`: measures the cost of each layer, and whether the layers add up to the whole.
 //!
 //! This file also chooses the processors on which the two sides of a round trip run. A component and the paths that
-//! contain it must use the same placement: waking a thread on another processor takes several times as long as on the
-//! same processor, and the scheduler's own choice varies between pairs of processes.
+//! contain it must use the same placement, because waking a thread on another processor takes several times as long as
+//! on the same processor. The scheduler's choice would vary between pairs of processes.
 
 mod components;
 mod echo;
@@ -31,8 +31,8 @@ use self::setup::LedgerSetup;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
-/// The sizes, in bytes, to which the cost functions are fitted. They range from almost nothing to more than fits into
-/// the caches. There are values on both sides of 64 KiB, because larger content is sent differently.
+/// The sizes, in bytes, to which the cost functions are fitted. They range from 1 byte to more than fits into the
+/// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
 const SIZES: [u64; 13] = [
     1,
     512,
@@ -50,7 +50,7 @@ const SIZES: [u64; 13] = [
 ];
 /// The sizes that are printed by default.
 const PRINTED: [u64; 2] = [4 << 10, 1 << 20];
-/// The maximum share of the total time that a residual may have without causing a warning.
+/// The maximum ratio of a residual to the total time. A larger residual causes a warning.
 const RESIDUAL_SHARE_MAX: f64 = 0.15;
 
 pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -103,7 +103,7 @@ struct LedgerRunResult {
     account: LedgerCostReport,
     placement: CpuPlacementArg,
     left_out: Vec<String>,
-    /// Whether a signal ended the measurement; the records are of the rounds that were complete.
+    /// Whether a signal ended the measurement. If so, the records cover only the complete rounds.
     is_early: bool,
 }
 
@@ -269,7 +269,7 @@ fn allowed() -> Vec<usize> {
     list.map(|list| numbers(list.trim())).unwrap_or_default()
 }
 
-/// Parses a list in the kernel's format: `0-2,5` stands for 0, 1, 2 and 5.
+/// Parses a list in the kernel's format: `0-2,5` means 0, 1, 2 and 5.
 fn numbers(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

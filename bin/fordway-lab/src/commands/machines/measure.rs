@@ -42,7 +42,7 @@ struct MachineMeasurements {
     conditions: RunConditions,
 }
 
-/// A feature and the values measured for it, of which the median is the result.
+/// A feature and its measured values. The result is the median of these values.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
@@ -55,7 +55,7 @@ struct FeatureMeasurement {
 pub(super) fn run(args: &MeasureArgs, context: &CommandContext) -> Result<CommandExit> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(host);
-    // The catalogue is checked first, before a minute is spent on measuring.
+    // The catalogue is checked first, because the measurement takes about a minute.
     args.catalogue.as_deref().map_or(Ok(()), |file| check_new(file, &name))?;
     let machine = Machine::observe(&[("disk", &args.disk)]);
     if cfg!(debug_assertions) {
@@ -230,8 +230,8 @@ impl MachineBenchmark<'_> {
 }
 
 impl MachineMeasurements {
-    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value, which no measurement
-    /// returns.
+    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value. No measurement
+    /// returns such a value.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
         for FeatureMeasurement { feature, quantity, .. } in &self.features {

@@ -48,7 +48,8 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Starts observing the machine for the duration of a measurement. If there is a `peer`, it may run on this machine.
+/// Starts observing the machine for the duration of a measurement. A `peer` may be a server on this machine, whose
+/// process is unknown.
 fn watch(trust: ForceArgs, peer: Option<&str>) -> Result<MachineWatch> {
     let watch = MachineWatch::start(&[], trust.force)?;
     Ok(if peer.is_some() { watch.beside_unknown_servers() } else { watch })
@@ -218,7 +219,7 @@ impl fmt::Display for SimilarityReport {
 /// The schema name in the JSON.
 const PICK_SCHEMA: &str = "fordway.pick";
 
-/// All machines that may be picked, most similar first.
+/// All machines that meet the conditions, most similar first.
 #[derive(Serialize)]
 struct MachineRanking {
     schema: &'static str,
@@ -272,7 +273,7 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
             |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
-    // Within its own catalogue, a machine is not offered as a substitute for itself.
+    // If both machines are from the same catalogue, a machine is not a substitute for itself.
     let is_itself = |entry: &MachineEntry| args.of.is_none() && entry.name == like.name;
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }

@@ -1,5 +1,5 @@
-//! The built-in measurements of `machines probe`: a disk, measured through its file system; the processor's clock and
-//! memory bandwidth; and the network, which is the loopback interface unless a peer is given.
+//! The built-in measurements of `machines probe`: a disk (through its file system), the processor's clock, the memory
+//! bandwidth, and the network. Without a peer, the network is the loopback interface.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ use super::ProbedQuantity;
 const DISK_FILE_BYTES: u64 = 256 << 20;
 const DISK_PIECE_BYTES: usize = 1 << 20;
 
-/// Measures the disk of `dir`. Errors: from writing to `dir`.
+/// Measures the disk of `dir`. Errors: errors of writing to `dir`.
 pub(super) fn disk(dir: Option<&Path>) -> Result<Vec<ProbedQuantity>> {
     let names = ["disk_write", "disk_read"];
     let Some(dir) = dir else {
@@ -67,7 +67,7 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// How long the counter is compared with the clock: long enough for an error below one in a million.
+/// The time for which the counter is compared with the clock. It is long enough for a relative error below 1e-6.
 const CALIBRATION: Duration = Duration::from_millis(100);
 /// The size, in bytes, of each of a thread's two buffers: more than caches hold.
 const BUFFER_BYTES: usize = 128 << 20;
@@ -90,8 +90,8 @@ pub(super) fn reference_clock() -> ProbedQuantity {
     ProbedQuantity::new(name, mhz, unit, "time-stamp counter against the monotonic clock over 100 ms")
 }
 
-/// Measures how many bytes copies in memory read and write per second: with one thread, and with one thread for each
-/// processor.
+/// Measures the number of bytes that copies in memory read and write per second, with one thread and with one thread
+/// for each processor.
 pub(super) fn memory_bandwidth(machine: &Machine) -> Vec<ProbedQuantity> {
     let one = "mem_tp";
     let all = "mem_tp_all";
@@ -169,7 +169,7 @@ pub(super) struct StreamTriadParameters {
 }
 
 impl StreamTriadParameters {
-    /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays take more than a quarter of
+    /// Chooses the amount of work for this machine. Errors: `InvalidArgument` if the arrays need more than a quarter of
     /// the machine's memory.
     pub(super) fn of(machine: &Machine) -> Result<Self> {
         let cache_bytes = last_level_cache_bytes(Path::new(CPUS));
@@ -191,7 +191,7 @@ impl StreamTriadParameters {
         format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
     }
 
-    /// Measures how many MB are read and written per second.
+    /// Measures the number of MB that the triad reads and writes per second.
     pub(super) fn mb_per_s(&self) -> f64 {
         let length = (self.array_bytes / 8) as usize / self.threads;
         let fastest = fastest_round(self.threads, ROUNDS, || {
@@ -226,7 +226,7 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
     Some(caches.iter().filter(|(level, ..)| *level == last).map(|(.., size)| size).sum())
 }
 
-/// The number of connections of which the round-trip time is read.
+/// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
 /// The maximum size of a transfer, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
@@ -282,7 +282,7 @@ fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     ])
 }
 
-/// Measures how fast one connection downloads an object.
+/// Measures the bandwidth of downloading an object over one connection.
 fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
@@ -317,7 +317,7 @@ fn loopback() -> Result<Vec<ProbedQuantity>> {
     let failed = |error| file_error("measuring", "the loopback interface", error);
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    // Connections wait in the listener's queue, which is long enough, so nothing needs to accept them yet.
+    // The listener's queue is long enough for all connections, so they need not be accepted yet.
     let mut quantities = connection(&address.to_string(), "127.0.0.1")?;
     for _ in 0..CONNECTIONS {
         listener.accept().map_err(failed)?;

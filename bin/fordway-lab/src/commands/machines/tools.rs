@@ -1,4 +1,5 @@
-//! Runs the system's measuring programs: defines how each program is called, and which figure from its output is used.
+//! Runs the system's measuring programs. This file defines the arguments of each program, and the figure to read from
+//! its output.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -76,7 +77,7 @@ pub(super) struct MeasuredDisk {
 }
 
 impl MeasuredDisk {
-    /// Creates the directory in `parent`. Errors: from creating it.
+    /// Creates the directory in `parent`. Errors: errors of creating the directory.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
         let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
@@ -175,7 +176,8 @@ impl ToolProcess {
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);
-        // The output goes to files: nothing reads it while the program measures, so a pipe would fill up.
+        // The output is written to files. A pipe would fill up, because nothing reads the output while the program
+        // measures.
         let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
         command.stdin(Stdio::null());
         command.stdout(stdout.try_clone().map_err(failed)?).stderr(stderr.try_clone().map_err(failed)?);
@@ -194,7 +196,8 @@ impl ToolProcess {
     /// printing it.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
-            // This is checked first, because a program that is about to end may print the text between the two checks.
+            // The end is checked before the output, because a program that is about to end may print the text between
+            // the two checks.
             let has_ended = self.has_ended()?;
             match content(&self.stdout)?.contains(text) {
                 true => return Ok(()),
@@ -250,7 +253,7 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // If the program has already been reaped, both calls do nothing: the standard library keeps track of this.
+        // The standard library remembers whether the program has been reaped. If it has, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -22,7 +22,7 @@ use super::remote;
 use super::{JobMessageMedium, RunningJobSetup};
 use crate::args::SpeedupArgs;
 
-/// The polling interval for a job, and therefore the maximum delay in noticing its end.
+/// The polling interval for a job. The end of the job is noticed with at most this delay.
 const POLL: Duration = Duration::from_millis(1);
 /// The variable that names the directory in which ranks write their reports.
 const REPORTS: &str = "FORDWAY_RANK_REPORTS";
@@ -38,7 +38,7 @@ pub(super) struct JobRunner<'a> {
     setups: Vec<RunningJobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
-    /// The kernels that run, by set-up. They are started again only after a job has failed.
+    /// The running kernels, by set-up. They are restarted only after a job has failed.
     kernels: BTreeMap<usize, Vec<NamespaceProcess>>,
     /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
     scratch: TempDir,
@@ -72,14 +72,14 @@ impl<'a> JobRunner<'a> {
             &ranks.to_string(),
         ]);
         let scratch = match &setup.carrier {
-            // A kernel's own memory: the two share no file but the reports.
+            // Each kernel uses its own memory, because the two kernels share only the files of the reports.
             JobMessageMedium::Kernels(_) => SHARED_MEMORY.to_owned(),
             _ => self.scratch.path().display().to_string(),
         };
         for (name, value) in [
             ("orte_tmpdir_base", scratch.as_str()),
             ("btl_vader_backing_directory", scratch.as_str()),
-            // Ranks that do not end on request are killed immediately.
+            // Immediately kill ranks that do not end on request.
             ("odls_base_sigkill_timeout", "0"),
         ] {
             command.args(["--mca", name, value]);
@@ -130,8 +130,8 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// Places the ranks at both ends, with the command that the launcher starts instead of ssh to run another at `place`,
-    /// the far end.
+    /// Places the ranks at both ends. The launcher starts `fordway speedup --enter` instead of ssh to run a command at
+    /// `place`, the far end.
     fn spread(&self, command: &mut Command, addresses: [IpAddr; 2], place: &str, ranks: u32) {
         let agent = format!("{} speedup --enter {place} --", self.fordway.display());
         command.args(["--host", &hosts(addresses, ranks), "--mca", "plm_rsh_agent", &agent]);
@@ -160,8 +160,8 @@ impl<'a> JobRunner<'a> {
             JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Loopback => {}
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // If this process may not contain the launcher's processes, a terminated launcher must itself end its
-            // ranks.
+            // This process lacks the permission to contain the launcher's processes. If the launcher is terminated, it
+            // must end its ranks itself.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -182,7 +182,8 @@ impl<'a> JobRunner<'a> {
         container.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
-    /// Starts the container that waits for commands at the far end; `None` if the set-up has none, or no rank is there.
+    /// Starts the container that waits for commands at the far end; `None` if the set-up has no containers, or no rank
+    /// runs at the far end.
     fn start_far(
         &self,
         setup: &RunningJobSetup,
@@ -201,7 +202,7 @@ impl<'a> JobRunner<'a> {
         }
     }
 
-    /// Boots both kernels of a set-up that has kernels, unless they run.
+    /// Boots both kernels of a set-up that has kernels, unless they are running.
     fn start_kernels(&mut self, lane: usize, paper: &JobReportFiles) -> Result<()> {
         let JobMessageMedium::Kernels(kernels) = &self.setups[lane].carrier else { return Ok(()) };
         if self.kernels.contains_key(&lane) {
@@ -227,7 +228,7 @@ impl<'a> JobRunner<'a> {
         kernels.start(&asked, paper.stream()?.into(), paper.stream()?.into())
     }
 
-    /// Returns the command that waits for commands at an end.
+    /// Returns the program and arguments that wait for commands at an end.
     fn accept_words(&self, end: &NetworkEndpoint) -> [OsString; 4] {
         let address = end.address.to_string();
         [self.fordway.as_os_str().to_owned(), "speedup".into(), "--accept".into(), address.into()]
@@ -262,7 +263,7 @@ impl JobRunner<'_> {
         let process = self.start(setup, ranks, &paper)?;
         let status = self.wait(process, since)?;
         let elapsed_ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Ctrl-C also reaches the launcher.
+        // Ctrl-C also ends the launcher, so its failure is not an error of the job.
         self.context.interrupt.check()?;
         if !status.success() {
             let detail = format!("the job exited with {status}: {}", paper.told());
@@ -282,7 +283,7 @@ impl JobLauncher for JobRunner<'_> {
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
         let ran = self.run(lane, ranks);
         if ran.is_err() {
-            // Its ranks may still run there.
+            // The failed job's ranks may still run on the kernels, so the next job boots new kernels.
             self.kernels.remove(&lane);
         }
         ran
@@ -295,12 +296,12 @@ fn explained(error: Error, paper: &JobReportFiles) -> Error {
     Error::new(error.kind(), detail).caused_by(error)
 }
 
-/// Returns how many ranks are at the far end: half of them, rounded down.
+/// Returns the number of ranks at the far end: half of the ranks, rounded down.
 fn far_ranks(ranks: u32) -> u32 {
     ranks / 2
 }
 
-/// Places half of the ranks at each end, the first ones at the near end.
+/// Returns the launcher's list of hosts, with half of the ranks at each end and the first ranks at the near end.
 fn hosts([near, far]: [IpAddr; 2], ranks: u32) -> String {
     match far_ranks(ranks) {
         0 => near.to_string(),
@@ -318,14 +319,14 @@ fn ready(
     Ok(process)
 }
 
-/// Returns a command as one for a shell.
+/// Converts a command to a line for a shell. Errors: the errors of quoting a word.
 fn remote_command(command: &Command) -> Result<String> {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     Ok(words.map(quoted_for_shell).collect::<Result<Vec<_>>>()?.join(" "))
 }
 
-/// Makes the times of one kernel's ranks count from the start of its first rank. Each kernel has a clock of its own;
-/// ranks of both leave `MPI_Init` together.
+/// Converts the times of one kernel's ranks to times since the start of its first rank. The two kernels have different
+/// clocks, but their ranks leave `MPI_Init` at the same time.
 fn count_from_start(reports: &mut [RankReport]) {
     let start = reports.iter().map(|report| report.start_ns).min().unwrap_or_default();
     for report in reports {
@@ -341,7 +342,7 @@ fn assignment(name: &str, value: &std::ffi::OsStr) -> OsString {
     text
 }
 
-/// Replaces `{ranks}` in a word of the command. A word that is not UTF-8 is kept as it is.
+/// Replaces `{ranks}` in a word of the command. A word that is not UTF-8 stays unchanged.
 fn filled(word: &OsString, ranks: u32) -> OsString {
     word.to_str().map_or_else(|| word.clone(), |text| text.replace("{ranks}", &ranks.to_string()).into())
 }
@@ -410,8 +411,8 @@ pub(super) struct MpiLauncher {
 }
 
 impl MpiLauncher {
-    /// Finds the launcher. Errors: `NotImplemented` if there is no Open MPI of a supported version; `Io` for a library
-    /// that does not exist.
+    /// Finds the launcher. Errors: `NotImplemented` if no supported version of Open MPI is installed; `Io` for a
+    /// library that does not exist.
     pub(super) fn find(args: &SpeedupArgs) -> Result<Self> {
         let found = ["mpirun.openmpi", "mpirun"].iter().find_map(|name| program(name));
         let Some(program) = args.mpirun.clone().or(found) else {
@@ -447,6 +448,6 @@ fn pmpi(args: &SpeedupArgs) -> Result<Option<PathBuf>> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(PMPI)));
         return Ok(beside.filter(|path| path.is_file()));
     };
-    // The path is checked now, because the ranks' loader would silently continue without the library.
+    // The path is checked here, because the ranks' loader would silently continue without the library.
     named.canonicalize().map(Some).map_err(|error| file_error("opening", named.display(), error))
 }

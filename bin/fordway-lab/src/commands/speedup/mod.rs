@@ -1,5 +1,5 @@
 //! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and containers.
-//! This file decides where ranks run and what carries their messages. It also recomputes a published table.
+//! This file decides where ranks run, and over which medium they communicate. It also recomputes a published table.
 
 mod launch;
 mod remote;
@@ -65,7 +65,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
 
 fn plan(args: &SpeedupArgs, setups: &[RunningJobSetup]) -> Result<SpeedupPlan> {
     let mut ranks = args.ranks.clone();
-    // Speed-ups are relative to one rank.
+    // Always measure one rank, because speed-ups are relative to one rank.
     ranks.push(1);
     ranks.sort_unstable();
     ranks.dedup();
@@ -172,7 +172,7 @@ const YIELD: &str = "+yield";
 /// The medium that carries messages.
 #[derive(Debug)]
 enum JobMessageMedium {
-    /// The choice of MPI.
+    /// The medium that MPI chooses.
     Default,
     SharedMemory,
     Loopback,
@@ -180,7 +180,7 @@ enum JobMessageMedium {
     Networks(NetworkPair),
     /// Shared memory in a container with all ranks.
     Container(MachineContainer),
-    /// Two networks, with a container in each that has half of the ranks.
+    /// Two networks with a container in each. Each container has half of the ranks.
     Containers(MachineContainer, NetworkPair),
     /// Two kernels, each with half of the ranks.
     Kernels(UserModeKernels),
@@ -226,7 +226,7 @@ enum PlannedMessageMedium {
     Kernels,
 }
 
-/// Set-ups that exist only in `speedup`; it also accepts those that create networks.
+/// Set-ups that exist only in `speedup`. The command also accepts set-ups that create networks.
 const OWN: [&str; 4] = ["default", "shm", "two-containers", "two-kernels"];
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
@@ -329,7 +329,8 @@ fn networks(setup: &NetworkSetup) -> Result<NetworkPair> {
     NetworkPair::lay(setup, &wire(), &this_program()?)
 }
 
-/// The emulated wire accepts large segments, because in a cluster the network cards split them (TSO).
+/// Returns the settings of the emulated wire. The wire accepts large segments, because in a cluster the network cards
+/// split them (TSO).
 fn wire() -> WireSettings {
     WireSettings { is_offloading: true, ..WireSettings::default() }
 }

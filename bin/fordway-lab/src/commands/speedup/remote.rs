@@ -1,6 +1,6 @@
-//! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up. `enter`
-//! takes the place of ssh. It enters another network of this machine, or sends the command to a container or a kernel, in
-//! which `accept` takes the place of the server. Only the two networks of the set-up reach it.
+//! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up.
+//! `enter` replaces ssh. It enters another network of this machine, or sends the command to a container or a kernel. In
+//! the container or kernel, `accept` replaces the ssh server. Only the two networks of the set-up can reach `accept`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -16,17 +16,17 @@ use fordway_command::{CommandExit, file_error};
 use fordway_netlab::NamespaceProcess;
 use fordway_store::{Error, ErrorKind, Result};
 
-/// The port at which a container or a kernel accepts commands. Addresses do not contain it, because the launcher takes a colon for
-/// the beginning of another agent.
+/// The port at which a container or a kernel accepts commands. Addresses on the command line do not contain the port,
+/// because the launcher interprets a colon as the beginning of another agent.
 const PORT: u16 = 18_082;
 /// The maximum time to wait until a container or a kernel accepts commands.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// The time for an attempt: packets to a kernel that is booting are lost.
+/// The time limit of one connection attempt. The limit is short, because packets to a booting kernel are lost.
 const CONNECT_WITHIN: Duration = Duration::from_millis(200);
 const POLL: Duration = Duration::from_millis(5);
 
 /// Runs the command that the launcher requests at `place`, which is a network of this machine or the address of a
-/// container. As with ssh, `words` consists of a host, which is at that place, and a command for a shell there.
+/// container or a kernel. As with ssh, `words` consists of a host at `place`, and a command for a shell on that host.
 pub(super) fn enter(place: &Path, words: &[OsString]) -> Result<CommandExit> {
     let Some((_host, command)) = words.split_first().filter(|(_, command)| !command.is_empty()) else {
         return Err(Error::new(
@@ -106,24 +106,24 @@ pub(super) fn accept(address: IpAddr) -> Result<CommandExit> {
 
 fn run(mut stream: TcpStream) {
     let mut command = Vec::new();
-    // A connection without a command only asks whether this program is ready.
+    // The other side opens a connection without a command only to check whether this program is ready.
     if stream.read_to_end(&mut command).is_err() || command.is_empty() {
         return;
     }
     let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
-    // If the other side is gone, nobody needs the result.
+    // If the other side has exited, nobody needs the result.
     let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
-    // What the command left running may still have the connection.
+    // Processes that the command started may still hold the connection open.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// Runs a command whose output goes to the connection.
+/// Runs a command, and sends its output over the connection.
 fn run_shell(command: &OsStr, stream: &TcpStream) -> std::io::Result<ExitStatus> {
     let output = || stream.try_clone().map(OwnedFd::from).map(Stdio::from);
     shell(command).stdin(Stdio::null()).stdout(output()?).stderr(output()?).status()
 }
 
-/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if it ended, `Timeout`.
+/// Waits until `process` accepts commands at `address`. Errors: `Unavailable` if the process ended, `Timeout`.
 pub(super) fn wait_for(address: IpAddr, process: &mut NamespaceProcess) -> Result<()> {
     let address = SocketAddr::new(address, PORT);
     let since = Instant::now();

@@ -1,4 +1,4 @@
-//! S3's XML documents in the JSON form of aws-cli, and back. One table serves all kinds of documents.
+//! Converts S3's XML documents to the JSON form of aws-cli, and back. One table is enough for all kinds of documents.
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_xml::XmlElement;
@@ -21,7 +21,7 @@ const LISTS: [(&str, &str, &str); 10] = [
 /// The element that is itself a list in JSON, and its members.
 const LIST: (&str, &str) = ("TagSet", "Tag");
 
-/// An element that is an object even if it is empty.
+/// An element that becomes a JSON object even if it is empty.
 const FILTER: &str = "Filter";
 
 const NUMBERS: [&str; 8] = [
@@ -59,7 +59,8 @@ pub(super) fn object(element: &XmlElement) -> Value {
     Value::Object(members)
 }
 
-/// Adds an element that is in no list. If it occurs again nevertheless, its values become a list.
+/// Adds an element that is not in [`LISTS`]. If the element occurs several times nevertheless, its values become a
+/// list.
 fn insert(members: &mut Map<String, Value>, child: &XmlElement) {
     let new = value(child);
     match members.get_mut(&child.name) {
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(object(&element(&root.name, &expected).unwrap()), expected);
     }
 
-    /// The right-hand sides are what `aws s3api get-...` prints.
+    /// The expected values are the output of `aws s3api get-...`.
     #[test]
     fn documents_have_the_form_of_aws_cli() {
         check(

@@ -1,7 +1,7 @@
 //! `admin` shows and changes the settings of a bucket.
 //!
-//! A setting is a document in S3's form. Over HTTP, it is sent as it is, and the service checks it. Other lanes store it
-//! without a check, so that this command checks it as the gateway does.
+//! A setting is a document in S3's format. Over HTTP, the document is sent unchanged, and the service checks it. Other
+//! lanes store the document without a check, so this command makes the same checks as the gateway.
 
 mod json;
 mod show;
@@ -30,7 +30,7 @@ pub(super) fn run(args: &AdminArgs, context: &CommandContext) -> Result<CommandE
     }
 }
 
-/// What S3 calls a setting.
+/// A setting, with its names on the command line and in S3.
 struct BucketSetting {
     arg: BucketSettingArg,
     /// The name on the command line.
@@ -58,7 +58,7 @@ impl BucketSetting {
         BucketSetting { arg, name, kind: DocumentKind::known(kind), root, is_wrapped }
     }
 
-    /// Reads the document; `None` if the bucket has none.
+    /// Reads the document; `None` if the bucket does not have the setting.
     fn read(&self, store: &dyn Store, bucket: &Bucket) -> Result<Option<Vec<u8>>> {
         match self.arg {
             BucketSettingArg::Lock if !is_service(store) => {
@@ -88,7 +88,8 @@ impl BucketSetting {
         }
     }
 
-    /// Says which setting an endpoint does not support. (If it refuses a document, its own message says why.)
+    /// Adds the name of the setting to an error of an endpoint that does not support the setting. Other errors stay
+    /// unchanged, because the endpoint's message gives the reason.
     fn explained(&self, error: Error) -> Error {
         if !is_unsupported(&error) {
             return error;
@@ -111,7 +112,7 @@ impl BucketSetting {
         Ok(if self.is_wrapped { json!({ self.root: content }) } else { content })
     }
 
-    /// Returns the document in S3's form, from S3's form or from the JSON form of aws-cli. Errors: `InvalidArgument`.
+    /// Converts a document in S3's format or in the JSON form of aws-cli to S3's format. Errors: `InvalidArgument`.
     fn document(&self, content: Vec<u8>) -> Result<Vec<u8>> {
         let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, why);
         let is_json = content.trim_ascii_start().starts_with(b"{");
@@ -141,13 +142,13 @@ fn is_service(store: &dyn Store) -> bool {
     store.lane() == "http"
 }
 
-/// Returns whether the endpoint does not support what was asked of it.
+/// Returns whether the error means that the endpoint does not support the request.
 fn is_unsupported(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotImplemented | ErrorKind::MethodNotAllowed)
 }
 
-/// Checks a policy as the gateway does, apart from the names of its users. Errors: `InvalidArgument`; `AccessDenied` for
-/// a public policy that the bucket's public access block refuses.
+/// Checks a policy as the gateway does, except for the names of users. Errors: `InvalidArgument`; `AccessDenied` for a
+/// public policy that the bucket's public access block refuses.
 fn check_policy(store: &dyn Store, bucket: &Bucket, document: &[u8]) -> Result<()> {
     let policy = super::policy::parsed(document, bucket)?;
     let block = store.document(bucket, &BucketSetting::of(BucketSettingArg::PublicAccess).kind)?;

@@ -1,4 +1,4 @@
-//! `admin show`: all settings of a bucket, in a few words each.
+//! `admin show`: shows all settings of a bucket, each in a few words.
 
 use std::fmt;
 
@@ -36,19 +36,19 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
 /// A setting in a few words, and as JSON.
 type Shown = (String, Value);
 
-/// The settings of a bucket. JSON output holds the values, text output the words.
+/// The settings of a bucket. JSON output contains the values, and text output contains the words.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
 struct ShownSettings {
-    /// By the names of the settings, with underscores.
+    /// The values by the names of the settings, with underscores instead of hyphens.
     values: Map<String, Value>,
     #[serde(skip)]
     rows: Vec<(&'static str, String)>,
 }
 
 impl ShownSettings {
-    /// Adds a setting. One that the user may not read does not hide the others. Errors: failures that concern the whole
-    /// bucket or endpoint.
+    /// Adds a setting. If the user is not allowed to read a setting, the others are still shown. Errors: failures that
+    /// concern the whole bucket or endpoint.
     fn add(
         &mut self,
         name: &'static str,
@@ -109,7 +109,7 @@ fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Res
     Ok((words, value))
 }
 
-/// A policy may have elements that this version does not know.
+/// Describes a policy. A policy may contain elements that this version does not know.
 fn of_policy(bucket: &Bucket, document: &[u8]) -> String {
     let Ok(policy) = Policy::parse(document, bucket.as_str()) else {
         return "set; this version does not understand it".to_owned();

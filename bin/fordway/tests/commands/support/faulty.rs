@@ -16,15 +16,15 @@ use super::corrupted;
 pub(crate) enum Fault {
     /// Every call on a key that contains this text fails with this kind of error.
     Fails(&'static str, ErrorKind),
-    /// Reading such a key returns bytes that differ from the stored ones.
+    /// Reading a key that contains this text returns bytes that differ from the stored bytes.
     Corrupts(&'static str),
-    /// Reading such a key acts as if the user pressed Ctrl-C.
+    /// Reading a key that contains this text acts as if the user pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
-    /// While such a key is written, read or copied, another program does this.
+    /// While a key that contains this text is written, read or copied, another program calls this function.
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),
-    /// Responses for ranges after this offset state that the object has one byte more.
+    /// Responses for ranges after this offset state an object size that is one byte too large.
     Grows(u64),
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// Lets another program act, if that is the fault.
+    /// Calls the function of [`Fault::Meanwhile`], if the fault applies to this key.
     fn meanwhile(&self, key: &Key) {
         if let Fault::Meanwhile(text, act) = &self.fault
             && key.as_str().contains(text)

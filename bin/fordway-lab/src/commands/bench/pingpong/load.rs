@@ -1,4 +1,4 @@
-//! Puts load on ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
+//! Sends load to ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
 //! but spread evenly over the range. The connection policy, concurrency, number of processors and TCP window are
 //! varied.
 
@@ -29,8 +29,8 @@ pub(super) struct PingpongParameterSet {
 }
 
 impl PingpongParameterSet {
-    /// Returns the name used in tables. It always contains the policy and the concurrency, and the other options only
-    /// if they were given.
+    /// Returns the name used in tables. It always contains the policy and the concurrency. It contains the other
+    /// options only if the user sets them.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             ConnectionReuseArg::PerRequest => "per-request",
@@ -140,10 +140,10 @@ impl MessageSizeRange {
     }
 }
 
-/// The maximum number of bytes that are kept from a response's body as the reason for a failure.
+/// The maximum number of bytes of a response's body that are recorded as the reason for a failure.
 const REASON_BYTES_MAX: usize = 500;
 
-/// The message sizes of a block. Each thread takes the next size; after the last size, the first follows again.
+/// The message sizes of a block, shared by all threads. After the last size, the sequence restarts with the first.
 #[derive(Debug)]
 pub(super) struct MessageSizeSequence {
     all: Vec<u64>,

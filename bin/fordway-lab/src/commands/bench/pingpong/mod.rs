@@ -1,5 +1,5 @@
-//! `bench pingpong`: messages over containers and overlay networks, compared with plain networks. Turns blocks into the
-//! run file and the table.
+//! `bench pingpong`: messages over containers and overlay networks, compared with plain networks. This file also
+//! converts the measured blocks into the run file and the table.
 
 mod load;
 mod setups;
@@ -116,8 +116,8 @@ struct PingpongMeasurementPlan<'a> {
 }
 
 impl PingpongMeasurementPlan<'_> {
-    /// Measures, in each round, all combinations in random order and, for each combination, all set-ups, also in random
-    /// order. After a signal, returns the rounds that were complete. Errors: `Interrupted` if there is none.
+    /// Measures all rounds. A round measures all combinations in random order and, for each combination, all set-ups in
+    /// random order. After a signal, returns the complete rounds. Errors: `Interrupted` if no round is complete.
     fn measure(
         &self,
         lanes: &[MeasuredNetworkSetup],
@@ -148,7 +148,7 @@ impl PingpongMeasurementPlan<'_> {
                         self.block(running, &self.points[phase], place, clock, context)?,
                     );
                     if let Err(interrupted) = context.interrupt.check() {
-                        // The last block is shorter than the others.
+                        // The last block is shorter than the others, so its round is discarded.
                         measured.keep_rounds(usize::from(round));
                         return if round == 0 { Err(interrupted) } else { Ok(measured) };
                     }
@@ -395,8 +395,8 @@ fn described(lane: &MeasuredNetworkSetup) -> Value {
     })
 }
 
-/// Returns the exit code. If a set-up that was named explicitly could not be started, this is a failure; for a default
-/// set-up, it is not.
+/// Returns the exit code. The command fails if a set-up that the user named could not be started. A default set-up that
+/// could not be started is not a failure.
 fn exit(args: &PingpongBenchArgs, lanes: &[MeasuredNetworkSetup], run: &RunDocument) -> CommandExit {
     let nothing_succeeded = !run.summaries.iter().any(|summary| summary.operations > 0);
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);

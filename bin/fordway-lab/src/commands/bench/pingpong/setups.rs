@@ -82,7 +82,8 @@ fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }
 
-/// Brings up all set-ups, one after the other. Errors: only `Interrupted`; a failure is recorded with its set-up.
+/// Brings up all set-ups, one after the other. The failure of a set-up is recorded in its entry. Errors: only
+/// `Interrupted`.
 pub(super) fn bring_up(
     args: &PingpongBenchArgs,
     setups: Vec<NetworkSetup>,
@@ -175,8 +176,8 @@ fn ping(args: &PingpongBenchArgs) -> Vec<String> {
     words
 }
 
-/// Returns the port for which the placeholder `word` of a set-up stands. Errors: `InvalidArgument` if its value is not
-/// a port.
+/// Returns the value of the placeholder `word` of a set-up as a port. Errors: `InvalidArgument` if the value is not a
+/// port.
 fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     let said = setup.variables.get(word).map(|text| text.parse::<u16>());
     said.unwrap_or(Ok(usual)).map_err(|error| {
@@ -200,8 +201,8 @@ fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
 const FIRST_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Requests one message until it arrives, so that a ping that cannot reach its pong is reported before anything is
-/// measured.
+/// Repeats the request for one message until the message arrives, so that a ping that cannot reach its pong is reported
+/// before anything is measured.
 fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
     let since = Instant::now();
     loop {

@@ -43,7 +43,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let closed = transports.close();
     let is_early = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted_after.is_some());
     if !is_early {
-        // Ctrl-C also ends the launchers, which then report failures of their own, so the interrupt is checked first.
+        // Ctrl-C also ends the launchers, which then report failures. The interrupt is checked first, so that it is
+        // returned instead of these failures.
         context.interrupt.check()?;
         closed?;
     }
@@ -63,7 +64,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Runs the other side of a bare TCP connection. This side has a process of its own, so that its CPU time is counted
+/// Runs the other side of a bare TCP connection. This side is a separate process, so that its CPU time is counted
 /// separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
@@ -120,7 +121,7 @@ struct TransportSet {
     askers: Vec<u32>,
     /// The process IDs of the processes that respond.
     answerers: Vec<u32>,
-    /// The transports that were left out, and the reasons.
+    /// The transports that were skipped, and the reasons.
     missing: Vec<String>,
     dir: TempDir,
 }
@@ -289,7 +290,7 @@ impl TransportSet {
     }
 }
 
-/// Pins processes to `cpus`, unless it is empty. Errors: `InvalidArgument` if these processors do not exist.
+/// Pins processes to `cpus`, unless `cpus` is empty. Errors: `InvalidArgument` if these processors do not exist.
 fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
         return Ok(());

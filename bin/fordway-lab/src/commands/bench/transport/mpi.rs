@@ -1,6 +1,6 @@
 //! MPI as a transport: two ranks, started by the launcher of their MPI implementation, communicate over TCP or shared
-//! memory. This module can also run two ranks just to measure the round trip, with the placement and connection that
-//! their MPI implementation chooses.
+//! memory. This module can also run two ranks only to measure their round-trip time, with the placement and connection
+//! that their MPI implementation chooses.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -60,8 +60,8 @@ pub(super) struct MpiJob {
 }
 
 /// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI
-/// implementation chooses, and the implementation's name. The caller adds the options. Errors: a sentence that says
-/// what is missing.
+/// implementation chooses, and the implementation's name. The caller adds the options. Errors: a sentence that names
+/// the missing program.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
@@ -69,7 +69,7 @@ pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     Ok((command, mpi.implementation))
 }
 
-/// Returns all programs that can be started, and sentences about what is missing.
+/// Returns all programs that can be started, and a message for each program that cannot.
 pub(super) fn find(args: &TransportBenchArgs) -> (Vec<MpiProgram>, Vec<String>) {
     let binaries = match args.mpi.is_empty() {
         false => args.mpi.clone(),
@@ -116,7 +116,7 @@ impl MpiProgram {
         }
     }
 
-    /// Returns the carriers to which the program can be restricted. An unknown MPI implementation makes its own choice.
+    /// Returns the media to which the program can be restricted. `None` lets an unknown MPI implementation choose.
     pub(super) fn carriers(&self) -> &'static [Option<MpiMessageMedium>] {
         match MpiImplementation::of(&self.implementation) {
             MpiImplementation::Other => &[None],
@@ -134,8 +134,8 @@ impl MpiProgram {
         let name = format!("{}{way}", self.name());
         let door = ChildProgramListener::open()?;
         let mut command = Command::new(&self.launcher);
-        // By default, Open MPI binds each of two ranks to a core. The processes of other transports are not bound to
-        // cores.
+        // By default, Open MPI binds each of two ranks to a core. `--bind-to none` prevents that, because the processes
+        // of other transports are not bound to cores either.
         command.args(["-n", "2", "--bind-to", "none"]).arg(&self.binary).arg("transport");
         command.arg("--control").arg(door.address()?.to_string());
         command.envs(self.settings(carrier, is_yielding)).stdin(Stdio::null()).stdout(Stdio::null());
@@ -182,7 +182,7 @@ impl MpiProgram {
                 });
                 all
             }
-            // MPICH is built on UCX (as in Debian 12) or on libfabric.
+            // MPICH is built on UCX (as in Debian 12) or on libfabric, so the variables of both are set.
             (MpiImplementation::Mpich, Some(MpiMessageMedium::Tcp)) => vec![
                 ("MPIR_CVAR_NOLOCAL", "1"),
                 ("UCX_TLS", "tcp"),
@@ -220,12 +220,13 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
     }
 }
 
-/// Options with which enough one-byte messages are sent for a stable median, in less than a second.
+/// Options that send enough one-byte messages for a stable median, in less than a second.
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
 /// Returns half the round-trip time, in nanoseconds, of one byte between two ranks on this node, and the name of the
-/// MPI library. Errors: a sentence that says what is missing or failed. Cost: starting the launcher, plus one second.
+/// MPI library. Errors: a sentence that names the missing program or describes the failure. Cost: starting the
+/// launcher, plus one second.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
     let place =

@@ -1,5 +1,5 @@
-//! Programs that a measurement starts, and the clients that connect to these programs. One program is nginx, as a
-//! static web server with one process, on a free port of the loopback interface.
+//! Programs that a measurement starts, and the clients that connect to these programs. One of these programs is nginx,
+//! which serves static files from one process on a free port of the loopback interface.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind::WouldBlock;
@@ -28,7 +28,7 @@ pub(super) struct ChildProgram {
 
 impl ChildProgram {
     pub(super) fn start(name: &str, command: &mut Command) -> Result<Self> {
-        // If this process is killed, it cannot stop the program, so the kernel must do so.
+        // If this process is killed, it cannot stop the program, so the kernel stops the program.
         fordway_sys::end_with_thread(command);
         let child = command.spawn().map_err(|error| file_error("starting", name, error))?;
         Ok(ChildProgram { name: name.to_owned(), child })
@@ -144,7 +144,7 @@ impl NginxServer {
     }
 
     /// Returns a client for nginx. A bucket is a directory and an object is a file, so the client of the http lane can
-    /// read from nginx as well. The two measurements then differ only in the server.
+    /// read from nginx as well. The measurements of nginx and of the gateway then differ only in the server.
     pub(super) fn client(&self) -> Result<Arc<dyn Store>> {
         let config = S3Config::new(format!("http://{}", self.address), "us-east-1", S3Credentials::Anonymous);
         Ok(Arc::new(S3Store::new(config)?))

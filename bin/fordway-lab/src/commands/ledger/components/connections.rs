@@ -1,6 +1,6 @@
-//! New connections over TCP, with and without TLS, to a process that does nothing but respond. Each operation ends when
-//! the smallest message and its response have been exchanged, because only then has the other side finished its part of
-//! the set-up.
+//! New connections over TCP, with and without TLS, to a process that only responds. Each operation also exchanges the
+//! smallest message and its response, because the response proves that the other side has finished its part of the
+//! connection set-up.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -33,10 +33,10 @@ pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Resul
     Ok(tls)
 }
 
-/// How an operation gets its connection.
+/// The connection of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum ConnectionSetup {
-    /// The connection is kept.
+    /// The connection of the previous operation, which is kept.
     Kept,
     /// A new connection over TCP.
     Tcp,
@@ -50,7 +50,7 @@ pub(in crate::commands::ledger) enum ConnectionSetup {
 pub(in crate::commands::ledger) struct TcpConnectionComponent {
     setup: ConnectionSetup,
     certificate: PathBuf,
-    /// The TLS settings of the next operation. Sessions can be resumed only with the settings that they were opened with.
+    /// The TLS settings of the next operation. A session can be resumed only with the settings that opened it.
     settings: Option<Arc<ClientConfig>>,
     connection: Option<Connection>,
     server: PeerServer,
@@ -80,7 +80,7 @@ trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
 impl TcpConnectionComponent {
-    /// Starts the other side, which has the certificate in this directory.
+    /// Starts the other side, which uses the certificate in this directory.
     pub(in crate::commands::ledger) fn new(setup: ConnectionSetup, certificate: &Path) -> Result<Self> {
         let kind = match setup {
             ConnectionSetup::Kept | ConnectionSetup::Tcp => "connect",
@@ -109,7 +109,8 @@ impl TcpConnectionComponent {
     }
 }
 
-/// Closes a connection without keeping its port: thousands of connections would use up the ports of the machine.
+/// Closes a connection by a reset, so that its port is free immediately. Otherwise, thousands of closed connections
+/// would use up the ports of the machine.
 fn discard(connection: Connection) {
     let socket = match &connection {
         Connection::Plain(socket) => socket,
@@ -126,7 +127,7 @@ impl LedgerComponent for TcpConnectionComponent {
     fn prepare(&mut self, _: u64) -> Result<()> {
         if self.setup == ConnectionSetup::ResumedTls && self.settings.is_none() {
             self.settings = Some(tls_settings(&self.certificate, b"http/1.1")?.config()?);
-            // Opens the session that is resumed.
+            // Open the session that later operations resume.
             self.run()?;
         }
         Ok(())

@@ -1,5 +1,6 @@
-//! Framing of content, without sockets: HTTP/2 frames, with the client's and the gateway's libraries connected by a
-//! pipe in memory; TLS, with encryption on one side and decryption on the other; and frames of the node lane.
+//! Framing of content, without sockets. HTTP/2 frames pass through a pipe in memory between the client's and the
+//! gateway's libraries. TLS records are encrypted on one side and decrypted on the other. The third kind are frames of
+//! the node lane.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -45,8 +46,8 @@ const FRAME_BYTES_MAX: u32 = 256 << 10;
 /// time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writes and reads the frames of a request and its response, including the content, with both libraries. HPACK
-/// compresses a head by referring to earlier heads.
+/// Writes and reads the frames of a request and its response, including the content, with both libraries. All requests
+/// use the same connection, because HPACK compresses a head by referring to earlier heads.
 pub(in crate::commands::ledger) struct Http2FramingComponent {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -98,7 +99,8 @@ impl Http2FramingComponent {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, so the second request is measured.
+        // Both sides remember heads from the first request, which shortens later heads. The lengths are therefore those
+        // of the second request.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
         self.run()?;
@@ -131,7 +133,7 @@ impl LedgerComponent for Http2FramingComponent {
         Ok(())
     }
 
-    /// Drives the runtime three times, as the client does: to send the request, to wait for the head, and to receive
+    /// Runs the event loop three times, as the client does: to send the request, to wait for the head, and to receive
     /// the content.
     fn run(&mut self) -> Result<()> {
         let mut request = Request::builder().uri("http://127.0.0.1:9000/ledger/object");
@@ -172,7 +174,7 @@ async fn connect(pipe: ByteCountingPipe) -> Result<SendRequest<Bytes>> {
         .await
         .map_err(failed)?;
     tokio::spawn(async move {
-        // When the connection ends, its requests fail, so the result is not needed here.
+        // If the connection fails, its requests fail too and report the error.
         let _ = connection.await;
     });
     Ok(send)
@@ -189,7 +191,7 @@ async fn serve(pipe: ByteCountingPipe, answer: Arc<Mutex<ServerResponse>>) {
     });
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_send_buf_size(SEND_BUFFER_BYTES);
-    // The client notices when the connection ends.
+    // If the connection fails, the client reports the error.
     let _ = builder.serve_connection(TokioIo::new(pipe), service).await;
 }
 
@@ -217,7 +219,7 @@ impl Body for PiecewiseBody {
     }
 }
 
-/// Uses the pipe alone: writes as many bytes as a request and its response have to one end, and reads them from the
+/// Uses only the pipe: writes as many bytes to one end as a request and its response have, and reads them from the
 /// other end.
 pub(in crate::commands::ledger) struct DuplexPipeComponent {
     runtime: Runtime,
@@ -323,7 +325,7 @@ impl AsyncWrite for ByteCountingPipe {
     }
 }
 
-/// The size of the pieces in which content is passed to TLS; the gateway uses the same size.
+/// The number of bytes that are passed to TLS at a time; the gateway uses the same number.
 const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Both ends of a TLS session after the handshake.
@@ -374,12 +376,12 @@ impl LedgerComponent for TlsRecordComponent {
     }
 }
 
-/// The maximum size of put content that is sent in one message; larger content is written to a file that the gateway
-/// provides.
+/// The maximum size of an object that a put sends in one message, in bytes. The client writes larger content to a file
+/// that the gateway provides.
 pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
-/// Writes and reads the frames of an operation on the node lane. This is the work of both sides, without the socket and
-/// the content.
+/// Writes and reads the frames of an operation on the node lane. This component does the work of both sides, without
+/// the socket and the content.
 pub(in crate::commands::ledger) struct NodeFramingComponent {
     operation: ObjectOperation,
     bucket: Bucket,
@@ -461,7 +463,7 @@ impl NodeFramingComponent {
         }
     }
 
-    /// Passes the bytes that one side has written to the side that reads them.
+    /// Passes the bytes that one side has written to the other side, which reads them.
     fn arrive(&mut self) -> Result<FrameHeader> {
         let room = self.inbox.room();
         room[..self.out.len()].copy_from_slice(&self.out);

@@ -72,7 +72,7 @@ impl TlsSession {
         self.exchange()
     }
 
-    /// Passes what each end wants to send to the other.
+    /// Passes the pending bytes of each end to the other end.
     fn exchange(&mut self) -> Result<()> {
         let mut flight = Vec::new();
         while self.client.wants_write() {
@@ -99,7 +99,7 @@ impl TlsSession {
 /// The handshakes of both ends, in memory.
 pub(in crate::commands::ledger) struct TlsHandshakeComponent {
     ends: TlsEnds,
-    /// The client's settings of the next operation, which hold its sessions.
+    /// The client's settings for the next operation. They store the sessions that can be resumed.
     client: Arc<ClientConfig>,
     expected: HandshakeKind,
     last: Option<HandshakeKind>,
@@ -111,7 +111,7 @@ impl TlsHandshakeComponent {
         let ends = TlsEnds::make()?;
         let client = Arc::new(ends.client.clone());
         let mut made = TlsHandshakeComponent { ends, client, expected, last: None };
-        // Opens the session that is resumed.
+        // Open the session that later operations resume.
         made.run()?;
         Ok(made)
     }

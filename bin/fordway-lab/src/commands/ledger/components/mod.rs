@@ -1,5 +1,5 @@
-//! The components of the ledger. Each component does the work of one layer, with the layer's own code if that can be
-//! called separately. This file contains the components that work in memory: a clock reading, a copy and digests.
+//! The components of the ledger. Each component does the work of one layer, with the layer's own code if that code can
+//! be called separately. This file contains the components that work in memory: a clock reading, a copy and digests.
 
 pub(super) mod connections;
 pub(super) mod framing;
@@ -26,8 +26,8 @@ use fordway_workload::ledger::LedgerComponent;
 /// The largest size that a component supports. Larger content would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
-/// Content in which no two pages or pieces are alike, so that a layer that mixes them up is detected. Objects of all
-/// sizes begin with the same bytes.
+/// Content in which no two pages or pieces are equal, so that the check detects a layer that confuses them. Objects of
+/// all sizes begin with the same bytes.
 #[derive(Clone)]
 pub(super) struct NonrepeatingContent(Bytes);
 
@@ -91,7 +91,7 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Does nothing, and thereby measures the two clock readings that are part of every other figure.
+/// Does nothing. Its measured time is the time of the two clock readings that every other figure includes.
 pub(super) struct ClockReadingComponent;
 
 impl LedgerComponent for ClockReadingComponent {

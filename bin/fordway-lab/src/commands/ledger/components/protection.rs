@@ -1,5 +1,5 @@
-//! The protection of QUIC packets (RFC 9001 section 5), in memory: each packet is encrypted, and its head is masked; then
-//! the other side unmasks the head and decrypts the packet.
+//! The protection of QUIC packets (RFC 9001 section 5), in memory. One side encrypts each packet and masks its header.
+//! The other side unmasks the header and decrypts the packet.
 
 use fordway_store::Result;
 use fordway_workload::ledger::LedgerComponent;
@@ -9,13 +9,13 @@ use rustls::quic::{Keys, Version};
 use super::{NonrepeatingContent, failed, same};
 use crate::commands::ledger::echo::datagrams::{DATAGRAM_BYTES, PACKET_OVERHEAD_BYTES};
 
-/// The head of a packet: flags, a connection ID of 8 bytes, and a packet number of 2.
+/// The size of a packet's header: flags, a connection ID of 8 bytes, and a packet number of 2 bytes.
 const HEAD_BYTES: usize = 11;
 const NUMBER_AT: usize = 9;
 const TAG_BYTES: usize = 16;
-/// The head of the STREAM frame before the content.
+/// The size of the STREAM frame's header before the content.
 const FRAME_HEAD_BYTES: usize = PACKET_OVERHEAD_BYTES - HEAD_BYTES - TAG_BYTES;
-/// The mask of a head is computed from the bytes that are this far behind the start of the packet number.
+/// The distance from the start of the packet number to the sample, from which the mask of the header is computed.
 const SAMPLE_AFTER_BYTES: usize = 4;
 
 /// Protects content in packets of the usual size, and removes the protection.
@@ -23,19 +23,19 @@ pub(in crate::commands::ledger) struct PacketProtectionComponent {
     server: Keys,
     client: Keys,
     contents: NonrepeatingContent,
-    /// A packet: its head, a STREAM frame, the tag of the encryption.
+    /// A packet: its header, a STREAM frame, and the tag of the encryption.
     packet: Vec<u8>,
     opened: Vec<u8>,
     number: u64,
 }
 
 impl PacketProtectionComponent {
-    /// Uses the first cipher suite of TLS 1.3 that client and gateway offer, which they agree on.
+    /// Uses the first TLS 1.3 cipher suite that client and gateway offer, because they agree on that suite.
     pub(in crate::commands::ledger) fn new(contents: &NonrepeatingContent) -> Result<Self> {
         let provider = rustls::crypto::ring::default_provider();
         let suite = provider.cipher_suites.iter().find_map(|suite| suite.tls13()?.quic_suite());
         let suite = suite.ok_or_else(|| failed("there is no cipher suite for QUIC"))?;
-        // The secret of a connection is not needed, because keys of any secret take the same time.
+        // Any secret is sufficient, because the time does not depend on the keys.
         let keys = |side| suite.keys(b"fordway", side, Version::V1);
         let (server, client) = (keys(Side::Server), keys(Side::Client));
         let contents = contents.clone();
@@ -71,7 +71,7 @@ impl PacketProtectionComponent {
     }
 }
 
-/// Returns the head of a packet, and the bytes from which its mask is computed.
+/// Returns the header of a packet, and the sample from which the mask of the header is computed.
 fn masked(packet: &mut [u8], sample_bytes: usize) -> (&mut [u8], &[u8]) {
     let (head, payload) = packet.split_at_mut(HEAD_BYTES);
     let from = NUMBER_AT + SAMPLE_AFTER_BYTES - HEAD_BYTES;

@@ -1,6 +1,6 @@
-//! Round trips of the layers of HTTP/3, each with the work of the one before and more: datagrams over UDP alone, streams
-//! of QUIC, and requests of HTTP/3; and new QUIC connections. The other side is a process that does nothing but respond.
-//! Connections are opened by our client's own code.
+//! Round trips of the layers of HTTP/3: UDP datagrams without QUIC, QUIC streams, and HTTP/3 requests. Each layer
+//! includes the work of the layer below it. This file also measures new QUIC connections. The other side is a process
+//! that only responds. The code of our client opens the connections.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ use crate::commands::ledger::echo::ReplySendMethod;
 use crate::commands::ledger::echo::datagrams::{DatagramLine, on_the_wire};
 use crate::commands::ledger::echo::quic::{NEXT_RESPONSE_PATH, frame_lengths, next_response};
 
-/// A connection that was not driven for longer than this is replaced, because one of its ends may have given it up.
+/// A connection that was idle for longer than this time is replaced, because one of its ends may have closed it.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
 fn failed(error: io::Error) -> Error {
@@ -48,7 +48,7 @@ fn runtime() -> Result<Runtime> {
     Builder::new_current_thread().enable_all().build().map_err(failed)
 }
 
-/// The sizes of the messages of one operation over HTTP/3. Copies share what was found out.
+/// The sizes of the messages of one operation over HTTP/3. Clones share the measured sizes.
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct Http3Messages {
     request: S3RequestTemplate,
@@ -64,7 +64,7 @@ impl Http3Messages {
         Http3Messages { request, certificate, known: Rc::default() }
     }
 
-    /// Returns the lengths of the HEADERS frames.
+    /// Returns the lengths of the HEADERS frames of the request and of its response. Measures unknown lengths.
     fn heads(&self, size_bytes: u64) -> Result<(usize, usize)> {
         if let Some(known) = self.known.borrow().get(&size_bytes) {
             return Ok(*known);
@@ -77,7 +77,7 @@ impl Http3Messages {
         Ok(lengths)
     }
 
-    /// Returns the numbers of bytes that the streams of QUIC carry.
+    /// Returns the sizes of the messages on QUIC streams.
     pub(in crate::commands::ledger) fn on_streams(&self, size_bytes: u64) -> Result<MessageSizes> {
         let (asked, answered) = self.heads(size_bytes)?;
         let (size, frames) = (size_bytes as usize, data_frame_heads(size_bytes));
@@ -100,7 +100,7 @@ impl Http3Messages {
         })
     }
 
-    /// Returns the numbers of bytes that QUIC's datagrams carry for these streams.
+    /// Returns the sizes of the same messages in QUIC datagrams, which add the overhead of packets.
     pub(in crate::commands::ledger) fn in_datagrams(&self, size_bytes: u64) -> Result<MessageSizes> {
         let sizes = self.on_streams(size_bytes)?;
         let response_bytes = on_the_wire(sizes.head_bytes + sizes.body_bytes);
@@ -109,7 +109,8 @@ impl Http3Messages {
     }
 }
 
-/// Returns the bytes of the heads of DATA frames (RFC 9114 section 7.1): a type of one byte, and the length.
+/// Returns the total size of the headers of all DATA frames (RFC 9114 section 7.1). A header consists of a type of one
+/// byte and the length.
 fn data_frame_heads(size_bytes: u64) -> usize {
     let head_bytes = |piece_bytes: usize| match piece_bytes {
         0 => 0,
@@ -121,7 +122,7 @@ fn data_frame_heads(size_bytes: u64) -> usize {
     pieces * head_bytes(PIECE_BYTES) + head_bytes(rest)
 }
 
-/// Returns a request over HTTP/3 with the headers of a request over HTTP/1.1.
+/// Returns an HTTP/3 request with the headers of an HTTP/1.1 request.
 fn request_of(request: &S3RequestTemplate, size_bytes: u64, heads: &HttpMessageHeads) -> Result<Request<()>> {
     let uri = format!("https://127.0.0.1:9000{}", request.asked(size_bytes).path);
     let mut request = Request::builder().method(request.method()).uri(uri);
@@ -133,7 +134,7 @@ fn request_of(request: &S3RequestTemplate, size_bytes: u64, heads: &HttpMessageH
     request.body(()).map_err(broken)
 }
 
-/// Round trips of datagrams.
+/// Round trips of UDP datagrams.
 pub(in crate::commands::ledger) struct UdpRoundTripComponent {
     runtime: Runtime,
     line: DatagramLine,
@@ -142,7 +143,7 @@ pub(in crate::commands::ledger) struct UdpRoundTripComponent {
 }
 
 impl UdpRoundTripComponent {
-    /// Starts the other side. The process is given the directory of a certificate, but does not use it.
+    /// Starts the other side. The process gets the directory of a certificate as an argument, but does not use it.
     pub(in crate::commands::ledger) fn new(messages: &Http3Messages) -> Result<Self> {
         let server = PeerServer::start("udp", &messages.certificate)?;
         let runtime = runtime()?;
@@ -191,12 +192,12 @@ struct QuicClient {
     local: LocalSet,
     tls: TlsConnector,
     server: PeerServer,
-    /// When a connection was last driven.
+    /// The time at which a connection was last used.
     used: Instant,
 }
 
 impl QuicClient {
-    /// Starts the process.
+    /// Starts the process on the other side.
     fn new(kind: &str, certificate: &Path) -> Result<Self> {
         let server = PeerServer::start(kind, certificate)?;
         let tls = tls_settings(certificate, b"h3")?;
@@ -220,7 +221,7 @@ impl QuicClient {
     }
 }
 
-/// Round trips on streams of QUIC, each on a stream of its own.
+/// Round trips over one QUIC connection, each on a new stream.
 pub(in crate::commands::ledger) struct QuicRoundTripComponent {
     connection: Option<quinn::Connection>,
     trip: RoundTripState,
@@ -280,7 +281,7 @@ impl LedgerComponent for QuicRoundTripComponent {
     }
 }
 
-/// How an operation gets its connection.
+/// The kind of handshake with which an operation opens its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum QuicSetup {
     /// A new connection with a full handshake (RFC 9001 section 4).
@@ -289,7 +290,7 @@ pub(in crate::commands::ledger) enum QuicSetup {
     Resumed,
 }
 
-/// Round trips of which each is the only one on its connection.
+/// Round trips over QUIC, each on a new connection.
 pub(in crate::commands::ledger) struct QuicConnectionComponent {
     setup: QuicSetup,
     certificate: PathBuf,
@@ -307,7 +308,7 @@ impl QuicConnectionComponent {
         Ok(QuicConnectionComponent { setup, certificate, connection: None, trip, client })
     }
 
-    /// Closes the connection, and waits until the other side has been told.
+    /// Closes the connection, and waits until the other side has been notified.
     fn close(&mut self) -> Result<()> {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         connection.close(VarInt::from_u32(0), b"");
@@ -322,14 +323,14 @@ impl QuicConnectionComponent {
 impl LedgerComponent for QuicConnectionComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)?;
-        // Opens the session that is resumed.
+        // Open the session that later operations resume.
         if self.connection.is_none() { self.run() } else { Ok(()) }
     }
 
     fn before(&mut self) -> Result<()> {
         self.close()?;
         if self.setup == QuicSetup::Full {
-            // Sessions can be resumed only with the settings that they were opened with.
+            // A session can be resumed only with the settings that opened it, so new settings prevent a resumption.
             self.client.tls = tls_settings(&self.certificate, b"h3")?;
         }
         Ok(())
@@ -352,7 +353,7 @@ impl LedgerComponent for QuicConnectionComponent {
     }
 }
 
-/// Requests over HTTP/3 to a process that responds with the heads of a gateway.
+/// HTTP/3 requests to a process that responds with the same heads as a gateway.
 pub(in crate::commands::ledger) struct Http3RoundTripComponent {
     send: Option<SendRequest<OpenStreams, Bytes>>,
     request: S3RequestTemplate,
@@ -362,7 +363,7 @@ pub(in crate::commands::ledger) struct Http3RoundTripComponent {
     contents: NonrepeatingContent,
     /// The content of a put.
     content: Bytes,
-    /// The number of content bytes of a response.
+    /// The expected number of content bytes of the response.
     expected: u64,
     received: u64,
     client: QuicClient,
@@ -393,7 +394,7 @@ impl Http3RoundTripComponent {
             let (mut driver, send) =
                 h3::client::new(h3_quinn::Connection::new(connection)).await.map_err(broken)?;
             spawn_local(async move {
-                // When the connection ends, its requests fail, so the reason is not needed here.
+                // If the connection fails, its requests fail too and report the error.
                 let _ = poll_fn(|context| driver.poll_close(context)).await;
             });
             Ok(send)
@@ -482,7 +483,7 @@ mod tests {
     use crate::commands::gateway::LoopbackCertificate;
     use crate::commands::ledger::echo::quic::serve_locally;
 
-    /// Accepts any certificate, and counts them: a resumed handshake has none.
+    /// A verifier that accepts any certificate, and counts certificates. A resumed handshake has no certificate.
     #[derive(Debug, Default)]
     struct CountingVerifier(AtomicU32);
 
@@ -522,7 +523,7 @@ mod tests {
         }
     }
 
-    /// quinn does not say of which kind a handshake was, so a component cannot check it.
+    /// quinn does not report the kind of a handshake, so a component cannot check it. This test checks it.
     #[test]
     fn sessions_are_resumed_with_the_settings_of_client_and_gateway() {
         let certificate = LoopbackCertificate::make().unwrap();

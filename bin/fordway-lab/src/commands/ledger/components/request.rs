@@ -1,5 +1,5 @@
 //! The components of an S3 request: its HTTP/1.1 head as the client writes it, its signature, and its handling by the
-//! gateway's S3 layer, which parses the request, checks its signature, and writes the head of the response.
+//! gateway's S3 layer. The S3 layer parses the request, checks its signature, and writes the head of the response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(in super::super) struct HttpMessageHeads {
     pub(in super::super) answered: Vec<u8>,
 }
 
-/// A signed request for an object. Copies share the heads of the gateway's responses.
+/// A signed request for an object. Clones share the heads of the gateway's responses.
 #[derive(Clone)]
 pub(in super::super) struct S3RequestTemplate {
     host: String,
@@ -283,7 +283,7 @@ impl LedgerComponent for SignatureCheckComponent {
     }
 }
 
-/// The maximum number of headers, which is more than any head has here.
+/// The maximum number of headers in a head. The heads of these requests and responses have fewer headers.
 const HEADERS_MAX: usize = 32;
 
 /// Writes and reads the heads of a request and its response, without the signature and the sockets.

@@ -1,5 +1,5 @@
-//! Round trips over a socket to a process that does nothing but respond. The messages have exactly the same sizes as
-//! a lane's messages, and are sent by the same system calls or, as for HTTP/2, by a library's event loop on both sides.
+//! Round trips over a socket to a process that only responds. The messages have exactly the same sizes as the messages
+//! of a lane. The same system calls send them or, for HTTP/2, a library's event loop on both sides.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -28,7 +28,7 @@ use crate::commands::contained::{ContainedProgram, ContainerPlace};
 pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
-/// What error messages call the other side.
+/// The name of the other side in error messages.
 const PEER: &str = "the other side of a round trip";
 /// The maximum time for the other side to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -70,7 +70,8 @@ impl PeerProcess {
 
 impl Drop for PeerProcess {
     fn drop(&mut self) {
-        // The connection has already been closed, so the process is about to end, or it never connected.
+        // The connection has already been closed, so the process is about to end. A process that never connected must
+        // be killed.
         if let PeerProcess::Bare(process) = self {
             let _ = process.kill();
             let _ = process.wait();
@@ -78,7 +79,8 @@ impl Drop for PeerProcess {
     }
 }
 
-/// A process that serves at an address of its own. It ends when the connection over which it told that address is closed.
+/// A process that serves at an address that it chooses. It reports the address over a control connection, and ends when
+/// that connection is closed.
 pub(super) struct PeerServer {
     pub(super) address: SocketAddr,
     _control: TcpStream,
@@ -94,7 +96,7 @@ impl PeerServer {
         PeerServer::told(&listener, start(&format!("{kind}:{address}"), file)?)
     }
 
-    /// Waits until the process tells its address.
+    /// Waits until the process reports its address.
     fn told(listener: &TcpListener, mut other: PeerProcess) -> Result<Self> {
         let failed = |error| file_error("listening for", PEER, error);
         listener.set_nonblocking(true).map_err(failed)?;
@@ -164,7 +166,7 @@ pub(super) fn accepted<T>(
     }
 }
 
-/// The state that all kinds of round trip have.
+/// The state that all kinds of round trips share.
 pub(super) struct RoundTripState {
     sizes: MessageSizeFunction,
     pub(super) request: Vec<u8>,
@@ -201,9 +203,9 @@ impl RoundTripState {
         Ok(())
     }
 
-    /// Keeps the client busy between two requests, as it would be on a real lane: a client that has received a file
-    /// descriptor uses the content before it sends the next request, and a client that writes objects removes the
-    /// previous object. In the meantime the other side sleeps; the longer it sleeps, the longer it takes to wake up.
+    /// Keeps the client busy between two requests, as on a real lane. A client that has received a file descriptor uses
+    /// the content before it sends the next request. A client that writes objects removes the previous object. In the
+    /// meantime, the other side sleeps. The longer it sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -215,7 +217,7 @@ impl RoundTripState {
     }
 
     /// Receives the head together with any content that arrives in the same call, then the rest of the body directly
-    /// into its buffer. `received` is then the number of bytes until the end of the response or of the connection.
+    /// into its buffer. Sets `received` to the number of bytes until the end of the response or of the connection.
     pub(super) fn receive(&mut self, socket: impl AsFd, buffer: &mut [u8]) -> Result<(), fordway_sys::Errno> {
         let head_bytes = self.order.head_bytes;
         self.received = 0;
@@ -360,8 +362,8 @@ impl TcpRoundTripComponent {
         TcpRoundTripComponent::over(listener, other, sizes)
     }
 
-    /// Like [`new`](Self::new), with the process in a container. If the container has a network of its own, this side is
-    /// at the near end of it.
+    /// Like [`new`](Self::new), with the process in a container. If the container has its own network, this side is at
+    /// the near end of that network.
     pub(in super::super) fn contained(
         place: ContainerPlace<'_>,
         near: Option<&NetworkEndpoint>,
@@ -434,7 +436,7 @@ pub(in crate::commands::ledger) struct EventLoopComponent {
 }
 
 impl EventLoopComponent {
-    /// Starts a process on the other side. The process is given `file` as an argument, but does not send it.
+    /// Starts a process on the other side. The process gets `file` as an argument, but does not send it.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

@@ -1,5 +1,5 @@
-//! Round trips between two threads over a pair of sockets: our client translates HTTP/1.1 to HTTP/3 in a thread of its
-//! own, which runs an event loop.
+//! Round trips between two threads over a pair of sockets. Our client exchanges such messages with the thread that
+//! translates HTTP/1.1 to HTTP/3, which runs an event loop.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -15,10 +15,10 @@ use super::round_trip::{HEAD_BUFFER_BYTES, MessageSizeFunction, RoundTripState};
 use crate::commands::ledger::echo::datagrams::{DATAGRAM_BYTES, PACKET_OVERHEAD_BYTES};
 use crate::commands::ledger::echo::{EchoRequest, RECEIVED_BYTES_MAX};
 
-/// The number of body bytes that the thread passes on at a time: the content of a packet.
+/// The number of body bytes that the thread sends at a time: the content of one packet.
 const PACKET_CONTENT_BYTES: usize = DATAGRAM_BYTES - PACKET_OVERHEAD_BYTES;
 
-/// Round trips to a thread that does nothing but respond.
+/// Round trips to a thread that only responds.
 pub(in crate::commands::ledger) struct SocketPairComponent {
     /// Our end; `None` before the first operation.
     socket: Option<UnixStream>,
@@ -32,12 +32,12 @@ impl SocketPairComponent {
         SocketPairComponent { socket: None, buffer, trip: RoundTripState::new(sizes) }
     }
 
-    /// Starts the thread, which ends when our end of the pair is closed. It runs on the processor on which the calling
-    /// thread runs, like the thread of a connection.
+    /// Starts the thread, which ends when our end of the pair is closed. The thread inherits the CPU affinity of the
+    /// calling thread, like the thread of a connection.
     fn start() -> io::Result<UnixStream> {
         let (near, far) = UnixStream::pair()?;
         far.set_nonblocking(true)?;
-        // Our end is closed when the other thread fails, so the next operation fails as well.
+        // If the thread fails, it closes its end of the pair, so the next operation fails as well.
         std::thread::Builder::new().name("ledger-pair".to_owned()).spawn(move || serve(far))?;
         Ok(near)
     }

@@ -107,11 +107,12 @@ impl LedgerComponent for PreadComponent {
     }
 }
 
-/// Reads an open file that is in the page cache piece by piece, like a gateway that sends one piece after another.
+/// Reads an open file piece by piece from the page cache, like a gateway that sends one piece after another.
 pub(in crate::commands::ledger) struct PiecewisePreadComponent {
     files: FilesBySize,
     file: Option<File>,
-    /// The buffers, which are used in turn, as in the gateway, where earlier pieces may still be in flight.
+    /// The buffers, which are used in turn. The gateway also uses several buffers, because it may still be sending
+    /// earlier pieces.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -202,7 +203,7 @@ fn opened_dir(dir: &Path) -> Result<File> {
     File::open(dir).map_err(|error| file_error("opening", dir.display(), error))
 }
 
-/// Creates an empty file atomically, with all the system calls that the store makes for an object except the write.
+/// Creates an empty file atomically, with all the system calls that the store makes for an object, except the write.
 pub(in crate::commands::ledger) struct AtomicFileCreateComponent {
     dir: File,
 }
@@ -321,13 +322,13 @@ pub(in crate::commands::ledger) struct ObjectGetComponent {
     objects: MeasuredObject,
     buffer: Vec<u8>,
     server_pid: Option<u32>,
-    /// The network from which requests are sent, if it is not this process's own network.
+    /// The network from which requests are sent; `None` for this process's own network.
     network: Option<NetworkNamespace>,
-    /// Makes the client of each operation, if each has its own.
+    /// Creates a new client for each operation; `None` if all operations use the same client.
     new_client: Option<ClientFactory>,
 }
 
-/// Makes a client.
+/// A function that creates a client.
 pub(in crate::commands::ledger) type ClientFactory = Box<dyn Fn() -> Result<Arc<dyn Store>>>;
 
 impl ObjectGetComponent {
@@ -335,12 +336,12 @@ impl ObjectGetComponent {
         ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None, new_client: None }
     }
 
-    /// Returns the same get, each by a new client without connections.
+    /// Returns the same get, with a new client, which has no open connections, for each operation.
     pub(in crate::commands::ledger) fn each_by(self, new_client: ClientFactory) -> Self {
         ObjectGetComponent { new_client: Some(new_client), ..self }
     }
 
-    /// Returns the same get, over connections made from another network.
+    /// Returns the same get, over connections from another network.
     pub(in crate::commands::ledger) fn from(self, network: &NetworkNamespace) -> Self {
         ObjectGetComponent { network: Some(network.clone()), ..self }
     }
@@ -349,7 +350,7 @@ impl ObjectGetComponent {
 impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection belongs to the network in which it was made, whichever thread uses it later.
+        // A connection belongs to the network in which it was opened, whichever thread uses it later.
         let Some(network) = self.network.clone() else { return Ok(()) };
         let MeasuredObject { store, bucket, key, .. } = &self.objects;
         let buffer = &mut self.buffer;
@@ -377,7 +378,7 @@ impl LedgerComponent for ObjectGetComponent {
     }
 }
 
-/// Opens an object and describes it, without reading its content, as a gateway does before it sends.
+/// Opens an object and describes it, without reading its content, as a gateway does before it sends a response.
 pub(in crate::commands::ledger) struct ObjectOpenComponent(pub(in crate::commands::ledger) MeasuredObject);
 
 impl LedgerComponent for ObjectOpenComponent {
@@ -399,7 +400,7 @@ impl LedgerComponent for ObjectOpenComponent {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
-    /// Used if this process itself writes large content to the gateway's files: the minimum size of that content in
+    /// Set if this process itself writes large content to the gateway's files: the minimum size of that content in
     /// bytes, and a store in this process for the same objects. The writer of an object also removes it, because memory
     /// freed on one processor is slow to write when another processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,

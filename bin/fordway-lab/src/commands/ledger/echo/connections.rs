@@ -1,5 +1,5 @@
-//! The other side of new connections: like the gateway, it accepts connections in one thread, and responds in another,
-//! with TLS if asked. A request is an [`EchoRequest`].
+//! The other side of new connections. Like the gateway, it accepts connections in one thread, and responds in another
+//! thread. TLS is optional. A request is an [`EchoRequest`].
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -22,8 +22,8 @@ pub(super) fn serve(control: TcpStream) -> io::Result<()> {
     serve_with(control, None)
 }
 
-/// Responds over TLS, with the certificate in the directory `certificate`. Errors: from the system, and an unusable
-/// certificate.
+/// Responds over TLS, with the certificate in the directory `certificate`. Errors: errors of the system, and an
+/// unusable certificate.
 pub(super) fn serve_tls(control: TcpStream, certificate: &Path) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(tls_config(certificate).map_err(io::Error::other)?));
     serve_with(control, Some(acceptor))
@@ -84,7 +84,7 @@ fn work(mut waiting: UnboundedReceiver<TcpStream>, tls: Option<TlsAcceptor>) -> 
         while let Some(socket) = waiting.recv().await {
             let tls = tls.clone();
             spawn_local(async move {
-                // The measuring process notices when a connection ends.
+                // If a connection fails, the measuring process reports the error.
                 let _ = serve_one(socket, tls).await;
             });
         }

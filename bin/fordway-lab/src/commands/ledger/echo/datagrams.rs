@@ -1,9 +1,9 @@
-//! Messages over UDP, sent as QUIC sends its packets, but without QUIC: by quinn's socket, up to ten datagrams in one
-//! `sendmsg` (GSO), and as many as there are in one `recvmmsg` (GRO). The sender keeps a bounded number of bytes on the
-//! way, and the receiver acknowledges each batch that it receives, as RFC 9000 section 13.2 has it.
+//! Messages over UDP, sent as QUIC sends its packets, but without QUIC. quinn's socket sends up to ten datagrams in one
+//! `sendmsg` (GSO), and receives all available datagrams in one `recvmmsg` (GRO). The sender limits the number of bytes
+//! in flight. The receiver acknowledges each batch that it receives, as RFC 9000 section 13.2 recommends.
 //!
-//! There are no packet numbers: if datagrams are lost, the receiver asks for as many bytes as are missing once the line
-//! has been silent.
+//! There are no packet numbers. If datagrams are lost, the receiver waits for a period without datagrams, and then
+//! requests as many bytes as are missing.
 
 use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
@@ -18,47 +18,48 @@ use tokio::time::timeout;
 
 use super::EchoRequest;
 
-/// The size of a datagram once QUIC has probed the path: quinn searches up to this size.
+/// The size of a datagram after QUIC's path MTU discovery: quinn probes up to this size.
 pub(in crate::commands::ledger) const DATAGRAM_BYTES: usize = 1452;
-/// The bytes that QUIC adds to the content of a packet (RFC 9000 sections 17.3.1 and 19.8): flags, a connection ID of 8
-/// bytes, a packet number of 2, the head of a STREAM frame, and the tag of the encryption (16).
+/// The number of bytes that QUIC adds to the content of a packet (RFC 9000 sections 17.3.1 and 19.8): flags, a
+/// connection ID (8 bytes), a packet number (2), the header of a STREAM frame, and the tag of the encryption (16).
 pub(in crate::commands::ledger) const PACKET_OVERHEAD_BYTES: usize = 36;
 /// The maximum number of datagrams that quinn passes to the kernel at once.
 const SEGMENTS_MAX: usize = 10;
-/// The number of bytes on the way, which fit into the kernel's default receive buffer.
+/// The maximum number of bytes in flight. They fit into the kernel's default receive buffer.
 const WINDOW_BYTES: usize = 96 << 10;
 /// The size of an acknowledgement, which is about the size of a packet with one ACK frame.
 const CONTROL_BYTES: usize = 40;
-/// The first bytes of an acknowledgement, and of a request for missing bytes. Messages never contain them.
+/// The first bytes of an acknowledgement. A request for missing bytes begins with [`MISSING`] instead. Messages contain
+/// neither.
 const ACKNOWLEDGED: [u8; 4] = *b"ack!";
 const MISSING: [u8; 4] = *b"gone";
-/// How long the line is silent before the receiver asks for missing bytes.
+/// The time without datagrams after which the receiver requests missing bytes.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How often the receiver asks before it gives up.
+/// The number of requests for missing bytes after which the receiver gives up.
 const ASKS_MAX: u32 = 50;
 
-/// Returns the number of bytes of the datagrams in which QUIC sends `stream_bytes`.
+/// Returns the total size of the datagrams in which QUIC sends `stream_bytes` of stream data, in bytes.
 pub(in crate::commands::ledger) fn on_the_wire(stream_bytes: usize) -> usize {
     stream_bytes + stream_bytes.div_ceil(DATAGRAM_BYTES - PACKET_OVERHEAD_BYTES) * PACKET_OVERHEAD_BYTES
 }
 
-/// One end of the line.
+/// One end of the exchange of datagrams.
 pub(in crate::commands::ledger) struct DatagramLine {
     socket: Arc<dyn AsyncUdpSocket>,
     writable: Pin<Box<dyn UdpPoller>>,
-    /// The other end; the end that waits for requests learns it from the first datagram.
+    /// The address of the other end. The end that waits for requests learns the address from the first datagram.
     peer: Option<SocketAddr>,
     room: Vec<u8>,
 }
 
-/// What one `recvmmsg` received.
+/// The contents of the datagrams that one `recvmmsg` received.
 #[derive(Default)]
 struct ReceivedBatch {
     data_bytes: usize,
-    /// The request at the start of the data, if it is one.
+    /// The request at the start of the data; `None` if the data does not start with a request.
     order: Option<EchoRequest>,
     acknowledged_bytes: usize,
-    /// The number of bytes that the other end misses.
+    /// The number of bytes that the other end still needs; `None` if it did not request missing bytes.
     missing_bytes: Option<usize>,
 }
 
@@ -86,7 +87,7 @@ fn control(datagram: &[u8]) -> Option<([u8; 4], usize)> {
 }
 
 impl DatagramLine {
-    /// Uses `socket`, in the calling runtime. Errors: from the system.
+    /// Uses `socket`, in the calling runtime. Errors: errors of the system.
     pub(in crate::commands::ledger) fn new(socket: UdpSocket, peer: Option<SocketAddr>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = TokioRuntime.wrap_udp_socket(socket)?;
@@ -95,7 +96,7 @@ impl DatagramLine {
         Ok(DatagramLine { socket, writable, peer, room })
     }
 
-    /// Sends a message. Errors: from the system.
+    /// Sends a message. Errors: errors of the system.
     pub(in crate::commands::ledger) async fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let batch_bytes = DATAGRAM_BYTES * self.socket.max_transmit_segments().min(SEGMENTS_MAX);
         let (mut sent, mut on_the_way) = (0, 0);
@@ -116,7 +117,7 @@ impl DatagramLine {
         Ok(())
     }
 
-    /// Receives a message of `bytes`. Errors: from the system; `TimedOut` if the other end is gone.
+    /// Receives a message of `bytes`. Errors: errors of the system; `TimedOut` if the other end no longer responds.
     pub(in crate::commands::ledger) async fn receive(&mut self, bytes: usize) -> io::Result<()> {
         let (mut left_bytes, mut asks) = (bytes, 0);
         while left_bytes > 0 {
@@ -137,8 +138,8 @@ impl DatagramLine {
         Ok(())
     }
 
-    /// Waits for a request, and receives all of it. Resends what the other end misses of the last response, which
-    /// consists of the bytes of `answer`. Errors: from the system.
+    /// Waits for a request, and receives all of it. Resends the missing bytes of the last response, `answer`, if the
+    /// other end requests them. Errors: errors of the system.
     pub(in crate::commands::ledger) async fn order(&mut self, answer: &[u8]) -> io::Result<EchoRequest> {
         loop {
             let received = self.batch().await?;
@@ -178,7 +179,7 @@ impl DatagramLine {
         }
     }
 
-    /// Waits for datagrams, and receives those that are there.
+    /// Waits until datagrams arrive, and receives all available datagrams.
     async fn batch(&mut self) -> io::Result<ReceivedBatch> {
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
         let DatagramLine { socket, room, .. } = self;
@@ -236,7 +237,7 @@ mod tests {
         });
     }
 
-    /// The response of which a datagram is lost is received all the same.
+    /// A response is received completely, even if one of its datagrams is lost.
     #[test]
     fn missing_bytes_are_asked_for() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

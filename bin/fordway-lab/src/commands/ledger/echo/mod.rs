@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that does nothing but respond with as many bytes as a request specifies, on
-//! the same kind of socket and with the same system calls as a gateway.
+//! The other side of round trips: a process that only responds with as many bytes as a request specifies. It uses the
+//! same kind of socket and the same system calls as a gateway.
 
 mod connections;
 #[cfg(feature = "http3")]
@@ -31,7 +31,7 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// When a side polls only rarely, it polls in one wait out of this many.
+/// The number of waits in which a side that polls only rarely polls once.
 const RARELY: u32 = 64;
 /// The size, in bytes, of the order at the start of each request, which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
@@ -98,9 +98,9 @@ impl EchoRequest {
 }
 
 /// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
-/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open a port of their
-/// own tell their address over that connection. `file` is the file that is sent, or the directory with the certificate of
-/// TLS and QUIC. Errors: those caused by the address, the file or the socket.
+/// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open their own port
+/// report its address over that connection. `file` is the file to send or, for TLS and QUIC, the directory with the
+/// certificate. Errors: errors caused by the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
@@ -126,7 +126,7 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
     }
 }
 
-/// Tells the measuring process at which address this process serves.
+/// Reports the address at which this process serves to the measuring process.
 fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
     writeln!(&mut &*control, "{address}")
 }

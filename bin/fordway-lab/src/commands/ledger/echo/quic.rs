@@ -1,5 +1,6 @@
-//! The other side of QUIC and HTTP/3: like the gateway, it reads the UDP socket in one thread, and drives the connection
-//! and responds in another. It uses the gateway's QUIC configuration, with a certificate from the measuring process.
+//! The other side of QUIC and HTTP/3. Like the gateway, it reads the UDP socket in one thread, and drives the
+//! connection and responds in another thread. It uses the gateway's QUIC configuration, with a certificate from the
+//! measuring process.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
@@ -22,23 +23,23 @@ use super::datagrams::DatagramLine;
 use super::{EchoRequest, PIECE_BYTES, announce};
 use crate::commands::ledger::components::request::fields;
 
-/// How long a connection may be idle. A component is idle while all others are measured.
+/// The idle timeout of a connection. A component is idle while all other components are measured.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 /// The largest body of a [`NEXT_RESPONSE_PATH`] request.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The path of a request whose body specifies the response to the requests that follow.
 pub(in crate::commands::ledger) const NEXT_RESPONSE_PATH: &str = "/next-response";
 
-/// What responds on a QUIC connection.
+/// The protocol on top of a QUIC connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuicApplication {
     /// Streams without HTTP: a request is an [`EchoRequest`].
     Streams,
-    /// HTTP/3, by the library of the gateway.
+    /// HTTP/3, with the library of the gateway.
     Http3,
 }
 
-/// Responds to messages over UDP alone. Errors: from the system.
+/// Responds to messages over UDP without QUIC. Errors: errors of the system.
 pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
     let socket = bind(&control)?;
     runtime()?.block_on(async {
@@ -55,7 +56,7 @@ pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
     })
 }
 
-/// Responds over QUIC. Errors: from the system, and an unusable certificate in the directory `certificate`.
+/// Responds over QUIC. Errors: errors of the system, and an unusable certificate in the directory `certificate`.
 pub(super) fn serve(control: TcpStream, certificate: &Path, application: QuicApplication) -> io::Result<()> {
     let config = config(certificate).map_err(io::Error::other)?;
     let socket = bind(&control)?;
@@ -73,7 +74,8 @@ fn config(certificate: &Path) -> Result<quinn::ServerConfig> {
     quic_server_config(&tls, IDLE_TIMEOUT)
 }
 
-/// Opens a socket at the address at which the measuring process was reached, and tells it the port.
+/// Opens a socket at this process's address on the control connection, and reports the socket's address to the
+/// measuring process.
 fn bind(control: &TcpStream) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((control.local_addr()?.ip(), 0))?;
     prepare_quic_socket(&socket)?;
@@ -93,7 +95,7 @@ fn work(mut waiting: UnboundedReceiver<Incoming>, application: QuicApplication) 
     let serve = async move {
         while let Some(incoming) = waiting.recv().await {
             spawn_local(async move {
-                // The measuring process notices when a connection ends.
+                // If a connection fails, the measuring process reports the error.
                 let _ = match application {
                     QuicApplication::Streams => serve_streams(incoming).await,
                     QuicApplication::Http3 => serve_http3(incoming).await,
@@ -140,12 +142,12 @@ impl NextResponse {
 }
 
 /// Returns the body of a request to [`NEXT_RESPONSE_PATH`]: the number of content bytes of the next responses, and their
-/// head in the form of HTTP/1.1.
+/// head in HTTP/1.1 format.
 pub(in crate::commands::ledger) fn next_response(head: &[u8], content_bytes: u64) -> Bytes {
     [&content_bytes.to_le_bytes(), head].concat().into()
 }
 
-/// Returns a head in the form of HTTP/1.1 as a response over HTTP/3, which has no `connection` header.
+/// Converts a head in HTTP/1.1 format to an HTTP/3 response, which has no `connection` header.
 fn response_of(head: &[u8]) -> Option<Response<()>> {
     let mut response = Response::new(());
     for (name, value) in fields(head).into_iter().filter(|(name, _)| name != "connection") {
@@ -155,9 +157,10 @@ fn response_of(head: &[u8]) -> Option<Response<()>> {
     Some(response)
 }
 
-/// Returns the lengths of the HEADERS frames (RFC 9114 section 7.2.2) of a request and of the response with the head
-/// `answered`, as the library writes them: the request is sent to a server that only counts its bytes, and these bytes are
-/// then sent to a server of HTTP/3, whose response is counted. Call it in a [`LocalSet`]. Errors: from the system.
+/// Returns the lengths of the HEADERS frames (RFC 9114 section 7.2.2), as the library writes them, of a request and of
+/// the response with the head `answered`. First, the request is sent to a server that only counts its bytes. Then these
+/// bytes are sent to an HTTP/3 server, and the bytes of its response are counted. Call this function in a [`LocalSet`].
+/// Errors: errors of the system.
 pub(in crate::commands::ledger) async fn frame_lengths(
     certificate: &Path,
     asked: Request<()>,

@@ -1,5 +1,5 @@
-//! The paths of GETs on new connections: what such a GET takes beyond a GET on a kept connection, and what the resumption
-//! of a TLS session saves.
+//! The paths of GETs on new connections. They show the additional cost of such a GET over a GET on a kept connection,
+//! and the time that the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
@@ -16,7 +16,7 @@ use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
 use crate::commands::ledger::components::quic::{Http3Messages, QuicConnectionComponent, QuicSetup};
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
-/// The component whose connection is kept, which the others are compared with.
+/// The component whose connection is kept. The components with new connections are compared with it.
 const KEPT_TCP: &str = "tcp, kept connection";
 const NEW_TCP: &str = "tcp, new connection";
 const NEW_TLS: &str = "tls, new connection";
@@ -42,7 +42,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the same with TLS, and a GET that resumes a session.
+    /// Adds a GET over HTTPS on new connections, the GET on a kept connection, and a GET that resumes a session.
     pub(super) fn https_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Https, site)?;
         self.tcp_connections()?;
@@ -58,7 +58,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the same over HTTP/3, unless HTTP/3 is left out.
+    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. Skips
+    /// the first and the last if the GET on a kept connection was skipped.
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
@@ -87,7 +88,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Leaves out the path, which this program lacks.
+    /// Records that the path is skipped, because this program is built without HTTP/3.
     #[cfg(not(feature = "http3"))]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
@@ -132,7 +133,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds GETs of which each is the first of a new client, as in a program that makes one request.
+    /// Adds GETs that are each the first request of a new client, as in a program that makes only one request.
     fn fresh_get(
         &mut self,
         name: &str,

@@ -1,5 +1,6 @@
-//! The paths over HTTP/3, which are a ladder: datagrams over UDP, the streams of QUIC over them, and the requests of
-//! HTTP/3 over those. Each layer is measured by a round trip of its own, and counts what it takes beyond the one below.
+//! The paths over HTTP/3, which consist of three layers: UDP datagrams, QUIC streams over these datagrams, and HTTP/3
+//! requests over these streams. A separate round trip measures each layer. The cost of a layer is its time beyond the
+//! time of the layer below it.
 
 use std::path::Path;
 
@@ -26,7 +27,7 @@ impl LedgerSetup {
         GatewayProcess::start_http3(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Adds a path over HTTP/3. If the gateway does not support HTTP/3, the path is left out.
+    /// Adds a path over HTTP/3. Skips the path if the gateway does not support HTTP/3.
     pub(super) fn http3_path(
         &mut self,
         operation: ObjectOperation,
@@ -59,7 +60,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the round trips.
+    /// Adds the round trips of the layers, and the round trip between the client's threads.
     fn round_trips(
         &mut self,
         operation: ObjectOperation,
@@ -125,7 +126,7 @@ fn decomposition(path: &str, operation: ObjectOperation) -> PathDecomposition {
         .with_beyond(&quic, &udp)
         .with_beyond(&http3, &quic)
         .with(&pair)
-        // The client writes its requests in the form of HTTP/1.1, and the thread translates them.
+        // The client writes its requests in HTTP/1.1 format, and the thread translates them to HTTP/3.
         .with(heads)
         .with("sign")
         .with(layer)

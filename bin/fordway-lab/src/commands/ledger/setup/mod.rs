@@ -1,6 +1,6 @@
-//! The components and paths of a ledger, with the gateways and files they need. [`paths`] contains the paths that read
-//! and write on this machine, `http3` those over HTTP/3, [`connections`] those on new connections, and [`networks`]
-//! those through the networks of set-ups and into containers.
+//! The components and paths of a ledger, with the gateways and files that they need. [`paths`] contains the paths that
+//! read and write on this machine. `http3` contains the paths over HTTP/3, and [`connections`] the paths on new
+//! connections. [`networks`] contains the paths through the networks of set-ups and into containers.
 
 mod connections;
 #[cfg(feature = "http3")]
@@ -33,7 +33,7 @@ const RECORD_BYTES: u64 = 16 << 10;
 const RECORD_OVERHEAD_BYTES: u64 = 22;
 const BUCKET: &str = "ledger";
 
-/// Everything that is measured, and the gateways and networks that this requires.
+/// The measured components and paths, and the gateways and networks that they require.
 #[derive(Default)]
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<NamedComponent>,
@@ -41,7 +41,7 @@ pub(super) struct LedgerSetup {
     /// The requested items that cannot be measured here, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
-    /// The paths that were added, or left out.
+    /// The paths that were added or skipped.
     seen: Vec<LedgerPathArg>,
     /// The certificate of the other sides of round trips, if they need one.
     certificate: Option<LoopbackCertificate>,
@@ -163,7 +163,7 @@ impl LedgerSetup {
         Ok(directory)
     }
 
-    /// Leaves out a path over HTTP/3, which this program lacks.
+    /// Records that a path over HTTP/3 is skipped, because this program is built without HTTP/3.
     #[cfg(not(feature = "http3"))]
     fn http3_path(&mut self, operation: ObjectOperation, _: &LedgerObjectLocation<'_>) -> Result<()> {
         let path = operation.path_over("http3");
@@ -171,18 +171,18 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Starts a gateway over HTTP/1.1 without TLS, with durability `none`, which costs nothing.
+    /// Starts a gateway over HTTP/1.1 without TLS. Its durability is `none`, so that writes do not wait for the disk.
     fn gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Starts the same gateway with TLS.
+    /// Starts a gateway over HTTP/1.1 with TLS. Its durability is `none`.
     fn tls_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_tls(root, ETagPolicy::Fast, Durability::None)
     }
 
-    /// Starts a gateway without TLS, adds the component that signs requests, and returns the signed request that goes
-    /// to that gateway.
+    /// Starts a gateway without TLS, and adds the component that signs requests. Returns the signed request to that
+    /// gateway.
     fn request(
         &mut self,
         site: &LedgerObjectLocation<'_>,

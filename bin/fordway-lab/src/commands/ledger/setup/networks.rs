@@ -1,4 +1,5 @@
-//! The paths through the networks of set-ups, and into containers: what an overlay or a container adds to a known path.
+//! The paths through the networks of set-ups, and into containers. They show the time that an overlay or a container
+//! adds to a known path.
 
 use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, WireSettings};
 use fordway_posix::Durability;
@@ -13,8 +14,8 @@ use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::round_trip::TcpRoundTripComponent;
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
-/// The set-up in which a container has the network of this machine. Appended to the name of a set-up with `+`, it stands
-/// for a container at the far end of that network.
+/// The set-up in which a container uses the network of this machine. `NAME+container` is a container at the far end of
+/// the network of the set-up NAME.
 const CONTAINER: &str = "container";
 
 /// A set-up to measure: a network, a container, or both.
@@ -25,8 +26,8 @@ pub(super) struct AskedSetup {
     is_contained: bool,
 }
 
-/// Resolves names, so that a mistyped name is reported before anything is measured. Errors: `InvalidArgument` for a name
-/// that is unknown, or that is given twice, because components are named after set-ups.
+/// Resolves names, so that a mistyped name is reported before anything is measured. Errors: `InvalidArgument` for an
+/// unknown name, and for a repeated name, because components are named after set-ups.
 pub(super) fn chosen(names: &[String]) -> Result<Vec<AskedSetup>> {
     let asked = names.iter().map(|name| asked_setup(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in asked.iter().enumerate() {
@@ -67,15 +68,16 @@ struct ContainedPath<'p> {
 }
 
 impl LedgerSetup {
-    /// Adds HTTP gets through these set-ups. What cannot be brought up on this machine or by this user is left out, and
-    /// `left_out` says why. Errors: `InvalidArgument` if a set-up consists of more than networks.
+    /// Adds HTTP gets through these set-ups. Skips set-ups that this machine or this user cannot bring up, and adds the
+    /// reasons to `left_out`. Errors: `InvalidArgument` if a set-up consists of more than networks.
     pub(super) fn setups(&mut self, asked: &[AskedSetup], site: &LedgerObjectLocation<'_>) -> Result<()> {
         for (at, setup) in asked.iter().enumerate() {
             let is_same = |other: &&AskedSetup| {
                 let name = |setup: &AskedSetup| setup.network.as_ref().map(|network| network.name.clone());
                 name(other) == name(setup)
             };
-            // A network with and without a container is brought up once, so that only the container differs.
+            // Set-ups with the same network, with and without a container, share one network, so that they differ only
+            // in the container.
             if asked[..at].iter().any(|other| is_same(&other)) {
                 continue;
             }
@@ -166,7 +168,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds the get from a container that has this machine's network, and the get that it is compared with.
+    /// Adds the get from a container that uses this machine's network, and the get without a container for comparison.
     fn machine_container(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         let path = ContainedPath {
@@ -178,7 +180,7 @@ impl LedgerSetup {
         self.contained(&path, site)
     }
 
-    /// Adds a get whose gateway runs in a container, or leaves it out.
+    /// Adds a get whose gateway runs in a container. Skips the get if the container cannot be started.
     fn contained(&mut self, path: &ContainedPath<'_>, site: &LedgerObjectLocation<'_>) -> Result<()> {
         match self.contained_get(path, site) {
             Err(error) if matches!(error.kind(), ErrorKind::NotImplemented | ErrorKind::Unavailable) => {
@@ -189,8 +191,8 @@ impl LedgerSetup {
         }
     }
 
-    /// Adds a get whose gateway runs in a container: it is the sum of the same get without the container, and of what the
-    /// container adds to its round trip. The residual is what the container adds elsewhere.
+    /// Adds a get whose gateway runs in a container. Its components are the same get without the container, and the
+    /// time that the container adds to the round trip. The residual is the time that the container adds elsewhere.
     fn contained_get(&mut self, path: &ContainedPath<'_>, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let containers = MachineContainer::new()?;
         let place = ContainerPlace { containers: &containers, far: path.ends.map(|ends| &ends.far) };

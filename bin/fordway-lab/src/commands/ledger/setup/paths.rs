@@ -25,7 +25,8 @@ use crate::commands::ledger::components::storage::{
 };
 use crate::commands::ledger::echo::ReplySendMethod;
 
-/// Content up to this size leaves a gateway together with its head in one call, on the node lane and over HTTP.
+/// The maximum size, in bytes, of content that a gateway sends together with the head in one call, on the node lane and
+/// over HTTP.
 const INLINE_BYTES: u64 = INLINE_BYTES_MAX as u64;
 /// The maximum size, in bytes, of content that the http lane's client receives together with a head and therefore
 /// copies.
@@ -102,7 +103,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the whole path through a gateway.
+    /// Adds the whole get through a gateway.
     pub(super) fn whole(
         &mut self,
         name: &str,
@@ -169,7 +170,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the components of which a get over HTTP/2 and 3 consists, apart from the round trip; returns the request.
+    /// Adds the components that are common to gets over HTTP/2 and HTTP/3, except the round trips. Returns the request.
     pub(super) fn multiplexed_get_request(
         &mut self,
         site: &LedgerObjectLocation<'_>,
@@ -312,7 +313,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds the components of which every put over HTTP consists, apart from the round trip; returns the request.
+    /// Adds the components that are common to all puts over HTTP, except the round trips. Returns the request.
     pub(super) fn put_request(&mut self, site: &LedgerObjectLocation<'_>) -> Result<S3RequestTemplate> {
         let description = "an object written by the store in this process, with a checksum that is computed \
                            and kept";
@@ -346,7 +347,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds the whole path through a gateway that writes the files itself.
+    /// Adds the whole put through a gateway that writes the files itself.
     pub(super) fn whole_put(
         &mut self,
         name: &str,
