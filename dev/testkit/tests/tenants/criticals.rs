@@ -11,7 +11,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{
     CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent, ObjectTags,
-    Objects, PartOptions, PutOptions, Store, Tags,
+    ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags, VersioningState,
 };
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};
@@ -137,15 +137,16 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
     }
     let held = hold_all_locks(&ground, "alice/.fordway/locks");
     std::thread::scope(|scope| {
-        let waiting: Vec<_> = (0..32)
+        let waiting: Vec<_> = (0..60)
             .map(|number| {
                 let (alice, alices) = (&alice, &alices);
                 scope.spawn(move || {
                     let started = Instant::now();
-                    let error = match number % 4 {
+                    let error = match number % 5 {
                         0 => alice.delete(alices, &key("k"), &DeleteOptions::default()).err(),
                         1 => put(alice, alices, "k", b"z").err(),
                         2 => alice.set_tags(alices, &key("k"), None, &Tags::new()).err(),
+                        3 => alice.set_versioning(alices, VersioningState::Enabled).err(),
                         _ => {
                             let options = CopyOptions::default();
                             alice.copy((alices, &key("other")), alices, &key("k"), &options).err()

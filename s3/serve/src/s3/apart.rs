@@ -1,8 +1,8 @@
 //! Runs work that waits for devices on separate threads, so that the serving thread can continue to serve its other
 //! clients.
 //!
-//! Changes of objects never make a serving thread wait for a lock, because any user who may write to a bucket can hold
-//! the bucket's locks for any length of time. Work that finds a lock taken is repeated after a pause, or waits for the
+//! No request makes a serving thread wait for a lock, because any user who may write to a bucket can hold the bucket's
+//! locks for any length of time. Work that finds a lock taken is repeated after a pause, or waits for the
 //! lock on a separate thread. If the lock remains taken until the lock timeout, the response is 503 with the time after
 //! which the client may retry.
 //!

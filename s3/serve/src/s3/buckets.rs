@@ -12,7 +12,7 @@ use s3s::dto::{
 use s3s::{Body, S3Request, S3Response};
 
 use crate::access::forget_rules;
-use crate::s3::apart::here_unless_remote;
+use crate::s3::apart::change_apart;
 use crate::s3::convert::{add_text, timestamp};
 use crate::s3::documents::{malformed, ownership, tagging};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
@@ -107,7 +107,8 @@ pub(super) async fn create(
         }
         Ok(())
     };
-    here_unless_remote(user, make).await?;
+    // The settings of a new bucket are protected by locks, and its owner may already hold these.
+    change_apart(user.clone(), make).await?;
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
     Ok(S3Response::with_headers(Body::empty(), headers))

@@ -206,7 +206,7 @@ impl S3 for S3Frontend {
         request: S3Request<PutBucketVersioningInput>,
     ) -> S3Result<S3Response<PutBucketVersioningOutput>> {
         let user = caller(&request)?;
-        plain(here_unless_remote(&user, |store| versions::put(store, request.input)).await)
+        plain(change_apart(user, |store| versions::put(store, request.input)).await)
     }
 
     async fn list_object_versions(
