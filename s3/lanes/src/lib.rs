@@ -104,9 +104,9 @@ pub struct LaneOptions {
     pub max_retries: Option<u32>,
     /// The number of concurrent connections for vectored reads, on the `http` lane.
     pub connections: Option<usize>,
-    /// A PEM file with the certificates to trust instead of the default ones, on the `http` lane.
+    /// A PEM file with the certificates to trust instead of the default certificates, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
-    /// The certificate authorities to trust, on the `http` lane; takes precedence over `ca_bundle`.
+    /// The certificate authorities to trust, on the `http` lane. This setting takes precedence over `ca_bundle`.
     pub tls_roots: Option<TlsRoots>,
 }
 

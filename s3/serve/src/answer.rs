@@ -76,8 +76,8 @@ pub(crate) struct GatewayState {
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway. Stored as an extension of each request whose response contains one of
-/// these URLs.
+/// The scheme of URLs that lead to this gateway. It is stored as an extension of each request whose response contains
+/// such a URL.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -218,8 +218,8 @@ async fn answered(
     }
 }
 
-/// Replaces a 404 response if the root directory no longer exists. To a process that holds it open, a removed directory
-/// looks empty.
+/// Replaces a 404 response if the root directory no longer exists. A removed directory looks empty to a process that
+/// has it open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),

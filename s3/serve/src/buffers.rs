@@ -14,7 +14,7 @@ pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 const SPARE_CHUNKS_MAX: usize = 16;
 /// The maximum number of small buffers that a thread keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
-/// The maximum capacity of a small buffer that is kept.
+/// The maximum capacity of a small buffer that is kept for reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {

@@ -97,8 +97,8 @@ impl ClientSocket {
         matches!(self, ClientSocket::Tls(_))
     }
 
-    /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. The TLS state is
-    /// kept. Errors: from the system.
+    /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. Keeps the TLS
+    /// state. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),

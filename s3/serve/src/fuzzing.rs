@@ -180,7 +180,8 @@ fn small_store() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
-/// Parses what clients send to the token service, and what OIDC providers send to the gateway.
+/// Parses the input as data that clients send to the token service, and as data that OIDC providers send to the
+/// gateway.
 pub fn tokens(bytes: &[u8]) {
     crate::sts::fuzz(bytes);
 }

@@ -29,7 +29,7 @@ use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 /// The time for which connections without a request remain open after the gateway is told to stop. If they were closed
 /// at once, requests that are already on their way would fail. During this time, such a request is answered, and its
 /// response announces the end of the connection. A longer time would not help a client that reads from its connection
-/// only when it sends a request, because such a client does not notice the end of the connection earlier.
+/// only when it sends a request. Such a client does not notice the end of the connection earlier.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -72,7 +72,7 @@ pub struct GatewayConfig {
     /// The minimum rate of a body in bytes per second, in either direction; 0 for no limit. The rate is an average over
     /// periods in which the gateway waits for the client for a total of `stall_timeout`.
     pub body_bytes_per_s_min: u64,
-    /// The limits on users whose entries specify none.
+    /// The limits on users whose entries specify no limits.
     pub user_limits: UserLimits,
     /// The maximum number of open connections from one address that have not yet carried a request with a valid
     /// signature. All addresses of an IPv6 /64 network count as one.

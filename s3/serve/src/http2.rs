@@ -160,8 +160,7 @@ async fn exchange(
 }
 
 /// The maximum time that a request waits while other requests on its connection make progress, as a multiple of the
-/// maximum wait on an otherwise idle connection. This time is longer because the other requests may use all of a slow
-/// link.
+/// stall timeout. This time exceeds the stall timeout because the other requests may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// Starts a task for each request, on the thread of the request's connection, and ends a task that makes no progress.

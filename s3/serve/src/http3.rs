@@ -459,8 +459,8 @@ const TURNS: usize = 4;
 /// The time after which a response that waits in quinn gives up its turn. Otherwise, a client that reads one of its
 /// responses slowly would delay the others.
 const TURN: Duration = Duration::from_millis(250);
-/// The maximum time that a response waits while others make progress, as a multiple of the maximum wait on an otherwise
-/// idle connection. This time is longer because the other responses may use all of a slow link.
+/// The maximum time that a response waits while other responses on its connection make progress, as a multiple of the
+/// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.

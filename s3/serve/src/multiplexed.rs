@@ -85,7 +85,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
 }
 
 /// A request in progress. If it is dropped before its response is ready, the client has cancelled the request or
-/// stopped sending it, and the drop records the end of the request.
+/// stopped sending it. The drop then records the end of the request.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
     trace: Arc<RequestTrace>,

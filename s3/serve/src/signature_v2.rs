@@ -1,5 +1,5 @@
-//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures; this module checks their
-//! dates, and appends a slash to a bucket's path if the client signed the path with one.
+//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures. This module checks the
+//! dates of signatures, and appends a slash to a bucket's path if the client signed the path with a slash.
 
 use std::borrow::Cow;
 use std::time::SystemTime;

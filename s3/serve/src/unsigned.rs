@@ -1,5 +1,5 @@
-//! The peer of a connection, and requests from peers that the kernel has identified. Signatures of such requests are
-//! meaningless and are removed, and the `aws-chunked` encoding of their bodies is decoded.
+//! The peer of a connection, and requests from peers that the kernel has identified. Signatures of such requests have
+//! no meaning, so they are removed. The `aws-chunked` encoding of the bodies is decoded.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -100,7 +100,7 @@ fn without_signature(uri: Uri) -> Uri {
         false => format!("{}?{}", uri.path(), kept.join("&")),
     };
     let mut parts = uri.into_parts();
-    // This always succeeds, because the new target is part of a valid target.
+    // The conversion always succeeds, because the new target is part of a valid target.
     parts.path_and_query = PathAndQuery::try_from(target).ok();
     Uri::from_parts(parts).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Requests whose host name contains the bucket's name.
+//! Tests requests whose host name contains the bucket's name.
 
 mod client;
 

@@ -1,6 +1,6 @@
-//! The fast path serves plain requests, and the S3 layer serves all other requests. Both must return the same response
-//! to any request, valid or damaged. Each request is sent unchanged, and once more with a header that routes it through
-//! the S3 layer.
+//! The fast path serves plain requests, and the S3 layer serves all other requests. Both paths must return the same
+//! response to any request, valid or damaged. Each request is sent unchanged, and once more with a header that routes
+//! it through the S3 layer.
 
 mod client;
 

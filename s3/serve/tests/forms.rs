@@ -1,4 +1,4 @@
-//! Tests form uploads: HTML forms with a policy, valid and hostile ones. A refused form must store nothing.
+//! Tests form uploads with valid and hostile HTML forms, all of which have a policy. A refused form must store nothing.
 
 mod client;
 

@@ -188,9 +188,8 @@ fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
         std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
         client::read_answer(&mut stream, "PUT")
     };
-    // The end of the last chunk is cut off at different places. The missing parts are both line breaks, then also one
-    // digit of the signature, half of the signature, the whole signature, everything except the `0`, and the whole
-    // chunk.
+    // Each cut removes more of the last chunk: both line breaks, one digit of the signature, half of the signature, the
+    // whole signature, everything except the `0`, and the whole chunk.
     let last = "0;chunk-signature=".len() + 64 + 4;
     for cut in [4, 5, 36, 68, last - 1, last] {
         assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");

@@ -37,7 +37,7 @@ fn tags_are_set_read_and_removed() {
     assert_eq!(tagging(&fixture, "PUT", "none", TWO).error(), (404, "NoSuchKey".to_owned()));
 }
 
-/// A parser that ignored CDATA sections would set other tags, and delete another object, than the document says.
+/// A parser that ignored CDATA sections would set wrong tags and delete a wrong object.
 #[test]
 fn cdata_sections_are_read_or_refused() {
     let fixture = serve();

@@ -40,8 +40,8 @@ impl S3Credentials {
         }
     }
 
-    /// Returns the first keys that are found in the environment, in the profile's section of the credentials file, from
-    /// its `credential_process`, and in its section of the config file. This is the order of AWS tools. Returns
+    /// Returns the first keys that are found. As in AWS tools, the order is: the environment, the profile in the
+    /// credentials file, the profile's `credential_process`, and the profile in the config file. Returns
     /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if one half of a pair is missing;
     /// `NotImplemented` if AWS tools would first use a kind of credentials that this client does not support. In this
     /// case, other keys are not used, because they may belong to another user.

@@ -75,8 +75,8 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
     }
 }
 
-/// The names of the headers for conditions. They differ between conditions on the object of a request and conditions on
-/// a source.
+/// The names of the headers for conditions. These names differ between conditions on the object of a request and
+/// conditions on a source.
 pub(super) struct ConditionHeaderNames([&'static str; 4]);
 
 /// Conditions on the object that the request names.

@@ -204,7 +204,7 @@ fn versions_call<'a>(
     }
 }
 
-/// The maximum number of consecutive pages without an entry. Services send such pages after objects have been deleted.
+/// The maximum number of consecutive pages without an entry. Services send empty pages after objects have been deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
 /// The start positions of the pages that a listing has requested so far. A repeated position reveals a listing that

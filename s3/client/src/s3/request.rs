@@ -148,7 +148,7 @@ pub struct RequestSigner {
     key: Mutex<Option<Arc<SigningKey>>>,
 }
 
-/// The parts of a request that are signed, apart from the headers that signing adds.
+/// The parts of a request that are signed, except for the headers that signing adds.
 pub struct UnsignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,

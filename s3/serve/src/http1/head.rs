@@ -354,8 +354,8 @@ mod tests {
         }
     }
 
-    /// Parses heads made of relevant pieces in random order: parsing terminates, and an accepted head has only one
-    /// interpretation.
+    /// Parses heads that consist of relevant pieces in random order. Parsing must terminate, and an accepted head must
+    /// have only one interpretation.
     #[test]
     fn random_heads_do_no_harm() {
         const PIECES: &[&str] = &[

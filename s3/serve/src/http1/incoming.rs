@@ -116,8 +116,8 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce, a body that waits for
-    /// its client passes on the bytes that have arrived, or keeps them in as little memory as possible.
+    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce and the body waits for
+    /// its client, passes on the filled part, or keeps it in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
         while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
@@ -269,8 +269,8 @@ mod tests {
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
-    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable, and
-    /// reports that a write would block.
+    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable. It
+    /// therefore reports that a write would block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

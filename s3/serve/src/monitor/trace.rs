@@ -27,7 +27,7 @@ pub(crate) struct RequestTrace {
     limited: AtomicU8,
 }
 
-/// Data about a request that only the access log needs. It is kept only if there is a log.
+/// Data about a request that only the access log needs. This data is kept only if there is an access log.
 pub(crate) struct LoggedRequest {
     method: String,
     /// The path from the URL without its query, which may contain a signature.
@@ -46,7 +46,7 @@ impl LoggedRequest {
 pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,
-    /// Bucket and key, if they differ from those in the path.
+    /// The bucket and the key, if they differ from the names in the path.
     pub(crate) names: Option<(String, String)>,
     pub(crate) at: Instant,
 }

@@ -135,8 +135,8 @@ impl GatewayConnection {
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // An HTTP connection counts as busy for its whole lifetime, because `HttpService` stops it. That way, its
-        // requests in progress are completed.
+        // An HTTP connection counts as busy for its whole lifetime, because `HttpService` stops it after its requests
+        // in progress are completed.
         if !self.standing.enter() {
             return Ok(());
         }

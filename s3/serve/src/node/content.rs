@@ -83,8 +83,8 @@ impl ClientSession {
         }
     }
 
-    /// Reads many small objects and sends them in several responses, so that the client can process one response while
-    /// the gateway reads the objects of the next response.
+    /// Reads many small objects and sends them in several responses. The client can thus process one response while the
+    /// gateway reads the objects of the next response.
     pub(super) fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
         let (mut body, options) = (std::mem::take(&mut self.batch), GetOptions::default());
         let mut results = Vec::with_capacity(keys.len());

@@ -20,8 +20,8 @@ use crate::users::fits;
 const FRESH: Duration = Duration::from_secs(10 * 60);
 /// The maximum time for which keys are used if the provider does not respond.
 const STALE: Duration = Duration::from_secs(60 * 60);
-/// The minimum time between two attempts to find an unknown key. It limits the requests to the provider, because anyone
-/// can send tokens with an invented key ID.
+/// The minimum time between two attempts to find an unknown key. Without this limit, anyone could cause many requests
+/// to the provider by sending tokens with invented key IDs.
 const NEW_KEY_INTERVAL: Duration = Duration::from_secs(30);
 /// The minimum time between two attempts to reach a provider that does not respond.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);

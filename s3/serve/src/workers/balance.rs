@@ -60,7 +60,7 @@ impl<'p> WorkerScaler<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
-        // The number of threads grows at once, but shrinks only after the pause.
+        // The number of threads grows at once, but shrinks only after the ticks of rest have passed.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }

@@ -296,7 +296,7 @@ fn is_canonical(target: &str) -> bool {
     target.starts_with('/') && (is_simple || target.split('/').all(is_part))
 }
 
-/// Returns whether the fast path takes a request with this head. The signature must be well-formed, but is not
+/// Returns whether the fast path serves a request with this head. The signature must be well-formed, but is not
 /// verified.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
