@@ -1,4 +1,4 @@
-//! Options of the embedded lane, given in the query of its endpoint:
+//! The options of the embedded lane, which are in the query of its endpoint:
 //! `file:///lustre/objects?durability=data&conditions=none-match-only`.
 
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ pub(crate) struct EmbeddedEndpoint {
 }
 
 impl EmbeddedEndpoint {
-    /// Parses the part after `file://`: a path and a query. A root whose name contains a `?` must be given as a bare
-    /// path instead. Errors: `InvalidArgument` for an unknown option.
+    /// Parses the part after `file://`: a path and a query. A root whose name contains a `?` must be specified as a
+    /// bare path instead. Errors: `InvalidArgument` for an unknown option.
     pub(crate) fn parse(path: &str) -> Result<Self> {
         let (root, query) = path.split_once('?').unwrap_or((path, ""));
         let mut config = PosixConfig::default();

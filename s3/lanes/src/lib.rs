@@ -1,16 +1,17 @@
-//! Opens the lane for an endpoint. Every leaf (command line, Python, C, ...) calls this crate, so that an endpoint
-//! means the same everywhere.
+//! Opens the lane for an endpoint. Every program and binding (command line, Python, C, ...) calls this crate, so that
+//! an endpoint means the same everywhere.
 //!
 //! | endpoint | lane |
 //! |---|---|
 //! | `file:///DIRECTORY[?OPTION=VALUE&...]`, `/DIRECTORY` | `embedded`: POSIX calls in this process |
 //! | `http(s)://HOST[:PORT]` | `http`: S3 REST |
 //! | none | `http`: AWS |
-//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another |
+//! | `unix:///SOCKET`, `tcp://HOST:PORT` | `node`: the gateway of this node, or of another node |
 //!
 //! The options of the embedded lane are `durability` (`none`, `data`, `full`), `etag` (`fast`, `md5`), `consistency`
-//! (`file-system`; with `strong`, reads ask the server of a file system that other nodes also change) and `conditions`
-//! (`all`; `none-match-only` takes no locks, and therefore refuses `If-Match` on writes).
+//! (`file-system`, `strong`) and `conditions` (`all`, `none-match-only`). With `consistency=strong`, reads query the
+//! server of a file system that other nodes also change. With `conditions=none-match-only`, the lane takes no locks,
+//! and therefore refuses `If-Match` on writes.
 
 mod embedded;
 
@@ -27,10 +28,10 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 
 use embedded::EmbeddedEndpoint;
 
-/// Objects of at least this size go over HTTP in concurrent parts.
+/// The minimum size of objects that are transferred over HTTP in concurrent parts.
 const MULTIPART_THRESHOLD_BYTES: u64 = 64 << 20;
 
-/// Creates presigned URLs. Only lanes that speak HTTP have a presigner.
+/// Creates presigned URLs. Only lanes that use HTTP have a presigner.
 pub trait Presigner: Send + Sync {
     /// Returns a URL with which anyone can send `method` for the object until `lifetime` (1 s to 7 days) has passed.
     /// Errors: `InvalidArgument`.
@@ -50,8 +51,7 @@ impl Presigner for S3Store {
     }
 }
 
-/// Opens objects for vectored reads and read-ahead. Only lanes on which it is worthwhile to save a request have an
-/// opener.
+/// Opens objects for vectored reads and read-ahead. Only lanes on which saving a request is worthwhile have an opener.
 pub trait FileOpener: Send + Sync {
     /// Opens the current version of an object. Errors: as for [`Objects::head`](fordway_store::Objects::head).
     fn open_file(&self, bucket: &Bucket, key: &Key) -> Result<RemoteFile>;
@@ -77,14 +77,14 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Creates a lane that stays within this process or node. On this kind of lane, a single stream is as fast as
-    /// several.
+    /// Creates a lane without URLs, such as a store in this process or a node gateway. On this kind of lane, a single
+    /// stream is as fast as several streams.
     pub fn local(store: Arc<dyn Store>) -> Self {
         Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
     }
 }
 
-/// A caller's settings, which override the environment; `None` leaves a setting to the environment.
+/// A caller's settings, which override the environment; `None` means that the environment determines the setting.
 #[derive(Clone, Debug, Default)]
 pub struct LaneOptions {
     /// The endpoint, which takes precedence over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS configuration
@@ -92,25 +92,25 @@ pub struct LaneOptions {
     pub endpoint: Option<String>,
     /// The profile in the AWS configuration files.
     pub profile: Option<String>,
-    /// The region that requests are signed for.
+    /// The region for which requests are signed.
     pub region: Option<String>,
     /// The credentials for requests, on lanes that sign or authenticate.
     pub credentials: Option<S3Credentials>,
     /// The addressing style (which part of a request names the bucket), on lanes that use URLs.
     pub addressing: Option<BucketAddressing>,
-    /// How long a request may wait for another machine, including retries.
+    /// The maximum time that a request may wait for another machine, including retries.
     pub timeout: Option<Duration>,
-    /// How many times a request is retried after a transient failure, on the `http` lane.
+    /// The maximum number of retries of a request after transient failures, on the `http` lane.
     pub max_retries: Option<u32>,
     /// The number of concurrent connections for vectored reads, on the `http` lane.
     pub connections: Option<usize>,
-    /// A PEM file with the certificates to trust instead of the default ones, on the `http` lane.
+    /// A PEM file with the certificates to trust instead of the default certificates, on the `http` lane.
     pub ca_bundle: Option<PathBuf>,
-    /// The certificate authorities to trust, on the `http` lane; goes before `ca_bundle`.
+    /// The certificate authorities to trust, on the `http` lane. This setting takes precedence over `ca_bundle`.
     pub tls_roots: Option<TlsRoots>,
 }
 
-/// The variables with credentials, or with the place of credentials.
+/// The environment variables that contain credentials, or the location of credentials.
 const CREDENTIAL_VARIABLES: [&str; 5] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -138,15 +138,15 @@ pub fn open(options: &LaneOptions) -> Result<Lane> {
     }
 }
 
-/// Returns the settings that `options` and the environment select, for programs other than this one. The endpoint may
-/// belong to any lane. Errors: `InvalidArgument`, `Io`.
+/// Returns the settings that `options` and the environment select, for use by other programs. The endpoint may belong
+/// to any lane. Errors: `InvalidArgument`, `Io`.
 pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
     options.resolve(options.endpoint.as_deref())
 }
 
 impl LaneOptions {
-    /// Returns a variable of the AWS environment, or the value of the option that overrides it. An explicit profile also
-    /// hides the variables with credentials, as in AWS tools.
+    /// Returns a variable of the AWS environment, or the value of the option that overrides it. An explicit profile
+    /// also hides the variables that contain credentials, as in AWS tools.
     pub fn variable(&self, name: &str) -> Option<String> {
         let given = match name {
             "AWS_PROFILE" => self.profile.clone(),

@@ -1,6 +1,6 @@
 //! Serves an empty in-memory store: `cargo run --release --example memory -- 127.0.0.1:9000`.
 //!
-//! The keys come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or are generated. RUST_LOG sets the log level, for
+//! The keys are read from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or generated. RUST_LOG sets the log level, for
 //! example `info`.
 
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    // The S3 library logs every refused request as an error.
+    // The S3 library's log is disabled, because it logs every refused request as an error.
     let filter = filter.add_directive("s3s=off".parse()?);
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 

@@ -1,5 +1,6 @@
-//! Turns a request into its response, over any protocol: calls the S3 layer, and does the gateway's own work before and
-//! after it. [`S3Responder`] does this without a connection, to measure the cost of a response.
+//! Turns a request into its response, for every HTTP version. Calls the S3 layer, and does the gateway's own work
+//! before and after this call. [`S3Responder`] answers requests without a connection, to measure the cost of a
+//! response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -61,22 +62,22 @@ pub(crate) struct GatewayState {
     pub(crate) region: String,
     /// Whether version 2 signatures are accepted.
     pub(crate) allows_version_2: bool,
-    /// The token service; `None` if callers have no keys.
+    /// The token service; `None` if callers have no access keys.
     pub(crate) tokens: Option<TokenService>,
     pub(crate) limits: ConnectionLimits,
     pub(crate) fast_path: FastPath,
     pub(crate) domains: BucketDomains,
     pub(crate) users: Arc<Users>,
     pub(crate) monitor: Arc<RequestMonitor>,
-    /// The connections without a valid signature, by address.
+    /// The connections that have not carried a request with a valid signature, by client address.
     pub(crate) addresses: Arc<UnauthenticatedConnections>,
     pub(crate) tls: Option<TlsCertificate>,
-    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered, if it is.
+    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered; `None` if it is not offered.
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway. Stored as an extension of each request whose response contains one of
-/// these URLs.
+/// The scheme of URLs that lead to this gateway. It is stored as an extension of each request whose response contains
+/// such a URL.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -106,7 +107,7 @@ impl PreparedBody {
     }
 }
 
-/// Answers a request and records it in `trace`. A failure becomes an error response.
+/// Returns the response to a request, and records the request in `trace`. A failure becomes an error response.
 pub(crate) async fn answer(
     shared: &GatewayState,
     caller: &ConnectionPeer,
@@ -182,7 +183,7 @@ async fn answered(
     if request.method() == Method::OPTIONS
         && let Some(page) = page
     {
-        // A preflight does not pass the gate.
+        // A preflight request does not go through `gate::admit`, so its size is checked here.
         if let Err(refusal) = gate::check_size(request.headers()) {
             return refused(&refusal);
         }
@@ -209,15 +210,16 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // Listing the buckets of a missing root returns an empty list rather than a 404, so this case checks the root
-    // itself.
+    // The list of buckets of a missing root directory is an empty list rather than a 404. Requests for this list
+    // therefore check the root directory itself.
     match is_of_all_buckets && !shared.users.has_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
     }
 }
 
-/// Replaces a 404 if the root is gone: a process that holds a removed directory open sees an empty directory.
+/// Replaces a 404 response if the root directory no longer exists. A removed directory looks empty to a process that
+/// has it open.
 fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) -> Response<PreparedBody> {
     match response.status() == StatusCode::NOT_FOUND && !shared.users.look_at_root() {
         true => unavailable(),
@@ -225,7 +227,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A CORS request, sent by a web page; the bucket's CORS rules determine what the page may do.
+/// A CORS request from a web page. The bucket's CORS rules determine what the page may do.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -234,8 +236,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may block: a thread of the file server if `work` needs one. Returns `None` if `work`
-/// was not run.
+/// Runs `work` on a thread that may block. If `work` needs a file server, this is one of the threads for that server.
+/// Returns `None` if `work` did not complete.
 async fn run_apart<T: Send + 'static>(
     server: Option<NetworkFileServer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -247,7 +249,7 @@ async fn run_apart<T: Send + 'static>(
 }
 
 impl CorsRequest {
-    /// Returns `None` for a request that neither comes from a web page nor has the method `OPTIONS`.
+    /// Returns `None` unless the request comes from a web page or has the method `OPTIONS`.
     fn of(shared: &GatewayState, caller: &ConnectionPeer, request: &Request<s3s::Body>) -> Option<Self> {
         if !cors::is_of_page(request.headers()) && request.method() != Method::OPTIONS {
             return None;
@@ -291,13 +293,13 @@ impl CorsRequest {
     }
 }
 
-/// Returns the response sent while the root is missing. Clients retry on their own.
+/// Returns the 503 response that is sent while the root directory is missing. S3 clients retry after a 503.
 fn unavailable() -> Response<PreparedBody> {
     let message = "the directory behind this gateway is not available; try again later";
     error_document(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
 }
 
-/// Answers a request that passed the gate.
+/// Answers a request that `gate::admit` accepted.
 async fn of_operation(
     shared: &GatewayState,
     operation: &'static gate::OperationRule,
@@ -308,11 +310,11 @@ async fn of_operation(
         Err(refusal) => return refused(&refusal),
     };
     let response = of_s3_layer(shared, request).await;
-    // The S3 layer would report an invalid document as a server error.
+    // If the document is invalid, the gate's error replaces the response, because the S3 layer reports a server error.
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 
-/// Answers a form upload. The form bypasses the S3 layer, which would read all of it into memory.
+/// Answers a form upload. The form bypasses the S3 layer, which would read the whole form into memory.
 async fn of_form(
     shared: &GatewayState,
     caller: &ConnectionPeer,
@@ -368,11 +370,11 @@ async fn of_s3_layer(shared: &GatewayState, mut request: Request<s3s::Body>) -> 
     }
 }
 
-/// Replaces the empty body that came through the S3 layer with the object's content.
+/// Replaces the empty body from the S3 layer with the object's content.
 fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     let (mut parts, body) = response.into_parts();
     if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
-        // The S3 layer sets this status for GET, but not for HEAD.
+        // The S3 layer sets status 206 for GET, but not for HEAD.
         parts.status = StatusCode::PARTIAL_CONTENT;
     }
     let reply = match parts.extensions.remove::<BodyExtension>() {
@@ -382,7 +384,7 @@ fn with_payload(response: Response<s3s::Body>) -> Response<PreparedBody> {
     Response::from_parts(parts, reply)
 }
 
-/// The reason given when a request is refused because its body exceeds the limit.
+/// The error message for a request whose body exceeds the limit.
 pub(crate) const TOO_LARGE: &str = "the request's body exceeds this gateway's limit";
 
 /// Returns the response to a request whose body exceeds the limit.
@@ -420,7 +422,8 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests that have no body, as a gateway does over HTTP/2 or HTTP/3 once it has parsed their heads.
+/// Answers requests without a body, in the way that a gateway answers HTTP/2 and HTTP/3 requests after parsing their
+/// heads.
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,
@@ -428,7 +431,7 @@ pub struct S3Responder {
 }
 
 impl S3Responder {
-    /// Creates a layer for requests from `users`, with the limits of [`GatewayConfig::new`].
+    /// Creates a responder for requests from `users`, with the limits of [`GatewayConfig::new`].
     pub fn new(users: Users) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = GatewayConfig::new(nowhere);

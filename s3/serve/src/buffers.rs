@@ -1,4 +1,4 @@
-//! Memory that a thread reuses, because allocating fresh memory costs more than reading into it.
+//! Memory that a thread reuses, because allocating new memory costs more than reading data into it.
 
 use std::cell::RefCell;
 use std::mem;
@@ -7,14 +7,14 @@ use std::thread::LocalKey;
 
 use bytes::Bytes;
 
-/// The size of a chunk in bytes. Uploads are gathered in chunks before they are written, and content is sent from
-/// memory in chunks.
+/// The size of a chunk in bytes. Uploaded data is collected in chunks before it is written. Content that is sent from
+/// memory is also sent in chunks.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024;
 /// The maximum number of chunks that a thread keeps for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
 /// The maximum number of small buffers that a thread keeps for reuse.
 const SPARE_BUFFERS_MAX: usize = 32;
-/// The maximum capacity of a small buffer that is kept.
+/// The maximum capacity of a small buffer that is kept for reuse.
 const SPARE_BUFFER_BYTES_MAX: usize = 128 * 1024;
 
 thread_local! {
@@ -22,12 +22,12 @@ thread_local! {
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Takes an empty vector, usually one with capacity.
+/// Returns an empty vector, which usually has capacity.
 pub(crate) fn take_buffer() -> Vec<u8> {
     SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-/// Takes back a vector whose content is no longer needed.
+/// Keeps a vector for reuse, and discards its content.
 pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     if buffer.capacity() == 0 || buffer.capacity() > SPARE_BUFFER_BYTES_MAX {
         return;
@@ -36,7 +36,7 @@ pub(crate) fn give_buffer(mut buffer: Vec<u8>) {
     keep(&SPARE_BUFFERS, SPARE_BUFFERS_MAX, buffer);
 }
 
-/// Wraps the content of a small buffer. The buffer is kept for reuse by the thread that drops the last reference.
+/// Wraps a small buffer in [`Bytes`]. The thread that drops the last reference keeps the buffer for reuse.
 pub(crate) fn lend_buffer(buffer: Vec<u8>) -> Bytes {
     Bytes::from_owner(PooledBuffer(buffer))
 }
@@ -56,7 +56,7 @@ impl Drop for PooledBuffer {
 }
 
 fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: M) {
-    // When a thread ends, its list of spare memory may already be gone; this buffer is then freed.
+    // When a thread ends, its list of spare memory may be destroyed before this buffer. The buffer is then freed.
     let _ = stock.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < count_max {
@@ -65,14 +65,14 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
     });
 }
 
-/// The number of chunks in use beyond which memory is scarce.
+/// The number of chunks in use above which memory counts as scarce.
 const SCARCE_CHUNKS: usize = 128;
 /// The minimum number of bytes to pass on if memory is scarce.
 const SCARCE_BYTES: usize = 16 * 1024;
 /// The number of chunks in use across all threads.
 static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 
-/// [`CHUNK_BYTES`] of memory, kept for reuse by the thread that drops it.
+/// [`CHUNK_BYTES`] of memory. The thread that drops a chunk keeps the memory for reuse.
 pub(crate) struct BufferChunk(Vec<u8>);
 
 /// A chunk that is filled piece by piece. It holds no memory while it is empty.
@@ -80,7 +80,7 @@ pub(crate) struct BufferChunk(Vec<u8>);
 pub(crate) struct PartialChunk {
     chunk: Option<BufferChunk>,
     filled: usize,
-    /// The filled part, while memory is scarce.
+    /// The filled part, after it was moved out of the chunk because memory is scarce.
     parked: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl PartialChunk {
         self.filled
     }
 
-    /// Returns the memory for further bytes, which still contains data from its last use.
+    /// Returns the memory for further bytes. The memory still contains data from its last use.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let chunk = self.chunk.get_or_insert_with(BufferChunk::new);
         if !self.parked.is_empty() {
@@ -113,8 +113,9 @@ impl PartialChunk {
         bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
     }
 
-    /// Prepares for a wait for more bytes. If memory is scarce, returns whether there are enough bytes to pass on; if
-    /// there are too few, moves them to a buffer of exactly their size. Cost if memory is not scarce: an atomic load.
+    /// Prepares for a wait for more bytes. Returns whether the caller should first pass on the filled bytes: if memory
+    /// is scarce and at least [`SCARCE_BYTES`] are filled. If memory is scarce and fewer bytes are filled, moves them
+    /// to a buffer of exactly their size. Cost if memory is not scarce: one atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
             return false;
@@ -136,7 +137,7 @@ impl BufferChunk {
         BufferChunk(spare.unwrap_or_else(|| vec![0; CHUNK_BYTES]))
     }
 
-    /// Returns all of the memory, which still contains data from its last use.
+    /// Returns all of the memory. The memory still contains data from its last use.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         &mut self.0
     }

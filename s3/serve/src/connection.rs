@@ -1,6 +1,6 @@
 //! One client connection from its first byte to its last: TLS if the gateway uses it, then HTTP/1.1 or HTTP/2. The
-//! socket is TCP with or without TLS, or the Unix socket of a node. Time limits cost nothing unless the gateway is
-//! waiting for the client.
+//! socket is a TCP socket with or without TLS, or a Unix socket of the node gateway. Time limits cost nothing unless
+//! the gateway is waiting for the client.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -52,8 +52,8 @@ async fn speak(
     }
 }
 
-/// Tells a client that its address has too many connections. With TLS, the connection is only closed, because a
-/// handshake would cost more than the request.
+/// Sends a client the response that its address has too many connections. With TLS, closes the connection without a
+/// response, because a handshake would cost more than the request.
 async fn refuse(socket: std::net::TcpStream, shared: &GatewayState) -> io::Result<()> {
     if shared.tls.is_some() {
         return Ok(());
@@ -92,13 +92,13 @@ impl ClientSocket {
         }
     }
 
-    /// Returns whether this process must encrypt the data it sends, so that the kernel cannot send a file directly.
+    /// Returns whether this process must encrypt the data that it sends. If so, the kernel cannot send files directly.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
 
-    /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. The TLS state is
-    /// kept. Errors: from the system.
+    /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. Keeps the TLS
+    /// state. Errors: from the system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),
@@ -122,8 +122,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket is full. Reporting this now makes the next call wait instead of issuing a system call that
-                // would fail.
+                // The socket's buffer is full. Reporting the full buffer now makes the next call wait, instead of
+                // making a system call that would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -150,7 +150,7 @@ impl ClientSocket {
     }
 }
 
-/// Registers a duplicate of the descriptor, because a descriptor can be registered with one runtime at a time.
+/// Registers a duplicate of the descriptor, because a descriptor can be registered with only one runtime at a time.
 fn anew(stream: &mut TcpStream) -> io::Result<()> {
     let again = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
     *stream = TcpStream::from_std(again)?;
@@ -176,7 +176,8 @@ impl AsyncRead for ClientSocket {
     ) -> Poll<io::Result<()>> {
         let read = on_any!(self, stream => Pin::new(stream).poll_read(context, room));
         match read {
-            // Many clients end TLS without `close_notify`. HTTP framing itself marks the end of each message.
+            // Many clients end TLS without `close_notify`. This counts as a normal end, because the framing of HTTP
+            // marks the end of each message.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             read => read,
         }
@@ -209,9 +210,9 @@ impl AsyncWrite for ClientSocket {
     }
 }
 
-/// The deadline of a wait: set when the wait begins, and dropped when it ends. The underlying timer keeps running
-/// between waits, and is checked only when it fires: setting a timer for every wait would cost more than most waits
-/// take.
+/// The deadline of a wait. It is set when the wait begins, and cleared when the wait ends. The underlying timer keeps
+/// running between waits and is checked only when it fires, because setting a timer for every wait would take longer
+/// than most waits.
 #[derive(Default)]
 pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,
@@ -224,7 +225,7 @@ impl WaitDeadline {
         self.deadline = None;
     }
 
-    /// Becomes ready once the wait has lasted for `timeout`. The first call begins the wait.
+    /// Becomes ready when the wait has lasted for `timeout`. The first call begins the wait.
     pub(crate) fn poll_over(&mut self, context: &mut Context<'_>, timeout: Duration) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + timeout);
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));

@@ -20,13 +20,14 @@ use crate::file_server::{FileServerRegion, NetworkFileServer};
 /// The number of bytes of a file that are read or passed on at a time.
 pub(crate) const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Smaller reads get a buffer of their exact size, because a reused buffer would be larger.
+/// The minimum number of bytes for which a reused buffer is used. A smaller read gets a new buffer of its exact size,
+/// because a reused buffer would be larger.
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Content that is read piece by piece.
 pub(crate) enum ContentPieces {
     File(FileRegion),
-    /// A reader, and the number of bytes left.
+    /// A reader, and the number of remaining bytes.
     Reader(Box<dyn Read + Send>, u64),
     Bytes(Bytes),
     Parts(MultipartContent),
@@ -55,13 +56,13 @@ impl MultipartContent {
         MultipartContent { source, parts, end, left }
     }
 
-    /// Returns the number of bytes left, including the texts between the ranges.
+    /// Returns the number of remaining bytes, including the texts between the ranges.
     pub(crate) fn len(&self) -> u64 {
         self.left
     }
 
-    /// Returns the next bytes, about `most` of them, and the remaining content. Errors: `UnexpectedEof` for content
-    /// that is too short.
+    /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is too
+    /// short.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -112,7 +113,7 @@ impl ContentPieces {
         }
     }
 
-    /// Returns the number of bytes left.
+    /// Returns the number of remaining bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             ContentPieces::File(region) => region.len,
@@ -123,8 +124,8 @@ impl ContentPieces {
         }
     }
 
-    /// Returns the next bytes, at most about `most` of them, and the remaining content. The content must not be
-    /// exhausted. Errors: `UnexpectedEof` for content that is shorter than its stated length.
+    /// Returns the next bytes (at most about `most`) and the remaining content. The content must not be exhausted.
+    /// Errors: `UnexpectedEof` for content that is shorter than its stated length.
     pub(crate) async fn next(self, most: u64) -> io::Result<(Bytes, Self)> {
         match self {
             ContentPieces::Bytes(mut bytes) => {
@@ -147,7 +148,8 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
-                // A read that may block reads more at a time, unless memory is scarce.
+                // Reading from a reader may block, so each read may return more than `most` bytes, unless memory is
+                // scarce.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -165,7 +167,7 @@ pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Byt
     Ok(lent(buffer, most))
 }
 
-/// Returns a reused buffer, or a new one of exact size if a reused buffer would hold more memory than needed.
+/// Returns a reused buffer, or a new buffer of exact size if a reused buffer would hold more memory than needed.
 fn buffer_for(most: u64) -> Vec<u8> {
     if most < SMALL_BYTES { Vec::with_capacity(most as usize) } else { take_buffer() }
 }
@@ -235,7 +237,7 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body, stored as an extension of its response, so that the transport still has access to an open file.
+/// A body that is stored as an extension of its response. The transport can thus still access an open file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 

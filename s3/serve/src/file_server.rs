@@ -1,7 +1,7 @@
 //! File servers, for buckets on a network file system. A call that needs a file server blocks until the server
-//! responds, which may take minutes; no signal or deadline ends it. Such calls run on separate threads, and their
-//! callers stop waiting once the server has been silent for too long. Until the server responds again, further calls
-//! fail immediately.
+//! responds, which may take minutes. No signal or deadline interrupts the call. Such calls therefore run on separate
+//! threads, and their callers stop waiting if the server has not responded for too long. Until the server responds
+//! again, further calls fail immediately.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,19 +24,20 @@ use tokio::time::timeout;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
-/// How long a call may take before the server is asked whether it still responds.
+/// The time after which a pending call triggers a check whether the server still responds.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long the server may take to respond.
+/// The maximum time that the server may take to respond to a check.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The maximum number of calls that wait for one file server.
 const CALLS_MAX: usize = 2 * READERS_MAX;
-/// The maximum number of these calls that are one user's, so that a user whose calls take a long time delays only their
-/// own requests.
+/// The maximum number of calls of one user that wait for one file server. Because of this limit, a user whose calls
+/// take a long time delays only their own requests.
 const SHARE: usize = READERS_MAX;
-/// How often a waiting call checks whether the server has responded.
+/// The interval at which a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The servers of this process, by the ID of their file system. They are shared by all gateways, and never removed.
+/// The file servers that this process uses, by the ID of their file system. All gateways share them, and none is ever
+/// removed.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
 /// The file server on which one user's calls for one bucket depend.
@@ -53,9 +54,10 @@ struct FileServerThreads {
     /// Only the runtime's blocking threads are used. All of them may be blocked while the server is silent, so each
     /// server has its own pool.
     pool: Runtime,
-    /// One permit fewer than there are threads, so that one thread is always free to ask whether the server responds.
+    /// The permits for calls. There is one permit fewer than there are threads, so that one thread is always free to
+    /// check whether the server responds.
     room: Arc<Semaphore>,
-    /// The shares of the users, by the uid that accesses files. They are never removed.
+    /// Each user's share of the permits, by the uid that accesses files. Shares are never removed.
     shares: Mutex<HashMap<u32, Arc<Semaphore>>>,
     dialogue: Mutex<FileServerHealth>,
 }
@@ -63,9 +65,9 @@ struct FileServerThreads {
 /// The latest check of whether a file server responds.
 #[derive(Default)]
 struct FileServerHealth {
-    /// When the pending check was sent; `None` if the server has responded.
+    /// The time at which the pending check was sent; `None` if the server has responded.
     asked: Option<Instant>,
-    /// When the server last responded.
+    /// The time at which the server last responded.
     responded: Option<Instant>,
 }
 
@@ -86,8 +88,8 @@ impl NetworkFileServer {
         Ok(Some(NetworkFileServer { share: threads.share_of(uid), threads, probe }))
     }
 
-    /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond; `work`
-    /// may still run once the server responds.
+    /// Runs `work` on a thread that waits for this server. Errors: `Unavailable` if the server does not respond. After
+    /// this error, `work` may still run when the server responds again.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -120,29 +122,30 @@ impl NetworkFileServer {
         }
     }
 
-    /// Wraps `writer`, so that dropping it does not block the caller: even dropping an unused writer may need this
-    /// server.
+    /// Wraps `writer`, so that dropping the wrapper does not block the caller. Even dropping an unused writer may need
+    /// this server.
     pub(crate) fn guard(&self, writer: Box<dyn Writer>) -> Box<dyn Writer> {
         Box::new(FileServerWriter { inner: Some(writer), server: self.clone() })
     }
 
-    /// Drops `value` on another thread, because the drop may have to wait for this server: closing a file may flush its
-    /// remaining data.
+    /// Drops `value` on another thread, because the drop may have to wait for this server. For example, closing a file
+    /// may flush its remaining data.
     fn drop_apart<T: Send + 'static>(&self, value: T) {
         self.threads.pool.spawn_blocking(move || drop(value));
     }
 
-    /// Returns whether the server responded when it was last asked.
+    /// Returns whether the server responds: whether no check has been pending for [`SILENCE_MAX`].
     pub(crate) fn responds(&self) -> bool {
         self.silence() < SILENCE_MAX
     }
 
-    /// Returns how long the pending check has waited for a response; zero if none is pending.
+    /// Returns the time for which the pending check has waited for a response; zero if no check is pending.
     fn silence(&self) -> Duration {
         locked(&self.threads.dialogue).asked.map_or(Duration::ZERO, |asked| asked.elapsed())
     }
 
-    /// Asks whether the server responds, unless an earlier check is still pending or the server has just responded.
+    /// Starts a check whether the server responds, unless an earlier check is still pending or the server has just
+    /// responded.
     fn ask(&self) {
         let mut dialogue = locked(&self.threads.dialogue);
         let is_fresh = dialogue.responded.is_some_and(|responded| responded.elapsed() < QUIET);
@@ -199,7 +202,7 @@ impl Drop for FileServerWriter {
 
 /// A region of a file from a file server.
 pub(crate) struct FileServerRegion {
-    /// The open file; taken out when this value is dropped.
+    /// The open file; `None` only while this value is being dropped.
     file: Option<Arc<File>>,
     offset: u64,
     pub(crate) len: u64,
@@ -269,7 +272,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a server that does not respond until a message is sent on the channel, and then always responds.
+    /// Returns a server that responds to one check for each message on the channel, and to every check after the sender
+    /// was dropped.
     fn silent_server() -> (NetworkFileServer, Sender<()>) {
         static NEXT: AtomicU64 = AtomicU64::new(1 << 60);
         let (respond, responses) = channel::<()>();

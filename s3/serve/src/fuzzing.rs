@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each takes arbitrary bytes, such as a client could
-//! send, and panics if a parser accepts something that it must not accept.
+//! Entry points for fuzzing the gateway's parsers (`dev/fuzz`). Each entry point takes arbitrary bytes, as a client
+//! could send them, and panics if a parser accepts input that it must refuse.
 
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -24,11 +24,12 @@ use crate::s3::{CONDITIONS, conditions_in, metadata, stated_checksum, tags};
 use crate::signature;
 
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// How long an HTTP/2 client waits for the next bytes before it closes the connection.
+/// The time for which an HTTP/2 client waits for the next bytes before it closes the connection.
 const HTTP2_WAIT: Duration = Duration::from_millis(20);
 const REGION: &str = "us-east-1";
 
-/// Parses the head of an HTTP/1.1 request, and the chunks after it if it announces chunks.
+/// Parses the head of an HTTP/1.1 request. If the head announces a chunked body, also decodes the chunks after the
+/// head.
 pub fn http1_request(bytes: &[u8]) {
     let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let Ok(Some((head, length))) = parse(bytes, &mut room, HEAD_BYTES_MAX) else { return };
@@ -56,14 +57,14 @@ fn check_head(head: &RequestHead<'_>, text: &[u8]) {
     assert!(!is_bare(b'\n') && !is_bare(b'\r') && !text.contains(&0), "a control character");
 }
 
-/// Returns the sizes of the pieces in which a body arrives. A line is parsed again for each piece that arrives, so a
-/// long body is split only into large pieces.
+/// Returns the sizes of the pieces in which a body is passed to the parser. The parser parses an incomplete line again
+/// for each piece, so a long body is split only into large pieces.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let count = bytes.len();
     [1, 7, 97, 4096].into_iter().filter(move |piece| count / piece < 500)
 }
 
-/// Decodes a chunked body that arrives in pieces, for several piece sizes; the content must always be the same.
+/// Decodes a chunked body in pieces of several sizes. The content must be the same for every size.
 fn check_chunks(bytes: &[u8]) {
     let whole = chunks(bytes, bytes.len().max(1));
     for piece in pieces(bytes) {
@@ -74,7 +75,7 @@ fn check_chunks(bytes: &[u8]) {
     }
 }
 
-/// Feeds a chunked body to the decoder in pieces; returns the content, and the number of bytes after the body. Returns
+/// Feeds a chunked body to the decoder in pieces. Returns the content, and the number of bytes after the body. Returns
 /// `None` if the body is malformed or has no end.
 fn chunks(bytes: &[u8], piece: usize) -> Option<(Vec<u8>, usize)> {
     let (mut decoder, mut content) = (ChunkDecoder::default(), Vec::new());
@@ -150,7 +151,8 @@ pub fn connection(bytes: &[u8]) {
     if client.write_all(bytes).is_err() {
         return;
     }
-    // The HTTP/2 server drops its requests when the client closes the connection, so this client closes it later.
+    // The HTTP/2 server drops its requests when the client closes the connection, so an HTTP/2 client closes the
+    // connection later.
     let is_http2 = bytes.starts_with(b"PRI");
     let early_end = if is_http2 { Ok(()) } else { client.shutdown(Shutdown::Write) };
     if client.set_read_timeout(is_http2.then_some(HTTP2_WAIT)).and(early_end).is_err() {
@@ -178,7 +180,8 @@ fn small_store() -> Arc<dyn Store> {
     Arc::new(store)
 }
 
-/// Parses what clients send to the token service, and what OIDC providers send to the gateway.
+/// Parses the input as data that clients send to the token service, and as data that OIDC providers send to the
+/// gateway.
 pub fn tokens(bytes: &[u8]) {
     crate::sts::fuzz(bytes);
 }

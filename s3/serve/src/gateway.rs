@@ -26,12 +26,12 @@ use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, w
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 
-/// How long connections without a request remain open after the gateway is told to stop. A request that is already on
-/// its way is answered, and the response says that the connection ends; if the connection were closed at once, that
-/// request would fail. A longer time would not help a client that reads from its connection only when it sends a
-/// request: it would still not notice that the connection is ending.
+/// The time for which connections without a request remain open after the gateway is told to stop. If they were closed
+/// at once, requests that are already on their way would fail. During this time, such a request is answered, and its
+/// response announces the end of the connection. A longer time would not help a client that reads from its connection
+/// only when it sends a request. Such a client does not notice the end of the connection earlier.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
-/// How long the accept loop pauses when the process has run out of file descriptors.
+/// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The configuration of a gateway. [`GatewayConfig::new`] fills in defaults.
@@ -47,7 +47,7 @@ pub struct GatewayConfig {
     /// Domains that a bucket's name may precede in a host name, as in `BUCKET.s3.example.org`. For other host names,
     /// the path names the bucket.
     pub domains: Vec<String>,
-    /// The address that serves `/metrics`, `/health` and `/ready`; requests there need no signature.
+    /// The address that serves `/metrics`, `/health` and `/ready`; requests to it need no signature.
     pub metrics: Option<SocketAddr>,
     /// The file of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
@@ -57,38 +57,39 @@ pub struct GatewayConfig {
     pub body_bytes_max: u64,
     /// The region reported to clients; signatures for any region are accepted.
     pub region: String,
-    /// Whether to also accept version 2 signatures, which clients from before 2014 send. They cover less of a request
-    /// than version 4 signatures.
+    /// Whether to also accept version 2 signatures, which clients from before 2014 send. Version 2 signatures cover
+    /// less of a request than version 4 signatures.
     pub signature_v2: bool,
-    /// The maximum number of threads that serve connections; 0 means one per core. Only as many threads as the load
-    /// needs are used.
+    /// The maximum number of threads that serve connections; 0 means one per core. The gateway uses only as many
+    /// threads as the load needs.
     pub threads: usize,
     /// The maximum number of open connections (0 counts as 1); further clients wait in the listen queue.
     pub connections_max: u32,
-    /// How long a client may take to send a request's head, including the idle time before it.
+    /// The maximum time that a client may take to send a request's head, including the idle time before the head.
     pub header_timeout: Duration,
-    /// How long a client may pause while sending a body or receiving one.
+    /// The maximum pause of a client that is sending or receiving a body.
     pub stall_timeout: Duration,
-    /// The minimum rate of a body in bytes per second, in either direction, averaged over waits of `stall_timeout`; 0
-    /// for no limit.
+    /// The minimum rate of a body in bytes per second, in either direction; 0 for no limit. The rate is an average over
+    /// periods in which the gateway waits for the client for a total of `stall_timeout`.
     pub body_bytes_per_s_min: u64,
-    /// The limits on users whose entries specify none.
+    /// The limits on users whose entries specify no limits.
     pub user_limits: UserLimits,
     /// The maximum number of open connections from one address that have not yet carried a request with a valid
     /// signature. All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
-    /// How long requests in progress may continue after the gateway is told to stop.
+    /// The maximum time for which requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
-    /// The key that authenticates session tokens; `None` generates one, so tokens become invalid when this process
-    /// ends.
+    /// The key that authenticates session tokens. If it is `None`, the gateway generates a key, so tokens become
+    /// invalid when this process ends.
     pub session_key: Option<SessionKey>,
 }
 
 impl GatewayConfig {
-    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, a thread per core, 16,384 connections,
-    /// heads of up to 64 KiB, bodies of any size, 60 s for a head, 30 s for a stall, a minimum rate of 100 bytes per
-    /// second for bodies, 8,192 requests in flight per user, 4,096 connections from one address without a valid
-    /// signature, 10 s to drain; no access log, no metrics.
+    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics.
+    /// Numbers: a thread per core, 16,384 connections, 8,192 requests in flight per user, 4,096 connections from one
+    /// address without a valid signature.
+    /// Sizes and times: heads of up to 64 KiB in 60 s, bodies of any size with pauses of up to 30 s and at least 100
+    /// bytes per second, 10 s to drain.
     pub fn new(listen: SocketAddr) -> Self {
         GatewayConfig {
             listen,
@@ -115,7 +116,7 @@ impl GatewayConfig {
     }
 }
 
-/// Tells a gateway to stop; clones stop the same gateway. Usable from any thread.
+/// Tells a gateway to stop; clones stop the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct GatewayStopHandle(Arc<watch::Sender<bool>>);
 
@@ -124,7 +125,7 @@ impl GatewayStopHandle {
         GatewayStopHandle(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
+    /// Makes the gateway stop accepting connections and finish the requests in progress. Further calls have no effect.
     pub fn trigger(&self) {
         self.0.send_replace(true);
     }
@@ -177,15 +178,15 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Binds the address; clients may connect from now on and wait until the gateway runs. Errors: `InvalidArgument`
-    /// for an address that is in use or does not belong to this machine, for a region that is not lower-case letters,
-    /// digits and hyphens, and for a domain that is not a host name; `AccessDenied`, `Io`.
+    /// Binds the address. From then on, clients can connect; they wait until the gateway runs. Errors:
+    /// `InvalidArgument` for an address that is in use or does not belong to this machine, for a region that is not
+    /// lower-case letters, digits and hyphens, and for a domain that is not a host name; `AccessDenied`, `Io`.
     pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
         let sockets = GatewaySockets::bind(&config)?;
         Gateway::on(sockets, users, config)
     }
 
-    /// Uses `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
+    /// Creates a gateway on `sockets` instead of the addresses in `config`. Errors: as [`Gateway::bind`].
     pub fn on(sockets: GatewaySockets, users: Users, config: GatewayConfig) -> Result<Self> {
         if !is_region(&config.region) {
             let detail = format!("region {:?} is not lower-case letters, digits and hyphens", config.region);
@@ -240,7 +241,7 @@ impl Gateway {
         self.reload.clone()
     }
 
-    /// Serves until [`GatewayStopHandle::trigger`], then for at most `drain_timeout` more.
+    /// Serves until [`GatewayStopHandle::trigger`] is called, and then for at most another `drain_timeout`.
     /// Errors: `Io` when threads cannot be started.
     pub fn run(self) -> Result<()> {
         let runtime = new_runtime()?;
@@ -251,7 +252,7 @@ impl Gateway {
         drained
     }
 
-    /// Serves on its own threads until the returned handle is stopped or dropped.
+    /// Starts to serve on separate threads, until the returned gateway is stopped or dropped.
     pub fn spawn(self) -> Result<RunningGateway> {
         let (address, stop) = (self.address, self.stop_handle());
         let (metrics, reload) = (self.metrics_addr(), self.reload_handle());
@@ -349,8 +350,8 @@ impl Gateway {
     /// Starts the thread that watches the gateway's directory and files.
     fn watch(&mut self) -> Result<Option<WatchThread>> {
         let Some(words) = self.words.take() else { return Ok(None) };
-        // The thread may briefly outlive the gateway, and the log is flushed when its last owner drops it, so the
-        // thread holds only a weak reference.
+        // The access log is flushed when its last owner drops it. The thread may briefly outlive the gateway, so it
+        // holds only a weak reference to the monitor, which owns the log.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
         let mut heap = IdleHeapDetector::default();
         let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {
@@ -426,7 +427,7 @@ fn elsewhere(address: SocketAddr) -> Option<http::HeaderValue> {
     http::HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", address.port())).ok()
 }
 
-/// The data behind metrics and health responses.
+/// The data for metrics and health responses.
 struct GatewayHealth {
     monitor: Arc<RequestMonitor>,
     counters: Arc<LimitCounters>,

@@ -30,18 +30,19 @@ use crate::{multiplexed, workers};
 
 /// The maximum number of requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// The maximum number of bytes that a client may send on one request before they are read; with a round trip of 1 ms,
-/// that is 1 GiB/s.
+/// The flow-control window of one request: the number of bytes that a client may send before the gateway reads them.
+/// With a round trip of 1 ms, this window allows 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// The maximum number of bytes that a client may send on all requests before they are read, which bounds the memory it
-/// can occupy.
+/// The flow-control window of a connection in bytes, for all its requests together. This window limits the memory that
+/// a client can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The largest piece of a body that a client may send in one frame, in bytes.
 const FRAME_BYTES_MAX: u32 = 64 * 1024;
-/// The maximum number of bytes of a response that are kept until the client receives them.
+/// The maximum number of bytes of a response that hyper keeps until it can send them.
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// The maximum number of requests that a client may reset before they are processed, and of errors that it may cause,
-/// before the connection is closed. No well-behaved client comes near this number (CVE-2023-44487, CVE-2025-8671).
+/// The maximum number of requests that a client may reset before they are processed, and the maximum number of stream
+/// errors that a client may cause. If either number is exceeded, the connection is closed. Well-behaved clients stay
+/// far below this limit, which prevents the attacks of CVE-2023-44487 and CVE-2025-8671.
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
@@ -56,8 +57,8 @@ pub(crate) async fn serve(
     workers::stay();
     let streams = StreamExecutor::new(shared.limits.body.clone());
     let state = ConnectionState::new(account);
-    // The future that answers a request is larger than the state that sending the response needs, so it is freed when
-    // the response begins.
+    // The future that answers a request is larger than the state for sending the response. It is boxed, so that it is
+    // freed when the response begins.
     let service =
         service_fn(|request| Box::pin(exchange((shared.clone(), state.clone()), caller.clone(), request)));
     let io = TokioIo::new(RewoundSocket::new(socket, ahead));
@@ -65,7 +66,7 @@ pub(crate) async fn serve(
     run(connection, (&streams, &state.account), shared.limits.header_timeout, stopped).await
 }
 
-/// Configures hyper. `head_bytes_max` is counted as in RFC 9113 section 6.5.2.
+/// Configures hyper. The size of a head is counted as in RFC 9113 section 6.5.2.
 fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExecutor> {
     let mut builder = Builder::new(streams.clone());
     builder
@@ -81,9 +82,9 @@ fn builder(streams: &StreamExecutor, head_bytes_max: usize) -> Builder<StreamExe
     builder
 }
 
-/// Drives a connection. If no complete head arrives for `idle_timeout`, tells the client to close the connection, and
-/// closes it after waiting that long once more. A client that sends too many requests without a valid signature is also
-/// told to close the connection.
+/// Drives a connection. If no request is in progress for `idle_timeout`, tells the client to close the connection, and
+/// closes the connection after another `idle_timeout`. Also tells a client to close the connection if the client sends
+/// too many requests without a valid signature.
 async fn run<S>(
     mut connection: Pin<&mut Connection<TokioIo<RewoundSocket>, S, StreamExecutor>>,
     (streams, account): (&StreamExecutor, &ConnectionLimitState),
@@ -112,7 +113,7 @@ where
         if !is_ending && (is_idle || is_stopped || !account.is_welcome()) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
-            // The connection and the timer must be polled again.
+            // The connection and the timer must be polled again after this change.
             context.waker().wake_by_ref();
         }
         Poll::Pending
@@ -159,7 +160,7 @@ async fn exchange(
 }
 
 /// The maximum time that a request waits while other requests on its connection make progress, as a multiple of the
-/// maximum wait on an otherwise idle connection. It is longer because the other requests may use all of a slow link.
+/// stall timeout. This time exceeds the stall timeout because the other requests may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// Starts a task for each request, on the thread of the request's connection, and ends a task that makes no progress.
@@ -202,7 +203,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     }
 }
 
-/// Counts a request as open until it is dropped.
+/// Counts a request as open until the guard is dropped.
 struct OpenRequestGuard(Arc<ConnectionActivity>);
 
 impl Drop for OpenRequestGuard {
@@ -211,7 +212,8 @@ impl Drop for OpenRequestGuard {
     }
 }
 
-/// A request that is ended, along with its stream, if neither its body nor its response makes progress for too long.
+/// A request with a timeout. If neither the body nor the response makes progress for too long, the request and its
+/// stream end.
 struct TimedRequest<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -222,7 +224,7 @@ struct TimedRequest<F> {
 
 enum RequestTimeoutState {
     Over,
-    /// Other requests on the connection have made progress since this request last did.
+    /// Other requests on the connection have made progress since this request last made progress.
     Extended,
 }
 
@@ -239,7 +241,7 @@ impl<F> TimedRequest<F> {
         timer
     }
 
-    /// Becomes ready when the timer fires. Returns whether the request has timed out, or its deadline has moved.
+    /// Becomes ready when the timer fires. Returns whether the request has timed out or its deadline was extended.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<RequestTimeoutState> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));

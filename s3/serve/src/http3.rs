@@ -1,8 +1,9 @@
 //! HTTP/3 (RFC 9114). quinn handles QUIC and h3 handles frames; this module handles limits and content.
 //!
 //! Responses of one connection take turns. QUIC keeps data that the client has not acknowledged, up to a limit for the
-//! whole connection. When there is room again, quinn wakes the latest waiter first, so the first of many waiters may
-//! wait forever. Therefore only a few responses wait in quinn, and the others wait here, in order.
+//! whole connection. When the amount of data falls below this limit again, quinn wakes the latest waiter first, so the
+//! first of many waiters may wait forever. Therefore only a few responses wait in quinn, and the others wait in this
+//! module, in order.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -37,7 +38,7 @@ use crate::multiplexed::{ConnectionState, ReplyBody};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
-/// How long a client that was told to close the connection may take to read its last response.
+/// The maximum time that a client may take to read its last response after it was told to close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
@@ -61,7 +62,7 @@ async fn speak(
 ) -> io::Result<()> {
     let (caller, header_timeout) = (ConnectionPeer::Remote(accepted.remote()), shared.limits.header_timeout);
     let quic = timeout(header_timeout, accepted.handshake()).await??;
-    // Before the handshake, the client's address may be forged.
+    // The address is checked after the handshake, because before the handshake it may be forged.
     let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
         quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
         return Ok(());
@@ -71,12 +72,12 @@ async fn speak(
         .build(h3_quinn::Connection::new(quic.clone()))
         .await
         .map_err(io::Error::other)?;
-    // Requests that are still in progress when the connection ends are dropped with it.
+    // When the connection ends, the set is dropped, which cancels the requests that are still in progress.
     let mut requests = JoinSet::new();
     let stop = stopped.over();
     let window = SendWindow::new(quic);
     take_requests(&mut connection, &mut requests, (shared, &caller, account, window), stop).await?;
-    // With 1, the GOAWAY frame names the next request as the first that is not served.
+    // The argument 1 makes the GOAWAY frame name the next request as the first that is not served.
     connection.shutdown(1).await.map_err(io::Error::other)?;
     while !requests.is_empty() {
         tokio::select! {
@@ -84,14 +85,14 @@ async fn speak(
             next = connection.accept() => drop(next.map_err(io::Error::other)?),
         }
     }
-    // The data has been sent; clients close the connection when they have received all responses.
+    // All data has been sent. Clients close the connection when they have received all responses.
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
 }
 
-/// Starts requests until the client closes the connection, `stop` is ready, or no request is in progress and none
-/// arrives within the time limit for a head. Ends after too many requests without a valid signature.
+/// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
+/// header timeout. Also ends after too many requests without a valid signature.
 async fn take_requests(
     connection: &mut Connection,
     requests: &mut JoinSet<()>,
@@ -152,12 +153,13 @@ async fn exchange(
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
     let (body, length) = body_of(&request, receive, limits);
-    // This future is larger than the state that sending the response needs, so it is freed when the response begins.
+    // This future is larger than the state for sending the response. It is boxed, so that it is freed when the response
+    // begins.
     let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, ways).await;
     if sent.is_err() {
-        // The client must not mistake a part of the response for all of it.
+        // Resetting the stream prevents the client from mistaking a part of the response for the whole response.
         send.stop_stream(Code::H3_INTERNAL_ERROR);
     }
     sent
@@ -169,7 +171,7 @@ async fn send_answer(
     (turns, window): (&ResponseScheduler, &SendWindow),
 ) -> io::Result<()> {
     let (mut parts, mut body) = response.into_parts();
-    // HTTP/3 has no connection that these headers could apply to (RFC 9114 section 4.2).
+    // HTTP/3 forbids headers that apply to a connection (RFC 9114 section 4.2).
     for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
         parts.headers.remove(name);
     }
@@ -186,30 +188,32 @@ async fn send_answer(
 
 /// The maximum number of requests in progress on one connection.
 const STREAMS_MAX: u32 = 256;
-/// The maximum number of bytes that a client may send on one request before they are read; with a round trip of 1 ms,
-/// that is 1 GiB/s.
+/// The flow-control window of one request: the number of bytes that a client may send before the gateway reads them.
+/// With a round trip of 1 ms, this window allows 1 GiB/s.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// The maximum number of bytes that a client may send on all requests before they are read, which bounds the memory it
-/// can occupy.
+/// The flow-control window of a connection in bytes, for all its requests together. This window limits the memory that
+/// a client can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-/// The maximum number of bytes, over all responses of a connection, that are kept until the client has acknowledged
-/// them; and the same for a client that is far away and has received as much in a round trip.
+/// The send window of a connection: the maximum number of bytes of all its responses that are kept until the client has
+/// acknowledged them. If the client is far away, the window can grow to [`FAR_SEND_WINDOW_BYTES`].
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
 const FAR_SEND_WINDOW_BYTES: u64 = 8 << 20;
-/// The round trip from which a client is far away: the small window allows 400 MiB/s at this distance.
+/// The minimum round-trip time of a client that counts as far away. With this round-trip time, [`SEND_WINDOW_BYTES`]
+/// allows 400 MiB/s.
 const FAR: Duration = Duration::from_millis(5);
-/// How many bytes are sent before the window is adapted again.
+/// The number of sent bytes after which the send window is adapted again.
 const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 
-/// The most that a connection without responses sends in an interval between two looks.
+/// The maximum number of bytes that a connection without responses sends between two calls of
+/// [`SendWindow::is_moving`].
 const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 
-/// The send window of a connection, which grows with what the path can hold. A client that stops reading keeps its window
-/// small, so it cannot make the gateway hold much.
+/// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, its
+/// window remains small, so it cannot make the gateway keep much data.
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
-    /// The number of bytes sent, and of datagrams received, when [`SendWindow::is_moving`] was last asked.
+    /// The number of sent bytes and of received datagrams at the last call of [`SendWindow::is_moving`].
     seen: Mutex<(u64, u64)>,
 }
 
@@ -218,8 +222,9 @@ impl SendWindow {
         SendWindow { connection, sent_bytes: AtomicU64::new(0), seen: Mutex::default() }
     }
 
-    /// Returns whether the client may still be receiving responses, which QUIC holds until they are acknowledged: whether
-    /// more was sent since the last call than keeps a connection alive, and packets have arrived.
+    /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. This
+    /// is the case if, since the last call, packets have arrived and more bytes were sent than keeping a connection
+    /// alive needs.
     fn is_moving(&self) -> bool {
         let stats = self.connection.stats();
         let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
@@ -237,7 +242,8 @@ impl SendWindow {
     }
 }
 
-/// Twice the congestion window: what is on the way, and what is ready to replace it.
+/// Returns the size of the send window. For a client that is far away, this is twice the congestion window: the data in
+/// flight, and the data that can be sent next.
 fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
     match round_trip < FAR {
         true => SEND_WINDOW_BYTES,
@@ -246,9 +252,9 @@ fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 
 }
 /// The maximum number of clients that wait to be accepted. Further clients are refused.
 const WAITING_MAX: usize = 1024;
-/// The maximum number of bytes that are kept for all waiting clients together.
+/// The maximum number of received bytes that are kept for all waiting clients together.
 const WAITING_BYTES_MAX: u64 = 16 << 20;
-/// The number of bytes of datagrams that the kernel is asked to buffer, in each direction.
+/// The requested size of the socket's kernel buffers, in each direction.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// A UDP socket that accepts clients.
@@ -259,7 +265,7 @@ pub(crate) struct QuicListener {
     made: Mutex<Option<QuicConfig>>,
 }
 
-/// The QUIC configuration for new clients, and the TLS configuration that it was built from.
+/// The QUIC configuration for new clients, and the TLS configuration from which it was built.
 struct QuicConfig {
     of: Arc<ServerConfig>,
     config: Arc<quinn::ServerConfig>,
@@ -286,7 +292,7 @@ impl QuicListener {
     /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
-        // The kernel may grant less, which only costs speed.
+        // Failures are ignored, because smaller buffers only reduce the speed.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
         Ok(())
@@ -332,15 +338,15 @@ impl QuicListener {
         self.endpoint.set_server_config(None);
     }
 
-    /// Closes the open connections, and waits up to 1 s until the clients have been told.
+    /// Closes the open connections, and waits for up to 1 s until the clients have been notified.
     pub(crate) async fn close(&self) {
         self.endpoint.close(VarInt::from_u32(0), b"the gateway ended");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
     }
 }
 
-/// Returns the configuration with which a gateway accepts clients, for servers that measure QUIC without a gateway.
-/// Errors: `InvalidArgument`.
+/// Returns the QUIC configuration of a gateway, for servers that measure QUIC without a gateway. Errors:
+/// `InvalidArgument`.
 pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Result<quinn::ServerConfig> {
     config(&tls.current(), idle_timeout)
 }
@@ -399,7 +405,7 @@ pub(super) fn body_of(
 
 pub(super) struct Http3RequestBody {
     stream: RequestStream<RecvStream, Bytes>,
-    /// The number of bytes that are still to arrive, if known.
+    /// The number of bytes that have not arrived yet, if known.
     left: Option<u64>,
     patience: WaitDeadline,
     stall_timeout: Duration,
@@ -448,13 +454,13 @@ impl Body for Http3RequestBody {
     }
 }
 
-/// The maximum number of responses that wait for room in quinn at once.
+/// The maximum number of responses that wait in quinn at the same time.
 const TURNS: usize = 4;
-/// How long one response may prevent others from waiting for room in quinn: a client may read just one of its responses
-/// slowly.
+/// The time after which a response that waits in quinn gives up its turn. Otherwise, a client that reads one of its
+/// responses slowly would delay the others.
 const TURN: Duration = Duration::from_millis(250);
-/// The maximum time that a response waits while others make progress, as a multiple of the maximum wait on an otherwise
-/// idle connection. It is longer because the other responses may use all of a slow link.
+/// The maximum time that a response waits while other responses on its connection make progress, as a multiple of the
+/// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
 /// State that the responses of a connection share.
@@ -462,7 +468,7 @@ pub(super) struct ResponseScheduler {
     turns: Semaphore,
     limits: BodyLimits,
     started: Instant,
-    /// When something was last sent, in ms after `started`.
+    /// The time at which data was last sent, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
@@ -485,7 +491,7 @@ impl ResponseScheduler {
         let mut sending = pin!(sending);
         let turn = self.turns.acquire().await.map_err(io::Error::other)?;
         let at_once = timeout(TURN, sending.as_mut()).await;
-        // A slow response that has lost its turn keeps waiting, and lets the others go first.
+        // A slow response keeps waiting without a turn, so that other responses can be sent.
         drop(turn);
         let sent = match at_once {
             Ok(sent) => sent,

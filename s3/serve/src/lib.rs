@@ -1,7 +1,7 @@
 //! Gateways that serve any [`fordway_store::Store`] to S3 clients over HTTP.
 //!
-//! A [`Gateway`] accepts connections and serves them on as few threads as the load needs, each with a runtime of its
-//! own. The serving thread calls the store itself, because for a local file system handing a call to another thread
+//! A [`Gateway`] accepts connections and serves them on as few threads as the load needs. Each thread has its own
+//! runtime. The serving thread calls the store itself, because for a local file system handing a call to another thread
 //! costs more than the call. Calls that wait for a device, or that may take a long time, run on other threads.
 //!
 //! * `gateway`: configuration, accepting, graceful shutdown; `sockets`: the sockets that it listens on
@@ -19,12 +19,12 @@
 //! * `unsigned`: peers, and requests that need no signature because the peer is known
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
 //! * `sts`: temporary credentials (AWS STS)
-//! * `signature`: the form of a signature, checked before the signature itself
-//! * [`node`]: the gateway of a node, which speaks the binary protocol of that lane
+//! * `signature`: checks the form of a signature before the signature itself is verified
+//! * [`node`]: the gateway of a node, which implements the binary protocol of the node lane
 //! * `s3`: implements each S3 operation in terms of the store
 //!
-//! Logs go through `tracing`. The S3 library also logs an error for every refused request (targets starting with
-//! `s3s`); subscribers may want to silence those.
+//! This crate logs through `tracing`. The S3 library also logs an error for every refused request (targets starting
+//! with `s3s`); subscribers may want to silence these errors.
 
 mod access;
 mod answer;

@@ -1,9 +1,9 @@
-//! The texts of error documents: `Message` holds AWS's message for a failure; `Detail` holds our own text, which says
-//! what failed and what to do next. Programs compare the message; people read the detail.
+//! The texts of error documents. The element `Message` holds AWS's message for a failure, which programs compare. The
+//! element `Detail` holds our own text for people, which explains what failed and what to do next.
 //!
-//! The S3 layer carries one text for each error, and this module splits it into lines. The first line holds AWS's
-//! message, the second our own text, and each further line a value, which becomes an element. A single line is our own
-//! text; `fordway_wire::s3_error` then provides AWS's message for the code.
+//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line holds AWS's
+//! message, and the second line our own text. Each further line holds the name and the value of an additional element.
+//! If there is only one line, it holds our own text, and `fordway_wire::s3_error` provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_error::aws_message;
@@ -19,7 +19,7 @@ pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> Str
     text
 }
 
-/// Escapes control characters except tabs, because line breaks separate the lines of the text.
+/// Escapes control characters except tabs, because a line break would start a new line of the error's text.
 fn one_line(text: &str) -> String {
     let is_escaped = |character: char| character.is_control() && character != '\t';
     match text.contains(is_escaped) {
@@ -53,7 +53,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// Returns AWS's message for a code (or ours if AWS has none), and the detail.
+/// Returns AWS's message for a code (or our own text if AWS has no message), and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);

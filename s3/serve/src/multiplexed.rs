@@ -1,11 +1,11 @@
 //! Code shared by HTTP/2 and HTTP/3. It serves many requests at once, passes request bodies to the store in large
 //! pieces, and reads response bodies as the client receives them.
 //!
-//! Data that is read ahead waits in memory for the client's flow-control window and for the socket, and a few
-//! connections may have thousands of responses that their clients do not read. Once the waiting data reaches a limit, a
-//! response gets its next piece only when the previous one has been sent; at twice the limit, the pieces become small.
-//! No response waits for the window of another response, so a client that keeps one window closed does not delay other
-//! responses.
+//! Data that is read ahead waits in memory for the client's flow-control window and for the socket. A few connections
+//! may have thousands of responses that their clients do not read, so the amount of waiting data is limited. When it
+//! reaches the limit, the next piece of a response is read only after the previous piece has been sent. At twice the
+//! limit, the pieces are also smaller. No response waits for the window of another response, so a client that keeps one
+//! window closed does not delay other responses.
 
 use std::future::Future;
 use std::io;
@@ -74,7 +74,8 @@ pub(crate) async fn exchange<B: IncomingFrames>(
         response.headers_mut().insert(monitor::REQUEST_ID, id);
     }
     response.headers_mut().insert(monitor::HOST_ID, shared.monitor.ids.host().clone());
-    // This code cannot tell whether the client receives the body, because frames of many responses share the socket.
+    // This code cannot determine whether the client receives the body, because frames of many responses share the
+    // socket.
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     account.answered(trace.account(), status);
@@ -83,7 +84,8 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     response_of(response, is_head, (held, Some(trace)))
 }
 
-/// A request in progress. Dropping it also records its end: the client cancelled the request, or stopped sending it.
+/// A request in progress. If it is dropped before its response is ready, the client has cancelled the request or
+/// stopped sending it. The drop then records the end of the request.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
     trace: Arc<RequestTrace>,
@@ -118,7 +120,7 @@ impl<B> IncomingFrames for B where
 {
 }
 
-/// Returns the body for the S3 layer. Reading it fails if the body exceeds the limits.
+/// Returns the body for the S3 layer. Reading the body fails if it exceeds the limits.
 fn gathered<B: IncomingFrames>(
     incoming: Option<B>,
     limits: &ConnectionLimits,
@@ -139,7 +141,8 @@ fn gathered<B: IncomingFrames>(
     }
 }
 
-/// Joins frames by copying: one write of 256 KiB, including the copies, costs less than sixteen writes of 16 KiB.
+/// A request body whose frames are joined by copying. One write of 256 KiB, including the copies, costs less than
+/// sixteen writes of 16 KiB.
 struct CoalescedFrames<B> {
     incoming: B,
     /// The part of a frame that did not fit into the previous piece.
@@ -250,7 +253,7 @@ pub(super) fn response_of(
     Response::from_parts(parts, ReplyBody { left, held, pacer: RatePacer::default(), _trace: trace })
 }
 
-/// A piece that is being read, and the content after it.
+/// A future that reads the next piece. Its output is the piece, and the content after the piece.
 type ContentReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
 /// The body of a response that the client has not received yet.
@@ -351,8 +354,8 @@ impl Body for ReplyBody {
 const CONNECTION_BYTES: u64 = 4 << 20;
 /// The number of unsent bytes on all connections of a user above which read-ahead is limited.
 const USER_BYTES: u64 = 16 << 20;
-/// The number of unsent bytes on all connections of the process above which read-ahead is limited for users who have
-/// more than [`CONNECTION_BYTES`] unsent.
+/// The number of unsent bytes on all connections of the process above which read-ahead is limited for users with more
+/// than [`CONNECTION_BYTES`] unsent bytes.
 const PROCESS_BYTES: u64 = 32 << 20;
 /// The number of bytes read at a time while the amount of waiting data is at least twice the limit.
 const SMALL_BYTES: u64 = 4 << 10;
@@ -379,16 +382,16 @@ pub(super) struct BacklogShare {
 }
 
 impl UnsentByteCounter {
-    /// Returns the backlog of a further response on the connection. The response answers a request of the given user.
+    /// Returns the backlog of a new response on the connection, to a request from the user `of_user`.
     pub(super) fn answer(&self, of_user: Option<Arc<UserResourceUsage>>) -> BacklogShare {
         BacklogShare { of_connection: self.clone(), of_user, own: Arc::default() }
     }
 }
 
 impl BacklogShare {
-    /// Returns by what factor the waiting bytes exceed the limit of the connection, the user or the process, rounded
-    /// down: 0 means that no limit is reached. A user for whom little data is waiting is not limited by the data that
-    /// waits for other users.
+    /// Returns the factor by which the waiting bytes exceed the limit of the connection, the user or the process,
+    /// rounded down; 0 means that no limit is reached. A user with little waiting data is not limited by the waiting
+    /// data of other users.
     fn excess(&self) -> u64 {
         let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let (ours, all) = (load(&self.of_connection.0), load(&OF_PROCESS));
@@ -397,12 +400,13 @@ impl BacklogShare {
         (ours / CONNECTION_BYTES).max(users / USER_BYTES).max(of_process)
     }
 
-    /// Returns how many bytes may be read next.
+    /// Returns the number of bytes that may be read next. If a limit is reached, waits until the previous piece of the
+    /// response has been sent.
     pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<u64> {
         let excess = self.excess();
         if excess > 0 && self.own.is_held() {
             *self.own.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
-            // The bytes may have been sent before the waker was stored.
+            // A second check is needed, because the bytes may have been sent before the waker was stored.
             if self.own.is_held() {
                 return Poll::Pending;
             }
@@ -410,7 +414,7 @@ impl BacklogShare {
         Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
     }
 
-    /// Returns the same piece. Its bytes count as waiting until the last reference to the piece is dropped.
+    /// Returns `piece`. Its bytes count as waiting until the last reference to the piece is dropped.
     pub(super) fn hold(&self, piece: Bytes) -> Bytes {
         let bytes = piece.len() as u64;
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {

@@ -1,7 +1,7 @@
-//! Checks the form of a signature before the signature itself, with AWS's codes and messages, which clients and their
-//! users know. It also checks the end of an `aws-chunked` body before the S3 layer sees it: the S3 layer
-//! accepts as complete a body whose last chunk is truncated or missing, although no signature confirms that nothing
-//! follows.
+//! Checks the form of a signature before the signature itself is verified. Errors have AWS's codes and messages, which
+//! clients and their users know. This module also checks the end of an `aws-chunked` body before the S3 layer reads it.
+//! The S3 layer accepts a body whose last chunk is truncated or missing, although no signature confirms the end of such
+//! a body.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -27,9 +27,9 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// Checks the form of a request's signature. A request without a signature passes, and is refused later. If only `Date`
-/// states the time of the request, adds the header that the S3 layer reads. Errors: AWS's errors, one for each kind of
-/// malformed signature.
+/// Checks the form of a request's signature. An anonymous request passes this check, and other code decides about it.
+/// If only `Date` states the time of the request, adds the header `x-amz-date`, which the S3 layer reads. Errors: AWS's
+/// errors, one for each kind of malformed signature.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -60,7 +60,7 @@ pub(crate) fn check_form(
 /// AWS's message for a request that does not state its time.
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
-/// Returns the refusal with S3's exact message: s3cmd searches for this message, and then signs the request again with
+/// Returns the refusal with S3's exact message. s3cmd recognizes this message, and then signs the request again with
 /// version 4.
 pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
@@ -84,7 +84,7 @@ pub(crate) struct CredentialError {
     region: Option<String>,
 }
 
-/// Checks the scope of a key: the signer, the day, the region and the service.
+/// Checks a credential: the access key, followed by the scope (day, region and service).
 pub(crate) fn check_credential(
     credential: &str,
     day: Option<&str>,
@@ -108,7 +108,7 @@ pub(crate) fn check_credential(
         let form = "This date in the credential must be in the format \"yyyyMMdd\".";
         return wrong(format!("incorrect date format \"{date}\". {form}"));
     }
-    // s3cmd signs for `US` until it learns the right region.
+    // The error names the right region, because s3cmd signs for `US` until it learns the right region.
     if !is_region(asked) {
         let words = format!("the region \"{asked}\" is wrong; expecting \"{region}\"");
         return Err(CredentialError { words, region: Some(region.to_owned()) });
@@ -178,7 +178,7 @@ fn check_components(text: &str) -> Result<&str, GateRefusal> {
     }
 }
 
-/// Returns the time that a request states, in the form of signatures: `20130524T000000Z`.
+/// Returns the time that a request states, in the format that signatures use: `20130524T000000Z`.
 fn stamp(headers: &HeaderMap) -> Option<String> {
     match headers.get(AMZ_DATE).map(|value| value.to_str().unwrap_or_default()) {
         Some(text) if is_stamp(text) => Some(text.to_owned()),
@@ -306,7 +306,7 @@ impl PresignedParameters {
                  be less than 604800 seconds",
             ),
             Ok(_) if is_signature(signature) => Ok(()),
-            // The S3 layer would report that parameters are missing.
+            // This check precedes the S3 layer, which would report missing parameters instead of a wrong signature.
             Ok(_) => Err(GateRefusal {
                 status: StatusCode::FORBIDDEN,
                 code: "SignatureDoesNotMatch",
@@ -316,7 +316,7 @@ impl PresignedParameters {
     }
 }
 
-/// AWS's message for a signature that is not of the request and the key.
+/// AWS's message for a signature that does not match the request and the secret key.
 const MISMATCH: &str = "The request signature we calculated does not match the signature you provided. Check your key \
      and signing method.";
 
@@ -326,21 +326,22 @@ fn is_signature(text: &str) -> bool {
     text.len() == SIGNATURE_DIGITS && text.bytes().all(is_digit)
 }
 
-/// The error for a body whose last chunk is incomplete or missing.
-pub(crate) const CUT_SHORT: &str = "the body ended before its last chunk did";
-/// The error for a body with a small chunk before its last; the S3 operation recognizes the text.
+/// The text of the error for a body whose last chunk is incomplete or missing.
+pub(crate) const CUT_SHORT: &str = "the body ended before the end of its last chunk";
+/// The text of the error for a body with a chunk before its last chunk that is too small. The S3 operation recognizes
+/// this text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
-/// The error for a body that has a trailer without a name, or that lacks the trailers that its head announces; the S3
-/// operation recognizes the text.
+/// The text of the error for a body that has a trailer without a name, or that lacks the trailers that its head
+/// announces. The S3 operation recognizes this text.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
-/// The minimum size of a chunk that is not the last (S3's limit).
+/// The minimum size in bytes of a chunk that is not the last chunk (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;
 /// The number of hexadecimal digits of a signature.
 const SIGNATURE_DIGITS: usize = 64;
 
-/// Replaces the request's body with one that fails if it ends before its last chunk, if a chunk before the last is too
-/// small, or if a trailer has no name. All other faults are left to the S3 layer. Cost: for an `aws-chunked` body, a
-/// check of the bytes between its chunks.
+/// Replaces the body of a request with a body that checks its chunks while it is read. Reading fails if the body ends
+/// before its last chunk, if a chunk before the last chunk is too small, or if a trailer is missing or has no name. The
+/// S3 layer detects all other faults. Cost: for an `aws-chunked` body, a check of the bytes between its chunks.
 pub(crate) fn ending_whole(request: Request<s3s::Body>) -> Request<s3s::Body> {
     if !payload(request.headers()).starts_with(b"STREAMING-") {
         return request;
@@ -354,8 +355,8 @@ fn payload(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_SHA256).map_or(&[], HeaderValue::as_bytes)
 }
 
-/// Adds an empty `x-amz-trailer` header if the request has none: the S3 layer requires it, although a chunked body need
-/// not have trailers. Must be called after the signature's form has been checked.
+/// Adds an empty `x-amz-trailer` header if the request has none. The S3 layer requires this header, although a chunked
+/// body need not have trailers. This function must be called after the signature's form has been checked.
 pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
     if payload(headers).ends_with(b"-TRAILER") && !headers.contains_key(TRAILER) {
         headers.insert(TRAILER, HeaderValue::from_static(""));
@@ -364,7 +365,7 @@ pub(crate) fn announce_trailers(headers: &mut HeaderMap) {
 
 struct FramingCheckedBody {
     inner: s3s::Body,
-    /// `None` if the bytes turned out not to be `aws-chunked`.
+    /// The check of the framing; `None` if the bytes turned out not to be `aws-chunked`.
     watch: Option<ChunkFramingCheck>,
 }
 
@@ -372,12 +373,12 @@ struct FramingCheckedBody {
 #[derive(Default)]
 struct ChunkFramingCheck {
     decoder: ChunkDecoder,
-    /// The first part of a line between chunks; the rest of the line is in the next frame. The decoder limits its
-    /// length.
+    /// The first part of a line between chunks, whose rest is in the next frame. The decoder limits the length of a
+    /// line.
     line: Vec<u8>,
     /// The number of bytes of the current chunk that have arrived.
     chunk_bytes: u64,
-    /// Whether the previous chunk was so small that it must be the last one with content.
+    /// Whether the previous chunk was so small that it must be the last chunk with content.
     is_after_small: bool,
     /// Whether the head announces trailers.
     has_trailers: bool,
@@ -386,7 +387,7 @@ struct ChunkFramingCheck {
 }
 
 impl ChunkFramingCheck {
-    /// Tracks the next bytes; returns `None` if they are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`],
+    /// Tracks the next bytes. Returns `None` if the bytes are not chunks. Errors: [`SMALL_CHUNK`], [`BAD_TRAILER`],
     /// [`CUT_SHORT`].
     fn pass(mut self, mut bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         while !bytes.is_empty() {
@@ -444,8 +445,7 @@ impl ChunkFramingCheck {
     }
 }
 
-/// Returns a trailer's length in bytes. Errors: [`CUT_SHORT`] for a signature whose length is not the length of a
-/// SHA-256.
+/// Returns a trailer's length in bytes. Errors: [`CUT_SHORT`] for a trailer signature that does not have 64 digits.
 fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
     let signature = line.strip_prefix(b"x-amz-trailer-signature:").map(<[u8]>::trim_ascii);
     match signature.is_none_or(|signature| signature.len() == SIGNATURE_DIGITS) {
@@ -455,7 +455,7 @@ fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
 }
 
 /// Feeds a body to the framing check in pieces of `piece` bytes. Returns whether the body is complete; `None` if the
-/// bytes are not chunks. Errors: errors that the check reports.
+/// bytes are not chunks. Errors: those of [`ChunkFramingCheck::pass`].
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
     let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));

@@ -1,5 +1,5 @@
-//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures; this module checks their
-//! dates, and appends a slash to a bucket's path if the client signed the path with one.
+//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures. This module checks the
+//! dates of signatures, and appends a slash to a bucket's path if the client signed the path with a slash.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -20,8 +20,8 @@ use crate::signature::{AMZ_DATE, NO_DATE};
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// Checks the date of a version 2 signature; without this check, such a request could be replayed forever. A presigned
-/// URL states its own expiry.
+/// Checks the date of a version 2 signature. Without this check, a request could be replayed forever. Presigned URLs
+/// need no such check, because they state when they expire.
 pub(crate) fn check_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let refused = |code, message| Err(GateRefusal { status: StatusCode::FORBIDDEN, code, message });
     let stated = headers.get(AMZ_DATE).or_else(|| headers.get(DATE));
@@ -34,7 +34,7 @@ pub(crate) fn check_date(headers: &HeaderMap) -> Result<(), GateRefusal> {
     match skew <= CLOCK_SKEW_MAX {
         true => Ok(()),
         false => {
-            refused("RequestTimeTooSkewed", "the clocks are more than 15 minutes apart; set yours".to_owned())
+            refused("RequestTimeTooSkewed", "the clocks differ by over 15 minutes; set your clock".to_owned())
         }
     }
 }
@@ -70,8 +70,8 @@ const SUBRESOURCES: [&str; 20] = [
     "website",
 ];
 
-/// Appends a slash to the path of a bucket if the signature covers it: boto3 requests `/bucket` and signs `/bucket/`.
-/// The S3 layer compares signatures only with the path of the request.
+/// Appends a slash to the path of a bucket if the signature covers a path with a slash, because boto3 requests
+/// `/bucket` and signs `/bucket/`. The S3 layer verifies a signature only for the path of the request.
 pub(crate) fn spell_path_as_signed<B>(request: &mut Request<B>, users: &Users) {
     let Some((access_key, signature)) = credentials(request.headers()) else { return };
     let is_bucket = request.uri().path().rfind('/') == Some(0) && request.uri().path().len() > 1;

@@ -1,4 +1,5 @@
-//! The sockets on which a gateway listens: it binds them itself, or a service manager passes them to it.
+//! The sockets on which a gateway listens. The gateway binds them itself, or a service manager passes them to the
+//! gateway.
 
 use std::io;
 #[cfg(feature = "http3")]
@@ -32,9 +33,9 @@ impl GatewaySockets {
     /// Takes sockets passed by a service manager, and binds the addresses for which no socket was passed. The socket
     /// named `metrics` is for metrics, another listening socket is for S3, and a datagram socket is for HTTP/3.
     ///
-    /// If the service manager keeps the sockets open while it replaces the gateway, no client is lost: new connections
-    /// wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if no socket is for
-    /// S3, or if a socket has no purpose; errors from [`GatewaySockets::bind`].
+    /// If the service manager keeps the sockets open while it replaces the gateway, no connection attempt fails. New
+    /// connections wait in the kernel's queue until the next gateway accepts them. Errors: `InvalidArgument` if no
+    /// socket is for S3, or if the gateway cannot use a socket; errors from [`GatewaySockets::bind`].
     pub fn passed(sockets: Vec<ActivationSocket>, config: &GatewayConfig) -> Result<Self> {
         let mut choice = ProvidedSockets::default();
         sockets.into_iter().try_for_each(|socket| choice.take(socket))?;

@@ -14,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::connection::ClientSocket;
 
-/// The protocols offered to clients, the preferred one first (ALPN, RFC 7301).
+/// The protocols that the gateway offers to clients, in the order of preference (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A certificate and its key, from two PEM files. Clones share the certificate.
@@ -29,8 +29,9 @@ struct WatchedCertificate {
 }
 
 impl TlsCertificate {
-    /// Reads `key` and `certificate`, a file with the server's own certificate followed by the chain up to a trusted
-    /// certificate. Errors: `InvalidArgument` for files that cannot be read, are not PEM or do not match.
+    /// Reads the files `certificate` and `key`. `certificate` contains the server's own certificate, followed by the
+    /// chain up to a trusted certificate. Errors: `InvalidArgument` for files that cannot be read, are not PEM or do
+    /// not match.
     pub fn load(certificate: &Path, key: &Path) -> Result<Self> {
         let current = RwLock::new(Arc::new(read(certificate, key)?));
         Ok(TlsCertificate(Arc::new(WatchedCertificate {
@@ -40,8 +41,8 @@ impl TlsCertificate {
         })))
     }
 
-    /// Reads both files again, for connections made from now on. Errors: as for [`TlsCertificate::load`]; after an
-    /// error, the previous certificate remains in use.
+    /// Reads both files again, for new connections. Errors: as for [`TlsCertificate::load`]; after an error, the
+    /// previous certificate remains in use.
     pub fn reload(&self) -> Result<()> {
         let newer = Arc::new(read(&self.0.certificate, &self.0.key)?);
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = newer;

@@ -1,5 +1,5 @@
-//! The peer of a connection, and requests of peers that the kernel has identified: any signature is meaningless and is
-//! removed, and the body's `aws-chunked` encoding is decoded.
+//! The peer of a connection, and requests from peers that the kernel has identified. Signatures of such requests have
+//! no meaning, so they are removed. The `aws-chunked` encoding of the bodies is decoded.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// The error for a body whose encoding differs from the one that its head states; the S3 operation recognizes the text.
+/// The text of the error for a body that is not encoded as its head states. The S3 operation recognizes this text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
-/// The error for a body that ends within a chunk.
+/// The text of the error for a body that ends within a chunk.
 const CUT_SHORT: &str = "the body ended within a chunk";
 
 /// The header that states how the body is signed.
@@ -49,7 +49,7 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
     "Signature",
 ];
 
-/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available once the body has
+/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available after the body has
 /// been read.
 #[derive(Clone, Default)]
 pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
@@ -61,8 +61,8 @@ impl TrailerFields {
     }
 }
 
-/// Returns the request without its signature. Neither the signature nor its date is checked, nor is the SHA-256 of the
-/// body; checksums are still checked.
+/// Returns the request without its signature. The signature, its date and the SHA-256 of the body are not checked.
+/// Checksums are still checked.
 pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     let (mut parts, mut body) = request.into_parts();
     parts.uri = without_signature(parts.uri);
@@ -83,7 +83,7 @@ pub(crate) fn unsigned(request: Request<s3s::Body>) -> Request<s3s::Body> {
     Request::from_parts(parts, body)
 }
 
-/// Returns whether `name` is a parameter that presigned URLs have.
+/// Returns whether `name` is a parameter of presigned URLs.
 pub(crate) fn is_of_signature(name: &str) -> bool {
     SIGNATURE_PARAMETERS.contains(&name)
 }
@@ -100,7 +100,7 @@ fn without_signature(uri: Uri) -> Uri {
         false => format!("{}?{}", uri.path(), kept.join("&")),
     };
     let mut parts = uri.into_parts();
-    // This always succeeds, because the new target is part of a valid target.
+    // The conversion always succeeds, because the new target is part of a valid target.
     parts.path_and_query = PathAndQuery::try_from(target).ok();
     Uri::from_parts(parts).unwrap_or_default()
 }
@@ -108,8 +108,8 @@ fn without_signature(uri: Uri) -> Uri {
 /// The error type of bodies.
 type UnchunkedBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Decodes the content of an `aws-chunked` body. Its chunks have the form of HTTP/1.1, with signatures as extensions
-/// and checksums as trailers. Content is passed on without a copy.
+/// Decodes the content of an `aws-chunked` body. The chunks have the format of HTTP/1.1, with signatures as extensions
+/// and checksums as trailers. The decoder does not copy the content.
 struct UnchunkedBody {
     inner: s3s::Body,
     decoder: ChunkDecoder,
@@ -136,7 +136,8 @@ impl UnchunkedBody {
                     self.left = self.left.map(|left| left.saturating_sub(count as u64));
                     return Poll::Ready(Ok(Some(self.at_hand.split_to(count))));
                 }
-                // The rest of the body is read, so that the connection is at the start of the next request.
+                // The rest of the body is read and discarded, so that the connection is positioned at the start of the
+                // next request.
                 ChunkStep::End => {
                     self.at_hand.clear();
                     if !ready!(self.poll_more(context))? {
@@ -173,7 +174,8 @@ impl UnchunkedBody {
         Poll::Ready(Ok(true))
     }
 
-    /// Removes the trailer from the start of `at_hand` and records it; its `count` bytes include the end of the line.
+    /// Removes the trailer from the start of `at_hand` and records it. The trailer has `count` bytes, including the end
+    /// of the line.
     fn note_trailer(&mut self, count: usize) -> Result<(), UnchunkedBodyError> {
         let line = self.at_hand.split_to(count);
         let colon = line.iter().position(|&byte| byte == b':').ok_or(NOT_CHUNKED)?;
@@ -204,7 +206,7 @@ impl Body for UnchunkedBody {
 pub(crate) enum ConnectionPeer {
     /// A remote address, whose requests must be signed.
     Remote(SocketAddr),
-    /// A program on this machine whose user the kernel has identified; signatures have no meaning.
+    /// A program on this machine, whose user the kernel has identified. Its signatures have no meaning.
     Peer(Arc<User>),
 }
 

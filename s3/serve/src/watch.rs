@@ -14,13 +14,13 @@ enum WatchMessage {
     End,
 }
 
-/// Makes a gateway reload its files. Clones signal the same gateway. Usable from any thread.
+/// Makes a gateway reload its files. Clones signal the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Makes the gateway reread the credentials file and reopen the access log soon. An invalid credentials file is
-    /// logged, and changes nothing.
+    /// Makes the gateway reread the credentials file and reopen the access log soon. If the credentials file is
+    /// invalid, the gateway logs the error and keeps the previous credentials.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
         let _ = self.0.send(WatchMessage::Reload);
@@ -35,8 +35,8 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread that watches. Dropping this tells the thread to end, but does not wait until it has ended: checking a
-/// directory whose server is unreachable may take a long time.
+/// The thread that watches. Dropping this value tells the thread to end. The drop does not wait until the thread has
+/// ended, because checking a directory whose server is unreachable may take a long time.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {
@@ -69,7 +69,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// The maximum amount of unused memory that is kept, in bytes.
+/// The maximum amount of unused memory that the process keeps, in bytes.
 const IDLE_BYTES_MAX: u64 = 32 << 20;
 /// The number of checks after which memory counts as no longer needed.
 const LOOKS: u32 = 5;
@@ -79,7 +79,7 @@ const LOOKS: u32 = 5;
 #[derive(Default)]
 pub(crate) struct IdleHeapDetector {
     looks: u32,
-    /// The smallest number of unused bytes since the first of the latest checks.
+    /// The smallest number of unused bytes in the current series of checks.
     least_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl IdleHeapDetector {
         }
     }
 
-    /// Returns whether too much memory was unused in each of the last `LOOKS` checks.
+    /// Returns whether this check completes a series of `LOOKS` checks in each of which too much memory was unused.
     fn is_idle(&mut self, unused_bytes: u64) -> bool {
         self.least_bytes = if self.looks == 0 { unused_bytes } else { self.least_bytes.min(unused_bytes) };
         self.looks += 1;

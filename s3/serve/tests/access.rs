@@ -1,4 +1,4 @@
-//! Authentication: which signatures are accepted.
+//! Tests which signatures the gateway accepts.
 
 mod client;
 
@@ -64,7 +64,7 @@ fn presigned_urls_work_until_they_expire() {
     assert_eq!(send("GET", &expired, "").error(), (403, "AccessDenied".to_owned()));
 }
 
-/// s3cmd determines the region in this way.
+/// s3cmd determines the right region from the error for a wrong region.
 #[test]
 fn a_signature_for_no_region_is_told_the_right_one() {
     let fixture = serve();
@@ -76,7 +76,7 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-/// Sends a listing with a version 2 signature made at `date`; `query` is not signed. Returns the response.
+/// Sends a listing request with a version 2 signature of `date`; `query` is not signed. Returns the response.
 fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
     send_with_version_2(fixture, date, "/", &format!("/{query}"))
 }
@@ -100,8 +100,8 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // The message contains AWS's and boto3's names for version 4, and the option with which the gateway's operator
-    // accepts version 2.
+    // The message contains AWS's and boto3's names for version 4, and the option with which the operator of the gateway
+    // enables version 2.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }
@@ -133,7 +133,7 @@ fn a_date_with_the_wrong_weekday_is_a_date() {
     }
 }
 
-/// boto3 requests `/bucket` and signs `/bucket/`, other clients sign what they request.
+/// boto3 requests `/bucket` and signs `/bucket/`; other clients sign the path that they request.
 #[test]
 fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
     let willing = serve_with(|config| config.signature_v2 = true);
@@ -154,8 +154,8 @@ fn a_version_2_signature_of_a_bucket_may_cover_a_slash() {
     assert_eq!(send(&format!("/{BUCKET}/k/"), &format!("/{BUCKET}/k")).error(), wrong);
 }
 
-/// The holder of a presigned URL for a put must not be able to turn the put into a copy of another object. A request is
-/// therefore refused unless every header that changes its meaning is signed.
+/// The holder of a presigned URL for a put must not be able to turn the put into a copy of another object. Therefore, a
+/// request is refused unless all headers that change its meaning are signed.
 #[test]
 fn what_was_not_signed_changes_nothing() {
     let fixture = serve();
@@ -181,14 +181,14 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // Obscuring which signature is checked does not help either.
+    // A disguised parameter and a forged signature in a header do not help either.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
     for query in [&query, &hidden] {
         assert_eq!(put_to(query, pretence).error(), (403, "AccessDenied".to_owned()), "{query}");
     }
-    // A signature covers all headers that are in the URL.
+    // A signature covers all parameters of the URL.
     let further = format!("{query}&x-amz-copy-source=%2Fdata%2Fsecret");
     assert_eq!(put_to(&further, "").error(), (403, "SignatureDoesNotMatch".to_owned()));
     // Headers that are redundant or harmless need not be signed.
@@ -242,7 +242,7 @@ fn signed_over(fixture: &Fixture, names: &[&str], in_url: Option<u64>) -> String
     }
 }
 
-/// As on AWS, a signature must cover the host, and a URL is valid for up to a week.
+/// As on AWS, a signature must cover the host, and a presigned URL is valid for up to a week.
 #[test]
 fn signatures_that_fit_and_cover_too_little_are_refused() {
     let fixture = serve();
@@ -262,7 +262,7 @@ fn signatures_that_fit_and_cover_too_little_are_refused() {
     assert_eq!(refused.error(), (400, "AuthorizationQueryParametersError".to_owned()), "a URL over nothing");
 }
 
-/// Sends a listing with these lines in its head, and returns the response.
+/// Sends a listing request with `lines` in its head, and returns the response.
 fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
     let request = format!("GET {target} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n{lines}\r\n");
     fixture.client.send_raw("GET", &request)
@@ -270,7 +270,7 @@ fn answer_to(fixture: &Fixture, target: &str, lines: &str) -> Answer {
 
 const SCOPE: &str = "20260101/us-east-1/s3/aws4_request";
 
-/// AWS's messages for malformed signatures.
+/// The errors for malformed signatures have AWS's messages.
 #[test]
 fn the_form_of_a_signature_in_a_header_is_explained() {
     let fixture = serve();
@@ -388,7 +388,7 @@ fn the_header_date_is_enough() {
     client.send(&Call::new("GET", "/")).ok();
 }
 
-/// Requests for unsupported operations must not reveal to strangers what exists.
+/// Responses to requests for unsupported operations must not reveal to unknown callers whether something exists.
 #[test]
 fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();

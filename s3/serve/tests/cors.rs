@@ -1,4 +1,4 @@
-//! CORS and tags of buckets over HTTP.
+//! Tests the CORS rules and the tags of buckets over HTTP.
 
 mod client;
 
@@ -13,7 +13,7 @@ fn cors(fixture: &Fixture, method: &str, body: &str) -> Answer {
     fixture.client.send(&Call::new(method, format!("/{BUCKET}")).query("cors").body(body))
 }
 
-/// Sends the preflight that a browser sends before a request. It is not signed.
+/// Sends the preflight request that a browser sends before a request. Preflight requests are not signed.
 fn preflight(fixture: &Fixture, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut call = format!("OPTIONS {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
     headers.iter().for_each(|(name, value)| call.push_str(&format!("{name}: {value}\r\n")));
@@ -53,7 +53,7 @@ fn preflights_are_answered_without_a_signature() {
     assert_eq!(allowed.header("access-control-allow-methods"), Some("GET, PUT"));
     assert_eq!(allowed.header("access-control-allow-headers"), Some("x-amz-date, authorization"));
     assert_eq!(allowed.header("access-control-max-age"), Some("600"));
-    // The names would be compared with each pattern of a rule.
+    // A long list of names is refused, because each name would be compared with each pattern of a rule.
     let many = "x-amz-meta-a,".repeat(1000);
     let long = preflight(&fixture, &object, &[asks[0], asks[1], ("Access-Control-Request-Headers", &many)]);
     assert_eq!(long.error(), (400, "RequestHeaderSectionTooLarge".to_owned()));

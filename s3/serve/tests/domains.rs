@@ -1,4 +1,4 @@
-//! Requests whose host name contains the bucket's name.
+//! Tests requests whose host name contains the bucket's name.
 
 mod client;
 
@@ -12,8 +12,8 @@ fn serve() -> Fixture {
     fixture
 }
 
-/// Sends each request with and without a header that the fast path does not know: the fast path and the S3 layer must
-/// agree.
+/// Sends each request with and without a header that the fast path does not know. The fast path and the S3 layer must
+/// return the same response.
 #[test]
 fn the_bucket_is_in_the_host_and_the_key_in_the_path() {
     let fixture = serve();
@@ -45,7 +45,7 @@ fn other_hosts_leave_the_bucket_to_the_path() {
     assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
 }
 
-/// HTTP/2 names the host apart from the headers. A bucket in the path must not be taken for the request's bucket.
+/// In HTTP/2, the host is not in a header. A bucket in the path must not be mistaken for the request's bucket.
 #[test]
 fn over_http2_the_bucket_is_in_the_host_too() {
     let fixture = serve();
@@ -80,7 +80,7 @@ fn a_signature_for_one_bucket_is_none_for_another() {
     assert_eq!(fixture.client.send_raw("GET", &moved).error(), (403, "SignatureDoesNotMatch".to_owned()));
 }
 
-/// A key may begin with a slash. Such a key differs from the one without the slash, no matter which ranges are read.
+/// A key may begin with a slash. Such a key differs from the key without the slash, no matter which ranges are read.
 #[test]
 fn a_slash_more_is_another_key() {
     let fixture = serve();

@@ -1,6 +1,6 @@
-//! Plain requests take the fast path, all others the S3 layer. Whatever a request asks for, and however it is damaged,
-//! both paths must return the same response. Each request is sent unchanged, and once more with a header that routes it
-//! through the S3 layer.
+//! The fast path serves plain requests, and the S3 layer serves all other requests. Both paths must return the same
+//! response to any request, valid or damaged. Each request is sent unchanged, and once more with a header that routes
+//! it through the S3 layer.
 
 mod client;
 
@@ -9,7 +9,7 @@ use std::io::Write as _;
 use client::{Answer, BUCKET, Call, Client, Fixture, read_answer, serve};
 use fordway_store::Objects;
 
-/// A header that is not signed and has no meaning, but makes a request unusual.
+/// An unsigned header without a meaning, because of which the fast path does not serve a request.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";
 
 /// Serves objects with all properties that a response can contain.
@@ -56,13 +56,13 @@ fn filled() -> Fixture {
 fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     let mut stream = client.connect();
     stream.write_all(head).unwrap();
-    // The end of a damaged head may be missing.
+    // The client ends its side of the connection, because the end of a damaged head may be missing.
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     let mut first = [0];
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
 }
 
-/// Sends `head` both ways and returns the response, which must be the same. The order of headers does not matter,
+/// Sends `head` over both paths and returns the response, which must be the same. The order of headers does not matter,
 /// `date` may differ by a second, and each response has its own request ID.
 #[track_caller]
 fn both_ways(client: &Client, head: &[u8]) -> Option<Answer> {
@@ -160,7 +160,7 @@ fn wrong_keys_clocks_and_days_are_refused_both_ways() {
     assert_eq!(both_ways(&client, &client.head(&call)).unwrap().status, 403);
 }
 
-/// A header was added, removed or rewritten in transit.
+/// Sends requests in which a header was added, removed or rewritten in transit.
 #[test]
 fn what_was_changed_on_the_way_is_judged_alike() {
     let fixture = filled();
@@ -204,7 +204,7 @@ fn what_was_changed_on_the_way_is_judged_alike() {
     assert!((5..20).contains(&accepted), "{accepted}");
 }
 
-/// Damages the head of a valid request at random places.
+/// Sends a valid request whose head is damaged at random places.
 #[test]
 fn damaged_requests_are_judged_alike() {
     let fixture = filled();

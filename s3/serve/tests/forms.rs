@@ -1,4 +1,4 @@
-//! Tests form uploads: HTML forms with a policy, valid and hostile ones. A refused form must store nothing.
+//! Tests form uploads with valid and hostile HTML forms, all of which have a policy. A refused form must store nothing.
 
 mod client;
 
@@ -91,7 +91,8 @@ fn head(fixture: &Fixture, length: usize, headers: &str) -> String {
 fn send(fixture: &Fixture, body: &[u8], headers: &str) -> Answer {
     let mut stream = fixture.client.connect();
     stream.write_all(head(fixture, body.len(), headers).as_bytes()).unwrap();
-    // A gateway that refuses a form may close the connection before it has read all of it.
+    // An error is ignored, because a gateway that refuses a form may close the connection before it has read the whole
+    // form.
     let _ = stream.write_all(body);
     read_answer(&mut stream, "POST")
 }
@@ -308,7 +309,7 @@ fn a_form_that_is_cut_stores_nothing() {
         stream.write_all(head(&fixture, body.len(), "").as_bytes()).unwrap();
         stream.write_all(&body[..body.len() - cut]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        // There may be no response; the gateway is done with the form once the connection has ended.
+        // There may be no response. When the connection has ended, the gateway has finished processing the form.
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut stream, &mut rest);
         assert!(!String::from_utf8_lossy(&rest).starts_with("HTTP/1.1 2"), "{cut}");
@@ -319,8 +320,7 @@ fn a_form_that_is_cut_stores_nothing() {
 #[test]
 fn a_large_file_is_stored_whole() {
     let fixture = serve();
-    // The content has many line breaks, so that pieces of the body often end in a possible start of a
-    // boundary.
+    // The content has many line breaks, so that pieces of the body often end with a possible start of a boundary.
     let file: Vec<u8> = (0..5_000_000_u32).map(|at| b"\r\n-- x"[at as usize % 6]).collect();
     let form = Form::new(&fixture, "").file(file);
     assert_eq!(form.send(&fixture).status, 204);
@@ -381,7 +381,7 @@ fn a_form_of_version_2_is_refused_unless_accepted() {
     assert_eq!(content(&allowing, "up/k"), b"old");
 }
 
-/// A page of another origin can read the result if the bucket's CORS rules allow it.
+/// A page of another origin can read the response to a form if the bucket's CORS rules allow this origin.
 #[test]
 fn a_page_learns_the_result() {
     let fixture = serve();

@@ -1,5 +1,5 @@
-//! The gate over each version of HTTP and with presigned URLs: a request is either served completely or refused,
-//! because its operation is determined before anything else.
+//! Tests the gate over each version of HTTP and with presigned URLs. The gate determines the operation of a request
+//! first, so a request is either served completely or refused.
 
 mod client;
 
@@ -10,7 +10,7 @@ use fordway_store::{
     Bucket, Checksum, ChecksumAlgorithm, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery,
 };
 
-/// Requests that a lenient router would take for a plain put, delete or creation.
+/// Requests that a lenient router would mistake for a plain put, delete or creation.
 fn traps() -> Vec<Call<'static>> {
     let annotated = "annotation&annotationName=a";
     vec![
@@ -46,7 +46,7 @@ fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
         // If the bucket does not exist, S3 reports nothing else.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
         _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
-        // The signature reveals parameters that were added to a presigned URL.
+        // If a parameter was added to a presigned URL, the signature may not match.
         _ if call.query.starts_with('&') => [(501, "NotImplemented"), (403, "SignatureDoesNotMatch")],
         _ => [(501, "NotImplemented"); 2],
     };
@@ -55,7 +55,7 @@ fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     check_untouched(fixture, &said);
 }
 
-/// Checks that the buckets and the only object are as they were.
+/// Checks that the buckets and the only object are unchanged.
 #[track_caller]
 fn check_untouched(fixture: &Fixture, said: &str) {
     let found = fixture.store.get(&bucket(), &key("k"), &GetOptions::default()).expect(said);
@@ -86,7 +86,7 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
 /// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
-/// invented sub-resource. The last value says whether the sub-resource is invented.
+/// invented sub-resource. The last value states whether the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -117,7 +117,7 @@ fn no_sub_resource_changes_anything_over_http_1() {
         let call = Call::new(method, path).query(&query).body("<Anything/>");
         check_walked(&fixture, &call, is_unknown, &fixture.client.send(&call));
     }
-    // A plain read, which takes the fast path.
+    // A plain read, which the fast path serves, still works.
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "precious");
 }
 
@@ -188,7 +188,7 @@ fn over_http_2_and_tls() {
     });
 }
 
-/// The query of a presigned URL is signed, but the URL's holder may append unsigned parameters.
+/// The query of a presigned URL is signed, but the holder of the URL may append unsigned parameters.
 #[test]
 fn with_presigned_urls() {
     let fixture = fixture(serve());
@@ -240,7 +240,7 @@ fn what_is_harmless_goes_on_working() {
     );
 }
 
-/// The limit is AWS's. Heads longer than the connection accepts get a different error.
+/// AWS has the same limit for headers. Heads that are too long for the connection cause a different error.
 #[test]
 fn headers_have_a_limit() {
     let fixture = fixture(serve());
@@ -249,14 +249,14 @@ fn headers_have_a_limit() {
         assert_eq!(answer.error(), (400, "RequestHeaderSectionTooLarge".to_owned()), "{method}");
         assert_eq!(answer.element("MaxSizeAllowed").as_deref(), Some("8192"));
     }
-    // A header of an object's metadata, which a plain put may have.
+    // The limit also applies to headers with metadata, which a plain put may have.
     let long = Call::on("PUT", "k").header("content-disposition", "d".repeat(8193)).body("x");
     assert_eq!(fixture.client.send(&long).error(), (400, "RequestHeaderSectionTooLarge".to_owned()));
     check_untouched(&fixture, "the headers are too large");
     fixture.client.send(&Call::on("GET", "k").header("x-custom", "d".repeat(6000))).ok();
 }
 
-/// An empty version ID must not be taken for the latest version.
+/// An empty version ID must not be mistaken for the latest version.
 #[test]
 fn a_version_without_a_name() {
     let fixture = fixture(serve());
@@ -373,11 +373,11 @@ fn a_list_may_take_several_headers() {
     let twice = "x-amz-object-attributes: ETag\r\nx-amz-object-attributes: ObjectSize\r\n";
     let request =
         format!("GET {path}?{query}&attributes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{twice}\r\n");
-    // The signature covers neither header, hence the 403; the gate itself must not refuse the request.
+    // The response is a 403, because the signature covers neither header. The gate itself must not refuse the request.
     assert_eq!(fixture.client.send_raw("GET", &request).status, 403);
 }
 
-/// Some clients omit the quotes.
+/// Some clients omit the quotes around an ETag.
 #[test]
 fn conditions_without_quotes() {
     let fixture = fixture(serve());
@@ -391,7 +391,7 @@ fn conditions_without_quotes() {
     assert_eq!(fixture.client.send(&wrong).error(), (412, "PreconditionFailed".to_owned()));
 }
 
-/// The gateway does not encrypt objects. If the headers contradict each other, AWS refuses the request too, and its
+/// The gateway does not encrypt objects. If the headers contradict each other, AWS also refuses the request. AWS's
 /// error is more helpful than the error for an unsupported feature.
 #[test]
 fn encryption_that_nobody_could_do_has_the_error_of_aws() {
@@ -436,7 +436,7 @@ fn encryption_that_nobody_could_do_has_the_error_of_aws() {
     assert_eq!(stored.text(), "precious");
 }
 
-/// A program may have forgotten to fill in the condition; the request must not become unconditional.
+/// A program may send an empty condition by mistake. The request must not become unconditional.
 #[test]
 fn an_empty_condition_is_refused() {
     let fixture = fixture(serve());
@@ -455,7 +455,7 @@ fn an_empty_condition_is_refused() {
     }
 }
 
-/// Over HTTP/1, such a request has no body, so the object would be replaced by an empty one.
+/// Over HTTP/1, a request without a length has no body, so an empty object would replace the existing object.
 #[test]
 fn an_upload_without_a_length_is_refused() {
     let fixture = fixture(serve());

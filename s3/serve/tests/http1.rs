@@ -1,4 +1,4 @@
-//! HTTP/1.1 as it may arrive over the wire, valid and invalid.
+//! Tests valid and invalid HTTP/1.1 requests, sent byte by byte as a client may send them.
 
 mod client;
 
@@ -47,8 +47,8 @@ fn a_body_is_asked_for_where_the_client_waits_to_be_asked() {
     assert_eq!(next_answer(&mut stream).1, b"hello");
 }
 
-/// The response replaces `100 Continue`, and the connection ends, because the server cannot know whether the body
-/// follows.
+/// The server sends the response instead of `100 Continue`. The connection then ends, because the server cannot know
+/// whether the body follows.
 #[test]
 fn a_body_that_is_not_wanted_is_not_asked_for() {
     let fixture = serve();
@@ -119,8 +119,8 @@ fn http_1_0_is_answered_and_closed_unless_it_asks_otherwise() {
     assert_eq!(read_answer(&mut stream, "GET").ok().text(), "hello");
 }
 
-/// A request that two programs could interpret differently ends the connection, and the bytes after it are never taken
-/// for a request.
+/// A request that two programs could interpret differently ends the connection, and the bytes after it are never parsed
+/// as a request.
 #[test]
 fn smuggled_requests_are_not_served() {
     let fixture = serve();
@@ -215,7 +215,7 @@ fn a_head_request_and_304_have_no_body() {
         }
         String::from_utf8(head).unwrap()
     };
-    // Each head is followed directly by the next one.
+    // The head of each response is followed directly by the head of the next response.
     assert!(send(Call::on("HEAD", "k")).contains("content-length: 5"));
     assert!(send(Call::on("HEAD", "none")).starts_with("HTTP/1.1 404"));
     let same = send(Call::on("GET", "k").header("if-none-match", "*"));

@@ -1,4 +1,4 @@
-//! HTTP/2 as it may arrive over the wire, valid and invalid.
+//! Tests valid and invalid HTTP/2 requests, as clients may send them.
 
 mod client;
 
@@ -64,12 +64,12 @@ fn an_empty_object_and_one_of_unknown_length() {
         request.headers_mut().remove("content-length");
         let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
         for piece in [&b"one "[..], b"two ", b"three"] {
-            // A server that refuses a body reads no more of it.
+            // An error is ignored, because a server that refuses a body does not read the rest of the body.
             let _ = push(&mut upload, piece, false).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let _ = upload.send_data(Default::default(), true);
-        // S3 requires a length beforehand. The test accepts success and this refusal, but no other
+        // S3 requires that the length is stated in the head. The test accepts success and S3's refusal, but no other
         // outcome.
         let status = response.await.unwrap().status().as_u16();
         let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).map(|info| info.size);
@@ -80,7 +80,7 @@ fn an_empty_object_and_one_of_unknown_length() {
     });
 }
 
-/// The preface may arrive split in any way. Bytes that only begin like the preface are HTTP/1.1, or invalid.
+/// The preface may arrive in several pieces. Bytes that only begin like the preface are HTTP/1.1, or invalid.
 #[test]
 fn the_preface_is_told_from_other_requests() {
     let fixture = serve();
@@ -159,10 +159,10 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while others use all of a slow link is ended later than usual, but it is still ended.
+/// A request that waits while other requests use all of a slow link is ended later than usual, but it is still ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // Long enough for a client that is delayed by other work on the machine.
+    // The time is long enough for a client that is delayed by other work on the machine.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {
@@ -192,7 +192,7 @@ fn a_connection_without_requests_ends() {
     let start = Instant::now();
     run(async { Http2::connect(&fixture.client).await.ended.await.unwrap().unwrap() });
     assert!(start.elapsed() >= WAIT && start.elapsed() < 200 * WAIT, "{:?}", start.elapsed());
-    // Only half of a head ever arrives: a HEADERS frame that announces a continuation.
+    // The client sends only half of a head: a HEADERS frame that announces a continuation.
     let start = Instant::now();
     let mut stream = fixture.client.connect();
     stream
@@ -210,10 +210,10 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
         let put = Call::on("PUT", "k").payload("UNSIGNED-PAYLOAD").body(vec![1; 1000]);
         let (answer, mut upload) = http2.start(&put, false).await;
         push(&mut upload, &[1; 500], false).await.unwrap();
-        // After this response, the server is processing the upload.
+        // When this response arrives, the server has started to process the upload.
         http2.send(&Call::on("HEAD", "k")).await;
         fixture.gateway.stop_handle().trigger();
-        // GOAWAY: the server accepts no further request.
+        // After GOAWAY, the server accepts no further request.
         while std::future::poll_fn(|context| http2.send.poll_ready(context)).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -224,7 +224,7 @@ fn requests_in_progress_are_finished_when_the_gateway_stops() {
     fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap();
 }
 
-/// A client that reads from its connection only when it has a request does not see GOAWAY.
+/// A client that reads from its connection only when it sends a request does not notice GOAWAY.
 #[test]
 fn a_client_that_does_not_listen_does_not_delay_the_end() {
     let fixture = serve_with(|config| config.drain_timeout = Duration::from_secs(3600));
@@ -275,7 +275,7 @@ fn a_head_that_is_too_large_is_refused() {
     });
 }
 
-/// A body without `content-length` has the same size limit as others.
+/// A body without `content-length` has the same size limit as other bodies.
 #[test]
 fn a_body_of_unstated_length_is_limited_too() {
     let fixture = serve_with(|config| config.body_bytes_max = 100_000);
@@ -293,7 +293,7 @@ fn a_body_of_unstated_length_is_limited_too() {
             let mut request = http2.request(&put);
             request.headers_mut().remove("content-length");
             let (response, mut upload) = http2.send.clone().send_request(request, false).unwrap();
-            // A server that refuses a body reads no more of it.
+            // An error is ignored, because a server that refuses a body does not read the rest of the body.
             let _ = push(&mut upload, &body, true).await;
             assert_eq!(response.await.unwrap().status().as_u16(), status, "{size}");
             let stored = fixture.store.head(&bucket(), &key("k"), &GetOptions::default());

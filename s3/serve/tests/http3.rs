@@ -1,4 +1,4 @@
-//! HTTP/3 as it may arrive over the wire, valid and invalid.
+//! Tests valid and invalid HTTP/3 requests, as clients may send them.
 #![cfg(feature = "http3")]
 
 mod client;
@@ -83,7 +83,7 @@ fn who_is_not_known_is_refused_and_too_much_too() {
     });
 }
 
-/// Many concurrent uploads and downloads on one connection.
+/// Runs many concurrent uploads and downloads on one connection.
 #[test]
 fn requests_share_a_connection() {
     let (fixture, certificate) = serve_http3(|_| ());
@@ -215,7 +215,7 @@ fn it_needs_a_certificate() {
 }
 
 /// Many large responses share one connection, and none of them waits until the others are finished. A response that the
-/// client does not read does not delay any other response, and eventually ends.
+/// client does not read does not delay other responses, and ends after some time.
 #[test]
 fn large_answers_share_a_connection_fairly() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));

@@ -48,7 +48,7 @@ fn a_checksum_in_a_header() {
     assert_eq!(fixture.client.send(&ranged).ok().header("x-amz-checksum-crc32"), None);
 }
 
-/// The form of body that aws-cli and boto3 send by default.
+/// aws-cli and boto3 send bodies in this format by default.
 #[test]
 fn a_checksum_in_a_trailer() {
     let fixture = serve();
@@ -95,7 +95,7 @@ fn announced_trailers_end_with_an_empty_line() {
     put(&format!("x-amz-checksum-crc32:{CRC32}\r\n\r\n")).ok();
 }
 
-/// Elements that a chunked body may omit, and statements in its head that the body must not contradict.
+/// A chunked body may omit some elements, but it must not contradict its head.
 #[test]
 fn trailers_are_those_that_the_head_announces() {
     let fixture = serve();
@@ -168,7 +168,7 @@ fn signed_chunks() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "hello");
 }
 
-/// The last chunk has no content. Its signature proves that nothing before it is missing.
+/// The last chunk has no content. The signature of the last chunk proves that no earlier chunk is missing.
 #[test]
 fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
     let fixture = serve();
@@ -188,15 +188,15 @@ fn a_body_without_the_whole_of_its_last_chunk_is_refused() {
         std::io::Write::write_all(&mut stream, &[head, body].concat()).unwrap();
         client::read_answer(&mut stream, "PUT")
     };
-    // The last chunk loses its end: both line breaks; also one digit of the signature; half of the signature; the whole
-    // signature; everything but the `0`; the whole chunk.
+    // Each cut removes more of the last chunk: both line breaks, one digit of the signature, half of the signature, the
+    // whole signature, everything except the `0`, and the whole chunk.
     let last = "0;chunk-signature=".len() + 64 + 4;
     for cut in [4, 5, 36, 68, last - 1, last] {
         assert_eq!(send(cut).error(), (400, "IncompleteBody".to_owned()), "{cut}");
         nothing_stored(&fixture);
     }
     send(0).ok();
-    // Some senders omit the empty line.
+    // Some senders omit the empty line at the end.
     send(2).ok();
 }
 
@@ -222,7 +222,7 @@ fn a_body_that_ends_early_leaves_nothing() {
     }
 }
 
-/// The S3 layer reports a body that it cannot read as a server error.
+/// The S3 layer reports a body that it cannot read as a server error, so the gateway replaces this error.
 #[test]
 fn a_document_that_ends_early_is_named() {
     let fixture = serve();
@@ -251,8 +251,8 @@ fn parts_are_checked_too() {
     assert_eq!(put("x-amz-checksum-crc32", CRC32, "hello").ok().header("x-amz-checksum-crc32"), Some(CRC32));
 }
 
-/// All of S3's checksum algorithms, in headers: content with a wrong checksum is not stored, and a correct checksum is
-/// stored and returned.
+/// Tests all of S3's checksum algorithms in headers. Content with a wrong checksum is not stored, and a correct
+/// checksum is stored and returned.
 #[test]
 fn every_checksum_in_a_header() {
     let fixture = serve();
@@ -282,7 +282,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// All checksum algorithms, in trailers. The algorithm is announced in the way that SDKs announce it.
+/// Tests all checksum algorithms in trailers. The requests announce the algorithm in the same way as SDKs.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();
@@ -304,7 +304,7 @@ fn every_checksum_in_a_trailer() {
     }
 }
 
-/// A multipart upload with each checksum algorithm; the S3 layer knows only five of them.
+/// Tests multipart uploads with each checksum algorithm. The S3 layer supports only five of the algorithms.
 #[test]
 fn every_checksum_of_parts() {
     let fixture = serve();
@@ -340,7 +340,8 @@ fn every_checksum_of_parts() {
     }
 }
 
-/// A trailer that is not checked and not stored would be lost without a word.
+/// Trailers other than one checksum are refused, because they would be neither checked nor stored, and the client would
+/// get no error.
 #[test]
 fn a_trailer_is_one_checksum_and_nothing_else() {
     let fixture = serve();
@@ -365,7 +366,8 @@ fn a_trailer_is_one_checksum_and_nothing_else() {
     }
 }
 
-/// Several lines of a header form one list, in which the transfer's own coding does not count.
+/// Several headers with the same name form one list. The coding `aws-chunked`, which belongs to the transfer, is
+/// removed from the list.
 #[test]
 fn repeated_headers_of_metadata_are_one_list() {
     let fixture = serve();
@@ -385,7 +387,7 @@ fn repeated_headers_of_metadata_are_one_list() {
     }
 }
 
-/// Values that are valid in a header come back as they were sent.
+/// Values that are valid in a header are returned as they were sent.
 #[test]
 fn metadata_of_plain_text_comes_back_unchanged() {
     let fixture = serve();
@@ -396,7 +398,7 @@ fn metadata_of_plain_text_comes_back_unchanged() {
     }
 }
 
-/// The guard of a copy must not be dropped because its date is unreadable.
+/// A condition of a copy must not be ignored because its date cannot be parsed.
 #[test]
 fn a_copy_with_an_unreadable_date_is_refused() {
     let fixture = serve();

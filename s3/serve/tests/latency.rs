@@ -18,7 +18,7 @@ fn sizes() -> impl Iterator<Item = usize> {
 const BATCH: usize = 9;
 const BATCHES: usize = 20;
 
-/// How long requests of one size took.
+/// The durations of requests of one size.
 #[derive(Debug, Default)]
 struct RequestTimes {
     puts: Vec<Duration>,
@@ -26,8 +26,8 @@ struct RequestTimes {
 }
 
 impl RequestTimes {
-    /// Returns whether a third of a batch took less time than a stall. A stall delays almost every request; a busy
-    /// machine delays some requests, or all of a batch.
+    /// Returns whether a third of the puts, and a third of the gets, of a batch took less time than a stall. A stall
+    /// delays almost every request. A busy machine delays some requests, or all requests of a batch.
     fn are_short(&mut self) -> bool {
         [&mut self.puts, &mut self.gets].iter_mut().all(|times| {
             times.sort();
@@ -59,7 +59,7 @@ async fn check_sizes(mut send: impl AsyncFnMut(&Call<'static>) -> Answer) {
     }
 }
 
-/// The same test over one HTTP/1.1 connection.
+/// Like [`check_sizes`], over one HTTP/1.1 connection.
 fn check_http1(client: &Client, stream: &mut (impl Read + Write)) {
     run(check_sizes(async |call| {
         stream.write_all(&[lasting(client, call), call.body.clone()].concat()).unwrap();

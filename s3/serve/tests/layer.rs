@@ -1,4 +1,4 @@
-//! The S3 layer without a connection. The ledger checks its responses to valid signatures.
+//! Tests the S3 layer without a connection. The ledger checks the responses to requests with valid signatures.
 
 use std::sync::Arc;
 

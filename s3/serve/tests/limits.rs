@@ -27,7 +27,7 @@ struct Ground {
 }
 
 impl Ground {
-    /// The argument `noisy` holds the limits of the user `noisy`, in TOML.
+    /// Starts the gateway. The argument `noisy` holds the limits of the user `noisy`, in TOML.
     fn new(noisy: &str, change: impl FnOnce(&mut GatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, credentials, log) =
@@ -83,13 +83,13 @@ impl Counters {
         answer
     }
 
-    /// Waits until this line appears.
+    /// Waits until the line `line` appears.
     #[track_caller]
     fn wait_for(self, line: &str) {
         self.wait_until(line, |text| text.lines().any(|found| found == line));
     }
 
-    /// Waits until the counters are as `what` says.
+    /// Waits until `is_so` returns true for the counters. `what` describes this condition.
     #[track_caller]
     fn wait_until(self, what: &str, is_so: impl Fn(&str) -> bool) {
         for _ in 0..1000 {
@@ -101,7 +101,7 @@ impl Counters {
         panic!("{what}: not in\n{}", self.text());
     }
 
-    /// Waits until the user `noisy` has this many requests in flight.
+    /// Waits until the user `noisy` has `count` requests in flight.
     #[track_caller]
     fn wait_for_requests(self, count: u32) {
         match count {
@@ -135,7 +135,7 @@ fn get() -> Call<'static> {
     Call::new("GET", "/bucket/k")
 }
 
-/// Returns an upload, of which the caller sends only the first part.
+/// Returns an upload. The caller sends only the first part of its body.
 fn half(name: &str) -> Call<'static> {
     Call::new("PUT", format!("/bucket/{name}")).payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000])
 }
@@ -198,7 +198,7 @@ fn a_user_with_too_many_requests_is_told_to_slow_down_over_http2() {
     assert_counted(ground);
 }
 
-/// A response that the client does not accept remains in flight until its stream ends.
+/// The request of a response that the client does not receive remains in flight until its stream ends.
 #[test]
 fn responses_that_are_not_read_count_until_they_are_cancelled() {
     let ground = Ground::new("requests=2", |_| ());
@@ -217,7 +217,8 @@ fn responses_that_are_not_read_count_until_they_are_cancelled() {
     });
 }
 
-/// Rapid reset with valid signatures: no cancelled request remains in flight, and the other user is still served.
+/// Tests rapid resets of requests with valid signatures. No cancelled request remains in flight, and the other user is
+/// still served.
 #[test]
 fn requests_cancelled_at_once_leave_nothing_in_flight() {
     let ground = Ground::new("requests=200", |_| ());
@@ -234,7 +235,7 @@ fn requests_cancelled_at_once_leave_nothing_in_flight() {
             }
             quiet.send(&get()).await.ok();
         }
-        // A user's last request ends a moment after the gateway's count.
+        // The user's count of requests in flight falls to zero slightly later than the gateway's count.
         let is_over = |text: &str| {
             let is_idle = text.lines().any(|line| line == "fordway_requests_in_flight 0");
             is_idle && !text.contains("fordway_user_requests_in_flight{")
@@ -413,8 +414,8 @@ fn a_connection_with_many_wrong_signatures_is_closed() {
     ground.counters().wait_for("fordway_connections_closed_total 2");
 }
 
-/// Several users keep one thread busy, so their requests take turns, on every version of HTTP. Each request is
-/// answered.
+/// Several users keep one thread busy over every version of HTTP, so their requests take turns. Each request gets a
+/// response.
 #[test]
 fn users_who_take_turns_are_all_answered() {
     let ground = Ground::new("weight=3", |_| ());

@@ -1,4 +1,4 @@
-//! Buckets, listings and multipart uploads over HTTP.
+//! Tests buckets, listings and multipart uploads over HTTP.
 
 mod client;
 

@@ -1,4 +1,4 @@
-//! The access log, counters and health.
+//! Tests the access log, the counters and the health responses.
 
 mod client;
 
@@ -22,7 +22,7 @@ fn a_line_says_what_was_asked_and_answered_but_no_secret() {
     assert_eq!(stranger.send(&Call::new("GET", "/")).status, 403);
     let (user, secret) =
         (fixture.client.identity.access_key.clone(), fixture.client.identity.secret_key.clone());
-    // All lines are written by the time the gateway has ended.
+    // When the gateway has ended, all lines have been written.
     drop(fixture);
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<serde_json::Value> =
@@ -76,7 +76,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
     fixture.client.send(&Call::on("GET", "k")).ok();
     fixture.client.send(&Call::on("HEAD", "none"));
-    // A request is counted once its response has been sent; the client may receive the response slightly earlier.
+    // A request is counted after its response has been sent. The client may receive the response slightly earlier.
     wait_for(|| ask(metrics, "/metrics").contains("operation=\"HeadObject\",status=\"404\"} 1"));
     let text = ask(metrics, "/metrics");
     for line in [
@@ -99,7 +99,7 @@ fn counters_and_health_are_asked_for_without_a_signature() {
 fn an_answer_says_where_its_time_went_if_that_is_asked() {
     let fixture = serve_with(|_| ());
     fixture.client.send(&Call::on("PUT", "k").body("hello")).ok();
-    // A plain read bypasses the S3 layer; a listing goes through it.
+    // A plain read bypasses the S3 layer. The S3 layer serves a listing.
     for call in [Call::on("GET", "k"), Call::new("GET", format!("/{BUCKET}"))] {
         assert_eq!(fixture.client.send(&call).ok().header("server-timing"), None);
         let answer = fixture.client.send(&call.header("x-fordway-timing", "1")).ok();
@@ -179,7 +179,7 @@ fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     assert!(cut.contains("\"status\":499") && cut.contains("\"complete\":false"), "{cut}");
 }
 
-/// The request ID that a client reports is found in the log, no matter how the request was served.
+/// The request ID in a response is in the log, no matter how the request was served.
 #[test]
 fn every_answer_names_its_request() {
     let dir = tempfile::tempdir().unwrap();

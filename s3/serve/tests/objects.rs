@@ -1,4 +1,5 @@
-//! Objects over HTTP: content is returned as it was stored, whether read whole, in ranges or under conditions.
+//! Tests objects over HTTP. Content is returned as it was stored, whether it is read as a whole, in ranges or with
+//! conditions.
 
 mod client;
 

@@ -1,4 +1,5 @@
-//! Web identities: tokens of an OIDC provider become temporary credentials, and all other tokens are refused.
+//! Tests web identities. Tokens of an OIDC provider can be exchanged for temporary credentials, and all other tokens
+//! are refused.
 
 mod client;
 
@@ -122,10 +123,10 @@ fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", part(header), part(claims))
 }
 
-/// A provider on this machine, whose responses a test sets.
+/// A provider on this machine. The test sets its responses.
 struct Provider {
     address: SocketAddr,
-    /// Responses by path, with their heads.
+    /// The responses with their heads, by path.
     responses: Arc<Mutex<HashMap<String, String>>>,
     requests: Arc<AtomicUsize>,
 }
@@ -164,7 +165,7 @@ impl Provider {
         self.set("/jwks", ok(&json!({"keys": keys}).to_string()));
     }
 
-    /// Returns the claims of a token of the WLCG profile that is valid now.
+    /// Returns the claims of a currently valid token that follows the WLCG profile.
     fn claims(&self) -> Value {
         json!({
             "wlcg.ver": "1.0", "iss": self.issuer(), "sub": "e1eb758b-b73c-4761-bfff-adc793da409c",
@@ -200,7 +201,8 @@ fn respond(mut stream: TcpStream, responses: &Mutex<HashMap<String, String>>) {
     let path = String::from_utf8_lossy(&head).split(' ').nth(1).unwrap_or_default().to_owned();
     let missing = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned();
     let response = responses.lock().unwrap().get(&path).cloned().unwrap_or(missing);
-    // A gateway that refuses a response may close the connection before it has received all of it.
+    // An error is ignored, because a gateway that refuses a response may close the connection before it has received
+    // the whole response.
     let _ = stream.write_all(response.as_bytes());
 }
 
@@ -231,7 +233,7 @@ impl Ground {
         Ground::start(oidc, issuer, &role, || ()).unwrap()
     }
 
-    /// Starts a gateway with this role. Calls `opened` whenever the gateway opens the store.
+    /// Starts a gateway with the role `role`. Calls `opened` whenever the gateway opens the store.
     fn start(
         oidc: &str,
         issuer: &str,
@@ -362,7 +364,7 @@ fn forged_tokens_are_refused() {
     let sealed = |header: Value, signature: &[u8]| {
         format!("{}.{}", unsigned(&header, &claims), URL_SAFE_NO_PAD.encode(signature))
     };
-    // The public key as the secret of a symmetric algorithm.
+    // A forged token uses the public key as the secret of a symmetric algorithm.
     let confused = |secret: &[u8]| {
         let signed = unsigned(&json!({"alg": "HS256", "kid": "r"}), &claims);
         let mac = Hmac::<sha2::Sha256>::new_from_slice(secret).unwrap().chain_update(&signed);
@@ -478,7 +480,7 @@ fn claims_state_whom_a_role_acts_as() {
     provider.keys(&[("k", &key)]);
     let oidc =
         format!("[[oidc]]\nissuer='{}'\naudience=['{AUDIENCE}']\nallow_private=true\n", provider.issuer());
-    // Whoever opens the store creates a file, whose owner tells who it was.
+    // Each opening of the store creates a file, whose owner is the user who opened the store.
     let (place, owners) = (tempfile::tempdir().unwrap(), Arc::new(Mutex::new(Vec::new())));
     std::fs::set_permissions(place.path(), Permissions::from_mode(0o777)).unwrap();
     let (path, seen) = (place.path().to_owned(), owners.clone());

@@ -1,4 +1,4 @@
-//! Parts of objects over HTTP: their checksums, reading a part, and attributes of parts.
+//! Tests parts of objects over HTTP: their checksums, reading a part, and attributes of parts.
 
 mod client;
 
@@ -69,7 +69,7 @@ impl Upload {
     }
 }
 
-/// What a completion states about its parts must match the upload.
+/// The checksums that a completion states for its parts must match the upload.
 #[test]
 fn a_completion_states_at_most_one_checksum_of_each_part() {
     let upload = Upload::start("COMPOSITE");
@@ -199,7 +199,7 @@ fn attributes_in_one_document() {
     assert_eq!(all.element("ChecksumType").as_deref(), Some("COMPOSITE"));
     assert_eq!(all.elements("Size"), [MIN_PART_BYTES.to_string(), "4".to_owned()]);
     assert_eq!(all.elements("ChecksumCRC32")[1..], upload.sums());
-    // AWS leaves out the number of parts here, and only here.
+    // In the attributes, and only there, AWS omits the number of parts after a composite checksum.
     let asked = Call::on("HEAD", "big").header("x-amz-checksum-mode", "ENABLED");
     let whole = upload.fixture.client.send(&asked).ok().header("x-amz-checksum-crc32").unwrap().to_owned();
     assert_eq!(whole.strip_suffix("-2"), Some(all.elements("ChecksumCRC32")[0].as_str()));

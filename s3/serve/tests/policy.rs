@@ -1,4 +1,4 @@
-//! Bucket policies, public access blocks and requests without a signature, over HTTP.
+//! Tests bucket policies, public access blocks and anonymous requests, over HTTP.
 
 mod client;
 
@@ -11,7 +11,7 @@ use fordway_serve::{AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, Users}
 use fordway_store::{Checksum, ChecksumAlgorithm, MemoryStore, Objects};
 use fordway_wire::date::format_iso8601;
 
-/// Starts a gateway that carries out requests without a signature where a policy permits them.
+/// Starts a gateway that serves anonymous requests if a policy permits them.
 fn open_to_all() -> Fixture {
     let store = MemoryStore::default();
     store.create_bucket(&client::bucket()).unwrap();
@@ -42,7 +42,7 @@ fn document(statements: &str) -> String {
 const READ_ALL: &str =
     r#"{"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "ARN/public/*"}"#;
 
-/// Sends a request without a signature.
+/// Sends an anonymous request.
 fn anonymous(fixture: &Fixture, method: &str, target: &str, headers: &str, body: &str) -> Answer {
     let length = body.len();
     let call = format!(
@@ -101,7 +101,7 @@ fn a_policy_matches_its_digests() {
     put("x-amz-checksum-crc32", &crc.to_base64()).ok();
 }
 
-/// The existing document remains if a new one is refused.
+/// The existing policy remains if a new policy is refused.
 #[test]
 fn what_is_not_a_policy_is_refused_by_name() {
     let fixture = client::serve();
@@ -239,7 +239,7 @@ fn requests_without_a_signature_need_a_user_and_a_policy() {
         assert_denied(&anonymous(&fixture, method, &target, "", ""));
     }
     assert_eq!(anonymous(&fixture, "HEAD", &at("private/k"), "", "").status, 403);
-    // Two dots are part of the key, and do not refer to the parent directory.
+    // Two dots in a key are part of the key, and do not refer to the parent directory.
     let dots = anonymous(&fixture, "GET", &at("public/../private/k"), "", "");
     assert_eq!(dots.error(), (404, "NoSuchKey".to_owned()));
     let source = format!("x-amz-copy-source: {}\r\n", at("private/k"));
@@ -256,7 +256,7 @@ fn requests_without_a_signature_need_a_user_and_a_policy() {
     fixture.client.send(&Call::on("GET", "public/new")).ok();
 }
 
-/// A condition on an ETag needs permission to read the object, which nobody has for the missing one.
+/// A condition on an ETag requires permission to read the object. For a missing object, nobody has this permission.
 #[test]
 fn a_missing_object_does_not_fail_the_deletion_of_others() {
     let fixture = open_to_all();
@@ -355,7 +355,7 @@ fn conditions_see_the_request() {
     assert_eq!(list(""), 403);
 }
 
-/// The tags of a request are in its body, so they are checked after it has been read.
+/// The tags of a request are in its body, so they are checked after the body has been read.
 #[test]
 fn tags_of_requests_are_checked() {
     let fixture = client::serve();
@@ -378,7 +378,7 @@ fn tags_of_requests_are_checked() {
     assert_eq!(put("class=open").status, 200);
 }
 
-/// A copy that keeps the tags of its source reads and writes them.
+/// A copy that keeps the tags of its source reads and writes these tags.
 #[test]
 fn tags_of_copies_are_checked() {
     let fixture = client::serve();
@@ -409,14 +409,14 @@ fn tags_of_copies_are_checked() {
     assert_eq!(fixture.client.send(&copy("plain")).status, 200);
     let replaced = copy("open").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "a=b");
     assert_eq!(fixture.client.send(&replaced).status, 200);
-    // Callers who may not read the tags do not see how many there are.
+    // Callers who may not read the tags do not see the number of tags.
     let head = |key: &str| fixture.client.send(&Call::on("HEAD", key)).ok();
     assert_eq!(head("open").header("x-amz-tagging-count"), None);
     assert_eq!(policy(&fixture, "DELETE", "").status, 204);
     assert_eq!(head("open").header("x-amz-tagging-count"), Some("1"));
 }
 
-/// Retention and legal hold are in the body, so they are checked after it has been read.
+/// Retention and legal hold are in the body, so they are checked after the body has been read.
 #[test]
 fn locks_of_requests_are_checked() {
     let fixture = client::serve();
@@ -486,7 +486,7 @@ fn a_policy_limits_the_length_of_retentions() {
     };
     assert_denied(&put(&in_days(11)));
     put(&in_days(9)).ok();
-    // Some programs send the local time (RFC 3339).
+    // Some programs send the local time with its offset from UTC (RFC 3339).
     let ahead = in_days(10).replace('Z', "+01:00");
     put(&ahead).ok();
     assert_denied(&put(&in_days(10).replace('Z', "-01:00")));

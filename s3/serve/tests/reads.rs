@@ -1,4 +1,4 @@
-//! HTTP's requirements for reads with unusual heads, and metadata that was not written through S3.
+//! Tests HTTP's requirements for reads with unusual heads, and that metadata is returned as it was stored.
 
 mod client;
 
@@ -14,7 +14,7 @@ fn with(fixture: &Fixture, method: &'static str, name: &'static str, value: &str
     fixture.client.send(&Call::on(method, "k").header(name, value))
 }
 
-/// RFC 9110 section 14.2.
+/// RFC 9110 section 14.2 permits a server to ignore an invalid range.
 #[test]
 fn a_range_that_is_none_is_ignored() {
     let fixture = filled();
@@ -45,7 +45,7 @@ fn head_says_what_get_would() {
     }
 }
 
-/// RFC 9110 sections 5.6.7 and 13.1.3.
+/// RFC 9110 section 5.6.7 defines the formats of dates, and section 13.1.3 requires that invalid dates are ignored.
 #[test]
 fn dates_are_read_in_all_forms_and_ignored_if_they_are_none() {
     let fixture = filled();

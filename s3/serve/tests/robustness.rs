@@ -1,4 +1,4 @@
-//! Slow clients, too many clients, and graceful shutdown.
+//! Tests slow clients, too many clients, and graceful shutdown.
 
 mod client;
 
@@ -35,7 +35,7 @@ fn a_foreign_address_is_refused() {
     assert!(error.to_string().contains("not an address of this machine"), "{error}");
 }
 
-/// An upload that has begun when the gateway is told to stop is completed. Afterwards, no socket is listening.
+/// If the gateway is told to stop during an upload, the upload is completed. Afterwards, the gateway no longer listens.
 #[test]
 fn stopping_finishes_what_is_in_progress() {
     let fixture = serve();
@@ -86,7 +86,7 @@ fn a_request_that_comes_while_the_gateway_stops_is_answered() {
     let call = Call::on("PUT", "k").body("hello");
     let kept = String::from_utf8(fixture.client.head(&call)).unwrap().replace("connection: close\r\n", "");
     let mut streams = [fixture.client.connect(), fixture.client.connect()];
-    // The first connection has carried a request, the second has not.
+    // The first connection has carried a request before the stop, and the second connection has not.
     for (after_stop, stream) in [(0, 0), (1, 0), (1, 1)] {
         if after_stop == 1 && stream == 0 {
             fixture.gateway.stop_handle().trigger();
@@ -170,8 +170,8 @@ fn an_endless_head_is_refused() {
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 431"), "{text}");
 }
 
-/// The response is sent before the body is received; a client that sends everything before it reads still gets the
-/// response.
+/// The gateway sends the response before it receives the body. A client that sends the whole body before it reads still
+/// gets the response.
 #[test]
 fn a_refusal_reaches_a_client_that_is_still_sending() {
     let fixture = serve();
@@ -182,8 +182,8 @@ fn a_refusal_reaches_a_client_that_is_still_sending() {
     }
 }
 
-/// The parser of these documents does not support entities, which could expand to gigabytes. If a document is larger
-/// than any legitimate document, the parser does not read all of it.
+/// The XML parser does not support entities, which could expand to gigabytes. If a document is larger than any
+/// legitimate document, the gateway does not read the whole document.
 #[test]
 fn xml_bombs_do_not_go_off() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Temporary credentials: the token service, and S3 with the credentials that it issues.
+//! Tests the token service, and S3 with the temporary credentials that it issues.
 
 mod client;
 
@@ -170,12 +170,12 @@ fn a_user_works_with_temporary_credentials() {
     let list = Call::new("GET", format!("/{BUCKET}")).query("list-type=2");
     let listed = client.send(&list.header("x-amz-security-token", &session.token)).ok();
     assert_eq!(listed.elements("Key"), ["k", "new"]);
-    // The token does not have to be in the header of a presigned URL.
+    // For a presigned URL, the token need not be in a header.
     let presigned = presigned(&client, &session.token);
     assert_eq!(client.send_raw("GET", &presigned).ok().text(), "hello");
 }
 
-/// Returns a request for the object `k` that the URL signs.
+/// Returns a request for the object `k` with a presigned URL.
 fn presigned(client: &Client, token: &str) -> String {
     let (now, host) = (SystemTime::now(), client.address.to_string());
     let path = format!("/{BUCKET}/k");
@@ -192,7 +192,7 @@ fn presigned(client: &Client, token: &str) -> String {
     format!("GET {path}?{query} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")
 }
 
-/// Uploads `form` with a form whose policy `client` has signed.
+/// Uploads the object `form` with an HTML form whose policy `client` has signed.
 fn upload(client: &Client, token: Option<&str>) -> Answer {
     let names = ["algorithm", "credential", "date"];
     let mut conditions = names.map(|name| format!("[\"starts-with\",\"$x-amz-{name}\",\"\"]")).join(",");
@@ -259,7 +259,7 @@ fn an_unsigned_token_is_refused() {
     let head = String::from_utf8(client.head(&Call::on("GET", "k"))).unwrap();
     let with_token = head.replacen("\r\n", &format!("\r\nx-amz-security-token: {}\r\n", session.token), 1);
     refused(&client.send_raw("GET", &with_token), 403, "AccessDenied");
-    // Without any signature, a token identifies nobody.
+    // A token without a signature does not identify a user.
     let bare = format!(
         "GET /{BUCKET}/k HTTP/1.1\r\nhost: h\r\nconnection: close\r\nx-amz-security-token: {}\r\n\r\n",
         session.token
@@ -294,7 +294,7 @@ fn gateways_with_one_key_accept_each_others_tokens() {
     assert_eq!(stranger.in_session(&own).send(&get(&own.token)).ok().text(), "hello");
 }
 
-/// Returns credentials whose token was made by the gateway's key, but expires at `expires_s`.
+/// Returns credentials whose token has the content `document` and is authenticated with the gateway's key.
 fn made(document: &str) -> Credentials {
     let mac = |key: &[u8], parts: &[&[u8]]| {
         let mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
@@ -345,7 +345,7 @@ fn callers_learn_who_they_are() {
     refused(&again, 403, "AccessDenied");
 }
 
-/// HTTP/2 has no `Host` header, although signatures cover it.
+/// HTTP/2 has no `Host` header, although signatures cover this header.
 #[test]
 fn the_token_service_answers_over_http2() {
     let ground = Ground::new(&alice());

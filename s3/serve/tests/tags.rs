@@ -1,4 +1,4 @@
-//! Tags over HTTP.
+//! Tests tags over HTTP.
 
 mod client;
 
@@ -37,7 +37,7 @@ fn tags_are_set_read_and_removed() {
     assert_eq!(tagging(&fixture, "PUT", "none", TWO).error(), (404, "NoSuchKey".to_owned()));
 }
 
-/// A parser that ignored CDATA sections would set other tags, and delete another object, than the document says.
+/// A parser that ignored CDATA sections would set wrong tags and delete a wrong object.
 #[test]
 fn cdata_sections_are_read_or_refused() {
     let fixture = serve();
@@ -86,7 +86,7 @@ fn tags_that_cannot_be_are_refused() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "z");
 }
 
-/// A bucket may be tagged when it is created; an invalid tag prevents its creation.
+/// A bucket may be created with tags. An invalid tag prevents the creation.
 #[test]
 fn buckets_are_created_with_tags() {
     let fixture = serve();
@@ -124,7 +124,7 @@ fn copies_keep_tags_or_replace_them() {
     let put = Call::new("PUT", "/plain-bucket/from").header("x-amz-tagging", "x=y").body("z");
     fixture.client.send(&put).ok();
     let copy = |to| Call::on("PUT", to).header("x-amz-copy-source", "/plain-bucket/from");
-    // Without the directive, the header has no effect.
+    // Without the directive `REPLACE`, the header `x-amz-tagging` has no effect.
     fixture.client.send(&copy("kept").header("x-amz-tagging", "n=1")).ok();
     assert_eq!(tags(&fixture, "kept"), owned(&[("x", "y")]));
     let replaced = copy("new").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "n=1");

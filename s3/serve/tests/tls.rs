@@ -1,4 +1,4 @@
-//! HTTP/1.1 over TLS, and the replacement of certificates.
+//! Tests HTTP/1.1 over TLS, and the replacement of certificates.
 
 mod client;
 
@@ -36,7 +36,7 @@ fn a_tour_over_one_connection() {
     assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 100"));
     stream.write_all(&put.body).unwrap();
     assert!(next_answer(&mut stream).0.starts_with("HTTP/1.1 200"));
-    // The server ends TLS with `close_notify`: without it this read would fail.
+    // The server ends TLS with `close_notify`. Without `close_notify`, this read would fail.
     stream.write_all(&fixture.client.head(&Call::on("GET", "k"))).unwrap();
     let mut last = Vec::new();
     stream.read_to_end(&mut last).unwrap();

@@ -1,4 +1,4 @@
-//! Users of a credentials file: who may write, to which buckets, and changes of the file.
+//! Tests the users of a credentials file: whether they may write, which buckets they may use, and changes of the file.
 
 mod client;
 
@@ -59,7 +59,7 @@ fn file_in(dir: &Path) -> PathBuf {
     dir.join("users.toml")
 }
 
-/// Replaces the credentials file with a file that has this content.
+/// Replaces the credentials file with a file that contains `text`.
 fn write(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).unwrap();
@@ -184,7 +184,7 @@ fn who_may_only_read_is_refused_every_write_and_nothing_else() {
                 assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied"), "{}", answer.text());
             }
             Writes => assert_denied(&answer, name),
-            // Configurations that buckets never have here are reported as not found, which is a valid response.
+            // The gateway reports configurations that it does not support as not found, which is a valid response.
             Reads => {
                 assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text())
             }
@@ -216,7 +216,7 @@ fn buckets_that_are_not_allowed_are_refused_whatever_is_asked() {
     assert_eq!(owner.send(&Call::new("GET", "/")).ok().elements("Name").len(), 4);
 }
 
-/// The changes that a user with the prefix `mine/` must not make, on the object `k` or on the bucket as a whole.
+/// A user with the prefix `mine/` must not change the object `k` or the bucket as a whole.
 #[test]
 fn a_user_with_prefixes_changes_nothing_elsewhere() {
     let ground = Ground::new(&(user("owner", "") + &user("guest", "prefixes=['mine/']")));
@@ -304,7 +304,7 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
     let (one, root) = (ground.client("one"), ground.dir.path().join("root"));
     one.send(&Call::new("GET", "/")).ok();
     std::fs::rename(&root, ground.dir.path().join("away")).unwrap();
-    // Requests that need the root fail immediately, and all requests as soon as the watch thread has checked.
+    // Requests that need the root fail immediately. All requests fail as soon as the watch thread has checked the root.
     assert_eq!(one.send(&Call::new("GET", "/")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("GET", "/alpha/k")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("PUT", "/alpha/k").body("x")).error().0, 503);

@@ -1,4 +1,4 @@
-//! Versions over HTTP: keeping, reading, listing and removing them, and delete markers.
+//! Tests versions over HTTP: keeping, reading, listing and removing versions, and delete markers.
 
 mod client;
 
@@ -67,7 +67,7 @@ fn an_unversioned_bucket_names_no_versions() {
         fixture.client.send(&Call::on("GET", "k").query(&query)).error()
     };
     assert_eq!(version("0123456789abcdef0123456789abcdef"), (404, "NoSuchVersion".to_owned()));
-    // For a version ID that no store generates, the response is S3's InvalidArgument.
+    // For a version ID that no store generates, the error is `InvalidArgument`, as on S3.
     assert_eq!(version("other"), (400, "InvalidArgument".to_owned()));
 }
 
@@ -204,7 +204,7 @@ fn many_versions_are_deleted_at_once() {
 #[test]
 fn deletes_have_conditions_on_size_and_time() {
     let fixture = versioned();
-    // If there is no object, no delete marker is created either.
+    // If the object does not exist, no delete marker is created.
     fixture.client.send(&Call::on("DELETE", "k").header("if-match", "*")).ok();
     assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId").len(), 0);
     let version = put(&fixture, "k", "12345");
@@ -246,7 +246,8 @@ fn deletes_of_many_have_conditions_too() {
     assert_eq!(fixture.client.send(&Call::on("HEAD", "b")).status, 404);
 }
 
-/// A retention's date is checked before the object; the error for an unreadable date has AWS's message.
+/// The gateway checks the date of a retention before it looks for the object. The error for an invalid date has AWS's
+/// message.
 #[test]
 fn dates_of_retentions_lie_ahead() {
     let fixture = serve();

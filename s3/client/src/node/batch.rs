@@ -1,4 +1,4 @@
-//! Batches: operations on many objects, sent as several messages with many objects each.
+//! Batches are operations on many objects. A batch is sent as several messages, each with many objects.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const OBJECTS_MAX: usize = 64;
 /// The maximum number of content bytes in one message, unless a single object is larger.
 const BODY_BYTES_MAX: usize = 128 << 10;
 /// The maximum number of messages in flight. The keys in this many messages fit into a socket's buffers, so the two
-/// sides never deadlock waiting for each other to read.
+/// sides cannot deadlock while each waits for the other to read.
 const ON_THEIR_WAY_MAX: usize = 2;
 
 /// A batch in progress.
@@ -36,9 +36,9 @@ impl<'b, T> NodeBatch<'b, T> {
         NodeBatch { session, call, results: (0..len).map(|_| None).collect() }
     }
 
-    /// Sends a request for each of `chunks`. `ask` queues the message for a chunk; `answer` decodes one response, which
-    /// holds the results for the chunk's next objects (possibly for all of them). Chunks left unfinished by a broken
-    /// connection are requested again.
+    /// Sends a request for each of `chunks`. `ask` queues the message for a chunk. `answer` decodes one response, which
+    /// holds the results for the chunk's next objects (possibly for all its objects). If a connection breaks,
+    /// unfinished chunks are requested again on another connection.
     fn run<A: ReadField>(
         mut self,
         chunks: Vec<Range<usize>>,
@@ -49,7 +49,7 @@ impl<'b, T> NodeBatch<'b, T> {
         let mut open: VecDeque<Range<usize>> = chunks.into();
         let done = session.run(&call, |connection| {
             let mut asked: VecDeque<(u32, Range<usize>)> = VecDeque::new();
-            // Chunks that a previous connection left unfinished come first.
+            // On a new connection, only the unfinished chunks are requested again.
             open.retain(|chunk| results[chunk.end - 1].is_none());
             let mut next = 0;
             while next < open.len() || !asked.is_empty() {
@@ -89,7 +89,8 @@ impl<'b, T> NodeBatch<'b, T> {
     }
 }
 
-/// If several messages were sent, some may have arrived completely before the connection broke.
+/// Converts a failure to send. If several messages were sent, some may have arrived completely before the connection
+/// broke, so it is unknown whether the gateway acted on them.
 fn maybe_done(failure: NodeFailure) -> NodeFailure {
     match failure {
         NodeFailure::NotSent(errno) => NodeFailure::Unknown(errno),

@@ -21,13 +21,13 @@ use fordway_wire::node::{
 
 use crate::node::spare::PrecreatedFile;
 
-/// How long a gateway may take to accept a connection and complete the handshake.
+/// The maximum time that a gateway may take to accept a connection and complete the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
-/// How long a thread polls for a response before it sleeps, if the gateway also polls for requests.
+/// The time for which a thread polls for a response before it sleeps, if the gateway also polls for requests.
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which the thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// Once polling is rare, a thread polls in only one of this many waits.
+/// The number of waits per poll of a thread that polls only rarely.
 const RARELY: u32 = 64;
 
 /// The reason why a request has no usable response.
@@ -61,12 +61,12 @@ pub(super) struct NodeConnection {
     descriptor: Option<OwnedFd>,
     out: Vec<u8>,
     next_id: u32,
-    /// A file that the gateway has handed out in advance, for the next large object.
+    /// A file that the gateway has passed in advance, for the next large object.
     pub(super) spare: Option<PrecreatedFile>,
     /// Whether the gateway polls for our next request.
     is_awake: bool,
     misses: u32,
-    /// When the handshake must be complete; `None` once it is.
+    /// The deadline for the handshake; `None` after the handshake is complete.
     greet_until: Option<Instant>,
 }
 
@@ -107,8 +107,8 @@ impl NodeConnection {
 
     fn greet(&mut self, address: &NodeAddress) -> Result<(), NodeFailure> {
         let hello = NodeClientHello { version: VERSION, takes_descriptors: address.is_local() };
-        // A gateway that refuses us may already have closed the connection. Its response can still be read, so a send
-        // error is not reported yet.
+        // A gateway that refuses the connection may already have closed it. The gateway's response can still be read,
+        // so a send error is not reported yet.
         let sent = send_all(&self.socket, &hello.to_bytes(), &[], None);
         while self.inbox.waiting().len() < WELCOME_BYTES {
             self.receive(SocketBlockingMode::Yes)
@@ -173,7 +173,7 @@ impl NodeConnection {
         self.reply(id)
     }
 
-    /// Sends a request, together with the queued ones. Returns its ID.
+    /// Sends a request, together with the queued requests. Returns the ID of the request.
     pub(super) fn send(&mut self, request: &Request<'_>, body: &[u8]) -> Result<u32, NodeFailure> {
         let id = self.gather(request, body.len());
         self.send_gathered(body).map(|()| id)
@@ -222,12 +222,13 @@ impl NodeConnection {
         }
     }
 
-    /// Returns the body of the response with this header. The body is valid until [`NodeConnection::finish`] is called.
+    /// Returns the body of the response whose header is `header`. The body is valid until [`NodeConnection::finish`] is
+    /// called.
     pub(super) fn body(&self, header: &FrameHeader) -> &[u8] {
         self.inbox.frame(header).map_or(&[], |frame| frame.body)
     }
 
-    /// Drops the response with this header from the buffer.
+    /// Drops the response whose header is `header` from the buffer.
     pub(super) fn finish(&mut self, header: &FrameHeader) {
         self.inbox.consume(header.frame_bytes());
     }
@@ -241,7 +242,7 @@ impl NodeConnection {
         })
     }
 
-    /// Reads content that follows the last response: returns bytes that have already arrived; if there are none, reads
+    /// Reads content that follows the last response. Returns bytes that have already arrived. If there are none, reads
     /// from the socket once.
     pub(super) fn read_stream(&mut self, buffer: &mut [u8]) -> Result<usize, Errno> {
         let waiting = self.inbox.waiting();
@@ -316,8 +317,8 @@ impl NodeConnection {
     }
 }
 
-/// Like [`receive_with_descriptor`], but waits until `until`, or without a time limit, and periodically checks whether
-/// the program wants to stop. Errors: `TIMEDOUT`, `CANCELED`.
+/// Like [`receive_with_descriptor`], but waits until `until` (without a time limit if this is `None`), and periodically
+/// checks whether the program wants to stop. Errors: `TIMEDOUT`, `CANCELED`.
 fn receive_some(
     socket: &OwnedFd,
     buffer: &mut [u8],
@@ -370,7 +371,7 @@ fn cannot_connect(address: &NodeAddress, error: std::io::Error) -> Error {
 /// The address of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAddress {
-    /// A Unix socket on this node; the kernel tells the gateway who the caller is.
+    /// A Unix socket on this node. The kernel identifies the caller to the gateway.
     Unix(PathBuf),
     /// A host and port, for clients that know the secret.
     Tcp(String, NodeKeyPair),
@@ -411,7 +412,7 @@ impl NodeAddress {
     }
 }
 
-/// Connects to the first address of `host` that accepts a connection, within `limit` for each.
+/// Connects to the first address of `host` that accepts a connection. The time limit for each address is `limit`.
 fn connect_within(host: &str, limit: Duration) -> io::Result<TcpStream> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
     for address in host.to_socket_addrs()? {

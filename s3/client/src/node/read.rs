@@ -123,7 +123,7 @@ fn read_stream(connection: &mut NodeConnection, len: usize, buffer: &mut Vec<u8>
 /// Reads `wanted` bytes from a file that the gateway passed, and appends them to `buffer`.
 fn read_file(file: &File, offset: u64, wanted: usize, buffer: &mut Vec<u8>) -> Result<()> {
     let got = read_into_spare(file, buffer, offset, wanted)
-        .map_err(|errno| Error::new(ErrorKind::Io, "reading the file that was passed").caused_by(errno))?;
+        .map_err(|errno| Error::new(ErrorKind::Io, "reading the file from the gateway").caused_by(errno))?;
     if got < wanted { Err(cut_short(wanted - got)) } else { Ok(()) }
 }
 
@@ -131,7 +131,8 @@ fn cut_short(left: usize) -> Error {
     Error::new(ErrorKind::IncompleteBody, format!("the content ended {left} bytes early"))
 }
 
-/// Reads ranges of one version that are too large for one message: opens the object once, and reads the ranges from it.
+/// Reads ranges of one version that are too large for one message. Opens the object once, and reads the ranges from the
+/// open file.
 pub(super) fn read_large_ranges(
     session: &Arc<NodeSession>,
     (bucket, key): (&Bucket, &Key),
@@ -197,7 +198,8 @@ pub(super) fn read_ranges(
     read.map(|(all, _)| all)
 }
 
-/// A stream of content that follows a response. Nothing else can use the connection until the last byte has been read.
+/// A stream of content that follows a response. Other calls cannot use the connection until the last byte has been
+/// read.
 struct StreamReader {
     lease: ConnectionLease,
     left: u64,
@@ -230,7 +232,7 @@ impl Read for StreamReader {
 impl Drop for StreamReader {
     fn drop(&mut self) {
         if self.left > 0 {
-            // The unread bytes would otherwise be mistaken for a response.
+            // The connection is closed, because the next call would mistake the unread bytes for a response.
             self.lease.give_up();
         }
     }

@@ -15,8 +15,8 @@ use fordway_http::retry::{backoff, pause};
 
 /// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
-/// The number of attempts for each request. Including the waits between them, they take about 2 s: long enough for a
-/// gateway to restart.
+/// The maximum number of attempts for each request. Including the waits between them, the attempts take about 2 s, in
+/// which a gateway can restart.
 const TRIES_MAX: u32 = 6;
 
 /// An operation and its target.
@@ -25,7 +25,7 @@ pub(super) struct NodeCall<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
-    /// Whether the operation is idempotent, so that it may be sent again.
+    /// Whether the operation is idempotent, so that its request may be sent again.
     pub(super) is_idempotent: bool,
 }
 
@@ -49,10 +49,11 @@ pub(super) struct NodeSession {
     was_reached: AtomicBool,
 }
 
-/// A connection in use. When dropped, it returns to the idle connections unless a request or response is pending.
+/// A connection in use. When the lease is dropped, the connection becomes idle again, unless a request or response is
+/// pending.
 pub(super) struct ConnectionLease {
     session: Arc<NodeSession>,
-    /// The connection; `None` once it is broken or closed.
+    /// The connection; `None` after it has broken or was closed.
     connection: Option<NodeConnection>,
 }
 
@@ -76,9 +77,9 @@ impl NodeSession {
         asked.map(|(answer, _)| answer)
     }
 
-    /// Runs `act` on a connection. If the connection breaks and repeating is harmless, runs it again on another one.
-    /// Returns the result with the connection. Errors: errors that the gateway reports; `Unavailable`, with a message
-    /// that says whether the call was executed, if this is known.
+    /// Runs `act` on a connection. If the connection breaks and repeating the call is harmless, runs `act` again on
+    /// another connection. Returns the result and the connection. Errors: errors that the gateway reports;
+    /// `Unavailable`, with a message that states whether the call was executed, if this is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
         call: &NodeCall<'_>,
@@ -100,7 +101,8 @@ impl NodeSession {
             if !may_retry || tries >= TRIES_MAX {
                 return Err(call.named(error.after_tries(tries)));
             }
-            // The first failure may just mean that the idle connection was closed: try again at once.
+            // The first retry is immediate, because the first failure may only mean that the idle connection was
+            // closed.
             pause(if tries == 1 { Duration::ZERO } else { backoff(tries) })
                 .map_err(|error| call.named(error))?;
             tries += 1;
@@ -124,10 +126,10 @@ impl NodeSession {
                 (broke("before the request was sent: it had no effect", errno), true)
             }
             NodeFailure::Unknown(errno) => {
-                // The idle connections lead to the same gateway and are probably broken too.
+                // The idle connections are to the same gateway, so they are probably broken too.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
-                    true => "before the response came",
+                    true => "before the response arrived",
                     false => {
                         "before the response arrived: whether the request took effect is unknown; check before you repeat it"
                     }
@@ -154,8 +156,8 @@ impl NodeSession {
     fn locked(&self) -> MutexGuard<'_, IdleConnectionPool> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if !idle.opened_by.is_current() {
-            // After a fork, the parent still uses these connections, and the requests of both processes would be
-            // interleaved on them.
+            // After a fork, the child opens new connections. The parent still uses the old connections, and the
+            // requests of both processes would be interleaved on them.
             *idle = IdleConnectionPool { opened_by: ProcessIdentity::current(), connections: Vec::new() };
         }
         idle
@@ -179,7 +181,7 @@ impl ConnectionLease {
     }
 
     /// Like [`ConnectionLease::act`], for calls that depend on this connection and therefore cannot be retried on
-    /// another one. Errors: as for [`NodeSession::run`].
+    /// another connection. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
         call: &NodeCall<'_>,

@@ -1,4 +1,4 @@
-//! Stores large objects through spare files, which the gateway hands out in advance, with the response to the previous
+//! Stores large objects through spare files, which the gateway passes in advance, with the response to the previous
 //! put.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::failed_write;
 
-/// An empty file that the gateway has handed out for an object similar to the last one stored.
+/// An empty file that the gateway has passed for an object that is similar to the last stored object.
 pub(super) struct PrecreatedFile {
     file: File,
     bucket: Bucket,
@@ -47,8 +47,8 @@ pub(super) fn put_spare(
     options: &PutOptions,
 ) -> Result<Option<PutResult>> {
     let options = PutOptions { size_hint: None, ..options.clone() };
-    // A request with conditions must not be repeated: a second "create only" would find the object created by the
-    // first.
+    // A request with conditions must not be repeated. For example, a second "create only" request would find the object
+    // that the first request created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));

@@ -18,7 +18,7 @@ use crate::node::session::{NodeCall, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
-/// A root behind a node gateway. Clones share connections; each thread uses one connection at a time.
+/// A store that a node gateway serves. Clones share connections; each thread uses one connection at a time.
 #[derive(Clone)]
 pub struct NodeStore {
     session: Arc<NodeSession>,
@@ -30,8 +30,8 @@ impl NodeStore {
         NodeStore { session: Arc::new(NodeSession::new(address)) }
     }
 
-    /// Returns the gateway's counters by name. A name ends in its unit (`_bytes`, `_s`); a counter without a unit is a
-    /// count. Errors: `Unavailable`.
+    /// Returns the gateway's counters by name. The name of a counter ends with its unit (`_bytes`, `_s`). Counters
+    /// whose names have no unit are plain numbers. Errors: `Unavailable`.
     pub fn stats(&self) -> Result<Vec<(String, u64)>> {
         self.session.ask(&on_service("get statistics"), &Request::Stats {})
     }
@@ -50,7 +50,7 @@ fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> N
 }
 
 impl NodeCall<'_> {
-    /// Marks a call that must not be sent twice: the second attempt would see the effect of the first.
+    /// Marks a call that must not be sent twice, because the second attempt would see the effect of the first attempt.
     fn once(self) -> Self {
         NodeCall { is_idempotent: false, ..self }
     }
@@ -88,7 +88,7 @@ impl Objects for NodeStore {
         self.session.ask(&call, &Request::DeleteBucket { bucket: of(bucket) })
     }
 
-    /// Holds up to 128 KiB in memory. A missing bucket is reported when the first message is sent.
+    /// Buffers up to 128 KiB in memory. A missing bucket is reported only when the first message is sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         check_tags(&options.tags).map_err(|error| on_object("put", bucket, key).named(error))?;
         let what = WriteKind::Object(options.clone());
@@ -96,8 +96,8 @@ impl Objects for NodeStore {
         Ok(Box::new(NodeWriter::new(&self.session, target)?))
     }
 
-    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway hands out, or sends it in
-    /// several messages if the gateway hands out none.
+    /// Sends up to 128 KiB in one message. Writes larger content to a file that the gateway passes, or sends it in
+    /// several messages if the gateway passes no file.
     fn put(&self, bucket: &Bucket, key: &Key, body: &[u8], options: &PutOptions) -> Result<PutResult> {
         write::put(&self.session, (bucket, key), body, options)
     }
@@ -192,7 +192,7 @@ impl ObjectBatches for NodeStore {
 
 impl ObjectRenames for NodeStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
-        // A second attempt would find no source.
+        // The call must not be repeated, because a second attempt would not find the source.
         let call = on_object("rename", bucket, from).once();
         let (from, to, options) = (of(from), of(to), of(options));
         self.session.ask(&call, &Request::Rename { bucket: of(bucket), from, to, options })
@@ -296,7 +296,7 @@ impl BucketDocuments for NodeStore {
         self.session.ask(&on_bucket("delete document", bucket), &request)
     }
 
-    /// The protocol does not carry owners.
+    /// Returns no owner, because the node protocol does not transfer owners.
     fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
         self.head_bucket(bucket).map(|_| None)
     }
@@ -309,7 +309,7 @@ impl MultipartUploads for NodeStore {
     }
 
     fn create_upload(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId> {
-        // If this request were sent twice, an unused second upload would be left behind.
+        // If this request were sent twice, an unused second upload would remain.
         let call = on_object("create upload", bucket, key).once();
         let request = Request::CreateUpload { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&call, &request)

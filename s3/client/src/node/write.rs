@@ -1,4 +1,4 @@
-//! Writes content to a gateway: in one message, to a file that the gateway hands out, or in several messages.
+//! Writes content to a gateway: in one message, to a file that the gateway passes, or in several messages.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -14,8 +14,8 @@ use fordway_wire::node::{CommitResponse, Request, StartWriteResponse};
 use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
 use crate::node::spare::{PrecreatedFile, put_spare};
 
-/// Content up to this size is sent in one message. The socket's buffer holds this much at once; with more content, the
-/// two sides would wait for each other, and a file is faster.
+/// The maximum size of content that is sent in one message. Content of this size fits into the socket's buffer. With
+/// larger content, the two sides would wait for each other, and writing to a file is faster.
 pub(super) const WHOLE_BYTES_MAX: usize = 128 << 10;
 /// The maximum number of bytes of content in one message if content is split over several messages.
 const PIECE_BYTES: usize = 128 << 10;
@@ -93,8 +93,8 @@ fn put_whole(
         options: Cow::Borrowed(options),
         expected: Cow::Borrowed(expected),
     };
-    // A request with conditions must not be repeated: a second "create only" would find the object created by the
-    // first.
+    // A request with conditions must not be repeated. For example, a second "create only" request would find the object
+    // that the first request created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| {
@@ -106,7 +106,7 @@ fn put_whole(
 }
 
 fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<PendingWrite> {
-    // Starting twice is harmless: a write that is never committed leaves nothing behind.
+    // Starting a write twice is harmless, because a write that is never committed has no effect.
     let call = target.call(true);
     let (file, lease) = session.run(&call, |connection| {
         let (StartWriteResponse { has_file }, header) = connection.call(&target.start_request(), &[])?;
@@ -120,7 +120,7 @@ fn start(session: &Arc<NodeSession>, target: &WriteTarget) -> Result<PendingWrit
 /// A write that was started on one connection and is not committed yet.
 struct PendingWrite {
     lease: ConnectionLease,
-    /// The file that the content is written to, if the gateway has handed one out.
+    /// The file to which the content is written; `None` if the gateway passed no file.
     file: Option<File>,
     written_bytes: u64,
     is_open: bool,
@@ -141,8 +141,8 @@ impl PendingWrite {
         Ok(())
     }
 
-    /// Publishes the written content. `wants_more` means that another object like this one will probably follow. If the
-    /// content was written to a file, the commit then also asks the gateway for a spare file for that object.
+    /// Publishes the written content. `wants_more` means that the caller will probably store a similar object next. If
+    /// the content was written to a file, the commit then also requests a spare file for the next object.
     fn commit(
         mut self,
         target: &WriteTarget,
@@ -197,8 +197,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object as long as the object is small; after that, it passes each write
-/// on to the gateway.
+/// A writer of an object or part. It buffers an object while the object is small, and then passes each write on to the
+/// gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,
@@ -207,8 +207,8 @@ pub(super) struct NodeWriter {
 }
 
 impl NodeWriter {
-    /// Creates the writer. Sends nothing yet, except for a part, or an object whose size hint exceeds
-    /// [`WHOLE_BYTES_MAX`].
+    /// Creates the writer. For a part, or for an object whose size hint exceeds [`WHOLE_BYTES_MAX`], starts the write
+    /// at once. Otherwise sends nothing yet.
     pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
         let is_part = matches!(target.what, WriteKind::Part(..));
@@ -240,7 +240,7 @@ impl Writer for NodeWriter {
             (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
-            // Unreachable: `new` starts parts immediately.
+            // This case is unreachable, because `new` starts the write of a part at once.
             (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }

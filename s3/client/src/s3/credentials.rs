@@ -1,4 +1,4 @@
-//! Finds the credentials: in the environment, and in the configuration files that all AWS tools share.
+//! Finds the credentials in the environment, and in the configuration files that all AWS tools share.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::process;
 use super::profile::{CredentialProfile, ProfileFile};
 
-/// The credentials that requests are signed with. The secret never appears in `Debug` output.
+/// The credentials with which requests are signed. The secret key never appears in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub enum S3Credentials {
     /// Requests are not signed.
@@ -20,13 +20,13 @@ pub enum S3Credentials {
         secret_key: String,
         /// The session token of temporary keys.
         session_token: Option<String>,
-        /// Where the keys were found, as a phrase for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
+        /// The source of the keys, as a phrase for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
 }
 
 impl S3Credentials {
-    /// Creates credentials from permanent keys; `source` is a phrase that says, in messages, where they were found.
+    /// Creates credentials from permanent keys; `source` is a phrase that describes the source of the keys in messages.
     pub fn keys(
         access_key: impl Into<String>,
         secret_key: impl Into<String>,
@@ -40,10 +40,11 @@ impl S3Credentials {
         }
     }
 
-    /// Returns the keys in the environment, else the keys of the profile, in the order of AWS: those of the credentials
-    /// file, of its `credential_process`, and of the config file. Without any, returns [`S3Credentials::Anonymous`].
-    /// Errors: `InvalidArgument` if one half of a pair is missing; `NotImplemented` if AWS tools would first use a kind
-    /// of credentials that this client does not support, because other keys may belong to another user.
+    /// Returns the first keys that are found. As in AWS tools, the order is: the environment, the profile in the
+    /// credentials file, the profile's `credential_process`, and the profile in the config file. Returns
+    /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if one half of a pair is missing;
+    /// `NotImplemented` if AWS tools would first use a kind of credentials that this client does not support. In this
+    /// case, other keys are not used, because they may belong to another user.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,
         profile: &CredentialProfile,
@@ -73,7 +74,7 @@ impl S3Credentials {
     fn in_file(profile: &CredentialProfile, file: ProfileFile) -> Result<Option<Self>> {
         let source = profile.described(file);
         let get = |name: &str| match profile.get_in(file, name).filter(|value| !value.is_empty()) {
-            // AWS tools would use the quotes as a part of the key, and the service would say that it is unknown.
+            // AWS tools would use the quotes as a part of the key, and the service would report an unknown key.
             Some(value) if value.starts_with(['"', '\'']) => {
                 let why = format!("the value of {name} in {source} is in quotes; write it without them");
                 Err(Error::new(ErrorKind::InvalidArgument, why))

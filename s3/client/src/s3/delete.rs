@@ -1,5 +1,5 @@
 //! Deletes one or more objects, and accesses the documents of a bucket. A document is identified by the name of its S3
-//! sub-resource; the document is sent unchanged.
+//! sub-resource, and is sent unchanged.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,7 +35,7 @@ pub(super) fn delete(
         Ok(DeleteResult { version: version(&response), is_marker })
     });
     match deleted {
-        // Some services report a missing key; S3 itself responds with success.
+        // Some services report a missing key as an error; S3 itself responds with success.
         Err(error) if is_plain && error.kind() == ErrorKind::NoSuchKey => Ok(DeleteResult::default()),
         other => other,
     }
@@ -96,7 +96,8 @@ impl ResultsByKey {
     }
 }
 
-/// Returns the error for a key that the response does not mention although it reports a failure.
+/// Returns the error for a key that the response does not mention, if the response reports a failure for an unknown
+/// key.
 fn unmentioned(stray: &DeleteFailure) -> Error {
     let DeleteFailure { key, code, message } = stray;
     let detail = format!(
@@ -139,5 +140,5 @@ pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &Docum
 }
 
 fn not_text() -> Error {
-    Error::new(ErrorKind::InvalidArgument, "a document over HTTP is UTF-8")
+    Error::new(ErrorKind::InvalidArgument, "a document that is sent over HTTP must be UTF-8")
 }

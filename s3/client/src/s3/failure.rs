@@ -22,7 +22,7 @@ pub(super) struct FailedAttempt {
     pub(super) error: Error,
     /// Whether another attempt is allowed and may succeed.
     pub(super) may_pass: bool,
-    /// How long the server asks the client to wait before the next attempt.
+    /// The time for which the server asks the client to wait before the next attempt.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn is_passing(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Io)
 }
 
-/// Returns the failure reported by a response.
+/// Returns the failure that a response reports.
 pub(super) fn of_answer(
     mut response: HttpResponse,
     call: &S3Call,
@@ -78,7 +78,7 @@ pub(super) fn of_answer(
     }
 }
 
-/// Returns the error reported by a response with this status and document.
+/// Returns the error that a response with the status `status` and the body `document` reports.
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
@@ -98,7 +98,7 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     if status == 400 && call.names("versionId") && says_no_version(said) {
         return ErrorKind::NoSuchVersion;
     }
-    // AWS's messages are more precise than its codes.
+    // For the following errors, AWS's message is more precise than its code.
     if said.code == "InvalidRequest" && said.message.contains("x-amz-mp-object-size") {
         return ErrorKind::IncompleteBody;
     }
@@ -109,8 +109,8 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
         return ErrorKind::InvalidRange;
     }
     match s3_error::from_s3(status, &said.code) {
-        // A 404 without a code means that the bucket or the object of the request is missing. With a code that this
-        // client does not know, a configuration may be missing although the bucket exists.
+        // A 404 without a code means that the bucket or the object of the request is missing. If the 404 has a code
+        // that this client does not know, a configuration may be missing although the bucket exists.
         ErrorKind::NoSuchKey if call.key.is_empty() && speaks_of_bucket(&said.code) => {
             ErrorKind::NoSuchBucket
         }
@@ -120,13 +120,14 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error says that the requested version ID is one that the service never generates. Also returns
+/// Returns whether the error means that the service never generates a version ID like the requested one. Also returns
 /// true if the response has no error code, like every response to HEAD.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the error code of a 404 says no more than the status does. In that case, the bucket is missing.
+/// Returns whether the error code of a 404 contains no more information than the status. In that case, the bucket is
+/// missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
@@ -185,8 +186,8 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
 }
 
 /// Returns the part of a server's message that our own error does not already contain. A message from our gateway
-/// begins with the object's address and ends with advice, both of which our error adds as well. Returns an empty string
-/// if only the name of the error kind remains.
+/// begins with the object's address and ends with advice. Our own error also contains both. Returns an empty string if
+/// only the name of the error kind remains.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

@@ -15,7 +15,7 @@ use fordway_http::HttpResponse;
 
 const USER_PREFIX: &str = "x-amz-meta-";
 
-/// Adds the headers of `metadata`. Errors: `InvalidArgument` for a value that no header can carry.
+/// Adds the headers of `metadata`. Errors: `InvalidArgument` for a name that is invalid in a header.
 pub(super) fn add_metadata<'a>(call: &mut S3Call<'a>, metadata: &'a Metadata) -> Result<()> {
     let standard = [
         ("content-type", &metadata.content_type),
@@ -75,8 +75,8 @@ pub(super) fn add_bypass(call: &mut S3Call, bypass: bool) {
     }
 }
 
-/// The names of the headers for conditions. They differ between conditions on the object of a request and conditions on
-/// a source.
+/// The names of the headers for conditions. These names differ between conditions on the object of a request and
+/// conditions on a source.
 pub(super) struct ConditionHeaderNames([&'static str; 4]);
 
 /// Conditions on the object that the request names.
@@ -150,7 +150,7 @@ pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag: the
+/// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag. Such a
 /// response did not come from an S3 service that stored the content, but, for example, from a proxy's login page.
 pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
     let etag = etag(response);
@@ -187,7 +187,7 @@ fn checksum(response: &HttpResponse) -> Option<Checksum> {
 fn metadata(response: &HttpResponse) -> Metadata {
     let own = |name| response.header(name).map(str::to_owned);
     Metadata {
-        // S3 returns this type if the writer stated no content type, so it is treated as not stated.
+        // S3 returns this content type if the writer stated none, so the client treats it as no content type.
         content_type: own("content-type").filter(|value| value != "binary/octet-stream"),
         content_encoding: own("content-encoding"),
         content_language: own("content-language"),

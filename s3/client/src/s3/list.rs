@@ -60,7 +60,7 @@ fn page_call<'a>(
 }
 
 /// The merged entries of the pages received so far. Only entries after the start and in strictly ascending order are
-/// accepted, however the server interprets `start-after`, so that no entry appears twice.
+/// accepted, so that no entry appears twice. This also applies if the server interprets `start-after` differently.
 struct MergedEntries<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,
@@ -68,7 +68,7 @@ struct MergedEntries<'q> {
 
 impl MergedEntries<'_> {
     /// Adds the entries of the next page. Entries that were already on an earlier page are skipped. Errors:
-    /// `BadResponse` for a name without the prefix, or one that belongs on an earlier page.
+    /// `BadResponse` for a name without the prefix, or for a name that belongs on an earlier page.
     fn add(&mut self, page: ListObjectsPage) -> Result<()> {
         let objects = page.objects.into_iter().map(ListEntry::Object);
         let prefixes = page.common_prefixes.into_iter().map(ListEntry::CommonPrefix);
@@ -90,7 +90,7 @@ impl MergedEntries<'_> {
     }
 
     /// Returns whether `entry` is after the start. If the start is *within* a common prefix, the prefix remains in the
-    /// listing, because it stands for the later keys below it.
+    /// listing, because it represents the later keys below it.
     fn is_behind_start(&self, entry: &ListEntry) -> bool {
         let Some(start) = &self.query.start_after else { return true };
         match entry {
@@ -204,10 +204,11 @@ fn versions_call<'a>(
     }
 }
 
-/// The maximum number of consecutive pages without an entry. Services send such pages after objects have been deleted.
+/// The maximum number of consecutive pages without an entry. Services send empty pages after objects have been deleted.
 const EMPTY_PAGES_MAX: usize = 10_000;
 
-/// The start positions of the pages that a listing has had so far. They reveal a listing that would never end.
+/// The start positions of the pages that a listing has requested so far. A repeated position reveals a listing that
+/// would never end.
 #[derive(Default)]
 pub(super) struct ListingLoopDetector {
     hasher: RandomState,
@@ -240,8 +241,8 @@ impl ListingLoopDetector {
     }
 }
 
-/// Returns where the next page begins, or `None` if the listing is complete. Errors: `BadResponse` if the listing is
-/// truncated and the service does not say where it continues.
+/// Returns the start of the next page, or `None` if the listing is complete. Errors: `BadResponse` if the listing is
+/// truncated and the service does not state the start of the next page.
 pub(super) fn next_of<T>(is_truncated: bool, next: Option<T>) -> Result<Option<T>> {
     match (is_truncated, next) {
         (true, None) => Err(bad("the service says that the listing continues, but not where")),

@@ -55,7 +55,7 @@ pub(super) enum PartDigest {
     Checksum(ChecksumAlgorithm),
     /// A checksum that is already known.
     Known(Checksum),
-    /// An MD5; computed if `None`.
+    /// An MD5, which is computed if the value is `None`.
     Md5(Option<[u8; 16]>),
 }
 
@@ -185,8 +185,8 @@ pub(super) fn list_parts(
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
-        // The next page begins after the last part, so a truncated page without new parts is an error: it would
-        // otherwise be requested forever.
+        // The next page begins after the last part, so a truncated page without new parts is an error. Otherwise, the
+        // same page would be requested forever.
         let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
         let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
         found.parts.append(&mut page.parts);
@@ -241,13 +241,13 @@ pub(super) fn object_parts(
     options: &GetOptions,
 ) -> Result<Vec<ObjectPart>> {
     if !options.conditions.is_empty() {
-        // The request for the parts takes no conditions, so a HEAD checks them first.
+        // The request for the parts does not support conditions, so a HEAD request checks the conditions first.
         head(session, target, options)?;
     }
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let ObjectPartsPage { parts: page, total, next } = page(session, target, options, after)?;
-        // The service states only the number of parts, so each one is requested separately.
+        // The service states only the number of parts, so each part is requested separately.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();
         }

@@ -10,20 +10,20 @@ use serde_json::Value;
 use super::S3Credentials;
 use super::profile::shell_words;
 
-/// Runs the program, without a shell, and returns the keys that it prints. They are used until this process ends.
+/// Runs the program, without a shell, and returns the keys that it prints. The keys are used until this process ends.
 /// Errors: `InvalidArgument` if the program cannot be run, fails, or does not print valid keys.
 pub(super) fn run(command: &str, profile: &str) -> Result<S3Credentials> {
     let source = format!("the credential_process of profile `{profile}`");
     let failed = |why: &str| Error::new(ErrorKind::InvalidArgument, format!("{source} {why}"));
     let words = shell_words(command).ok_or_else(|| failed("has a quote that is not closed"))?;
     let (program, arguments) = words.split_first().ok_or_else(|| failed("is empty"))?;
-    // Standard input may be the content of an object.
+    // The program does not inherit standard input, because standard input may be the content of an object.
     let child = Command::new(program).args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = child.map_err(|error| failed("cannot be run").caused_by(error))?;
     if !output.status.success() {
         return Err(failed(&format!("failed ({})", output.status)));
     }
-    // The output is never part of a message, because it contains the secret.
+    // The output is never part of a message, because it contains the secret key.
     let printed: Value =
         serde_json::from_slice(&output.stdout).map_err(|_| failed("did not print a JSON object"))?;
     keys(&printed, &source, SystemTime::now()).map_err(|why| failed(&why))
@@ -39,7 +39,7 @@ fn keys(printed: &Value, source: &str, now: SystemTime) -> Result<S3Credentials,
         match parse_iso8601(&end) {
             Some(time) if time > now => {}
             Some(_) => return Err(format!("printed keys that expired at {end}")),
-            // The service checks the time too.
+            // The keys are used anyway, because the service also checks their expiration.
             None => tracing::debug!(%end, "the expiration of keys cannot be parsed"),
         }
     }

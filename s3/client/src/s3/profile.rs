@@ -1,5 +1,5 @@
-//! Reads a profile from the configuration files that all AWS tools share. They are parsed like botocore does, which uses
-//! the `configparser` of Python; in addition, a comment may follow a value, as in the SDKs of AWS.
+//! Reads a profile from the configuration files that all AWS tools share. The files are parsed in the same way as by
+//! botocore, which uses Python's `configparser`. In addition, a comment may follow a value, as in the AWS SDKs.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use fordway_store::{Error, ErrorKind, Result};
 type ProfileSettings = Vec<(String, String)>;
 type ProfileSection = (String, ProfileSettings);
 
-/// A file that a profile's settings come from.
+/// A file that contains settings of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProfileFile {
     Credentials,
@@ -25,7 +25,7 @@ pub(super) struct CredentialProfile {
 
 impl CredentialProfile {
     /// Reads the profile that `AWS_PROFILE` names, or `default`. A missing file counts as empty. Errors:
-    /// `InvalidArgument` if a profile is named but does not exist, `Io`.
+    /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist, `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let wanted = get("AWS_PROFILE");
@@ -96,7 +96,8 @@ fn read_sections(path: &Path) -> Result<Vec<ProfileSection>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(parse(&text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        // The home directory belongs to another user, or is not a directory (`/dev/null`), as is common for services.
+        // The file also counts as missing if the home directory belongs to another user, or is not a directory
+        // (`/dev/null`), as is common for services.
         Err(_) if path.try_exists().is_err() => Ok(Vec::new()),
         Err(error) => Err(Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error)),
     }
@@ -106,7 +107,7 @@ fn read_sections(path: &Path) -> Result<Vec<ProfileSection>> {
 /// setting, and the names of both form one name (`s3.endpoint_url`).
 fn parse(text: &str) -> Vec<ProfileSection> {
     let mut sections: Vec<ProfileSection> = Vec::new();
-    // The last setting that is not part of another one, and its indentation.
+    // The last setting that is not part of another setting, and its indentation.
     let mut outer: Option<(String, usize)> = None;
     for line in text.trim_start_matches('\u{feff}').lines() {
         let content = line.trim();
@@ -140,8 +141,8 @@ fn title(line: &str) -> Option<String> {
     Some(words.unwrap_or_else(|| title.split_whitespace().map(str::to_owned).collect()).join(" "))
 }
 
-/// Returns the name and the value of a setting. A comment after the value begins with a space, but not in a command,
-/// which may contain such text.
+/// Returns the name and the value of a setting. A comment after the value begins with white space and `#` or `;`. The
+/// command of `credential_process` has no comments, because it may contain such text.
 fn setting(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_at(line.find(['=', ':'])?);
     let name = name.trim().to_ascii_lowercase();

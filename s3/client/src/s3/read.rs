@@ -1,5 +1,5 @@
-//! Reads objects: finds the requested bytes in a response, and receives them without a copy. Many ranges of one object
-//! are read by [`fordway_http::vector`].
+//! Reads objects. Finds the requested bytes in a response, and receives these bytes without a copy.
+//! [`fordway_http::vector`] reads many ranges of one object.
 
 use std::borrow::Cow;
 use std::io;
@@ -53,7 +53,7 @@ pub(super) fn call<'a>(
     call
 }
 
-/// A response whose head has arrived, with the information about the object in it.
+/// A response whose head has arrived, and the information about the object in the head.
 struct ObjectReadResponse {
     info: ObjectInfo,
     range: Range<u64>,
@@ -64,15 +64,15 @@ struct ObjectReadResponse {
 }
 
 enum ObjectBody {
-    /// The requested bytes are next on the connection; `ends` says whether the body ends after them.
+    /// The requested bytes are next on the connection; `ends` indicates whether the body ends after them.
     Streaming { ends: bool },
-    /// The requested bytes, already received because the server did not state a length.
+    /// The requested bytes, which have already been received, because the server did not state a length.
     Buffered(Vec<u8>),
 }
 
 impl ObjectReadResponse {
-    /// Finds the requested bytes, and skips what the server sends before them. Errors: `InvalidRange`, `BadResponse`,
-    /// `PreconditionFailed`.
+    /// Finds the requested bytes, and skips the bytes that the server sends before them. Errors: `InvalidRange`,
+    /// `BadResponse`, `PreconditionFailed`.
     fn new(mut response: HttpResponse, options: &GetOptions, verify: bool) -> Result<Self> {
         check_version(&response, &options.conditions)?;
         let wanted = options.range;
@@ -89,7 +89,7 @@ impl ObjectReadResponse {
                 let detail = "the server sent a whole object although a part was requested";
                 return Err(Error::new(ErrorKind::BadResponse, detail));
             }
-            // A server that does not support ranges sends the whole object: skip to the range.
+            // A server that does not support ranges sends the whole object, so the bytes before the range are skipped.
             (_, Some(size)) => {
                 let range = wanted.map_or(Ok(0..size), |wanted| wanted.resolve(size))?;
                 skip(&mut response, range.start)?;
@@ -116,8 +116,8 @@ impl ObjectReadResponse {
     }
 }
 
-/// Checks that the response is for a version that `If-Match` names, because some servers ignore that header. The parts
-/// of a download would otherwise be of different versions. Errors: `PreconditionFailed`.
+/// Checks that the response is for a version that `If-Match` names, because some servers ignore that header. Without
+/// this check, the parts of a download could belong to different versions. Errors: `PreconditionFailed`.
 pub(super) fn check_version(response: &HttpResponse, conditions: &Conditions) -> Result<()> {
     match &conditions.if_match {
         Some(wanted) if !wanted.matches(Some(&etag(response))) => {
@@ -128,8 +128,8 @@ pub(super) fn check_version(response: &HttpResponse, conditions: &Conditions) ->
     }
 }
 
-/// Returns the range in a partial response, and the object's size. Errors: `BadResponse` unless the range is the
-/// requested one.
+/// Returns the range in a partial response, and the object's size. Errors: `BadResponse` unless it is the requested
+/// range.
 fn partial(
     response: &HttpResponse,
     wanted: Option<ByteRange>,
@@ -206,7 +206,7 @@ pub(super) fn get(
     })
 }
 
-/// Reads an object into `buffer`, from the socket without a copy.
+/// Reads an object from the socket directly into `buffer`.
 pub(super) fn read(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -245,7 +245,7 @@ fn verify(checksum: Option<&Checksum>, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// A checksum being computed, and the one that the server stated.
+/// A checksum that is being computed, and the checksum that the server stated.
 struct ChecksumCheck {
     hasher: ContentHasher,
     stated: Checksum,
@@ -302,13 +302,13 @@ impl Read for ObjectStream {
     }
 }
 
-/// The number of bytes requested at once for a long range. It is limited so that memory is not allocated merely because
-/// a server states a length.
+/// The maximum number of bytes that are requested at once for a long range. Because of this limit, memory is not
+/// allocated merely because a server states a length.
 const PIECE_BYTES: usize = 64 << 20;
 
 /// Reads `ranges` of the current version, or of the version that `options` name. Cost: as few GETs as the service
-/// allows, all but the first sent together; also a HEAD before them if there are conditions, or if a range does not
-/// state its end.
+/// allows; the GETs after the first GET are sent together. If there are conditions, or if a range does not state its
+/// end, a HEAD precedes the GETs.
 pub(super) fn read_ranges(
     session: &Arc<S3Session>,
     (bucket, key): (&Bucket, &Key),
@@ -319,8 +319,8 @@ pub(super) fn read_ranges(
         let object = Box::new(RangeReadTarget::new(session, (bucket, key), options.version.clone()));
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
-            // The code below makes a second attempt: the object may have been replaced between the requests, and if the
-            // request was refused, the HEAD yields a clearer error.
+            // The code below makes a second attempt, because the object may have been replaced between the requests. If
+            // the request was refused, the HEAD yields a clearer error.
             Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }
@@ -338,7 +338,7 @@ fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::InvalidRange | ErrorKind::Interrupted) || is_passing(kind)
 }
 
-/// Returns the ranges as (offset, length) pairs if all of them state where they end.
+/// Returns the ranges as (offset, length) pairs if all of them state their ends.
 fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
     let bounded = |range: &ByteRange| match *range {
         ByteRange::Inclusive(first, last) => {

@@ -66,7 +66,7 @@ impl<'a> S3Call<'a> {
 
     /// Addresses a document of the bucket.
     pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
-        // The names of these sub-resources contain capitals, which the names of kinds do not.
+        // The names of these two sub-resources contain capitals, whereas the names of document kinds do not.
         let name = match kind.as_str() {
             "ownership" => "ownershipControls",
             "public-access-block" => "publicAccessBlock",
@@ -75,7 +75,7 @@ impl<'a> S3Call<'a> {
         S3Call { is_for_document: true, ..self.query(name, "") }
     }
 
-    /// Adds the version of the object; `None` means the latest.
+    /// Adds the version of the object; `None` means the latest version.
     pub(super) fn version(self, version: Option<&VersionId>) -> Self {
         match version {
             Some(version) => self.query("versionId", version.as_str().to_owned()),
@@ -111,8 +111,8 @@ impl<'a> S3Call<'a> {
         self
     }
 
-    /// Checks that no header value contains a control character: a line break would end the header and begin another.
-    /// Errors: `InvalidArgument`.
+    /// Checks that no header value contains a control character, because a line break would end the header and begin
+    /// another header. Errors: `InvalidArgument`.
     pub(super) fn check_headers(&self) -> Result<()> {
         let is_broken = |value: &str| value.bytes().any(|b| b.is_ascii_control());
         match self.headers.iter().find(|(_, value)| is_broken(value)) {
@@ -144,11 +144,11 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// The current day's signing key, derived when first needed.
+    /// The current day's signing key, which is derived when it is first needed.
     key: Mutex<Option<Arc<SigningKey>>>,
 }
 
-/// The parts of a request that are signed, apart from the headers that signing adds.
+/// The parts of a request that are signed, except for the headers that signing adds.
 pub struct UnsignedRequest<'a> {
     /// `GET`, `PUT`, ...
     pub method: &'a str,
@@ -170,7 +170,7 @@ impl RequestSigner {
         RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
 
-    /// Calls `add` for each header that signs `request` at the time `now`, `authorization` last.
+    /// Calls `add` for each header that signs `request` at the time `now`. The last of them is `authorization`.
     /// Cost: about 3 µs.
     pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
         let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {

@@ -50,9 +50,9 @@ impl S3Session {
         Ok(S3Session { config, http, vector, origin, base_path, signer })
     }
 
-    /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Repeats both if the failure
-    /// may be temporary and the call may be repeated. Errors: from the service, with the number of attempts, and errors
-    /// of `receive`.
+    /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
+    /// failure may be temporary and the call may be repeated. Errors: from the service, with the number of attempts,
+    /// and errors of `receive`.
     pub(super) fn run<T>(
         &self,
         call: &S3Call,
@@ -83,7 +83,8 @@ impl S3Session {
         if is_meant { self.config.max_retries } else { 0 }
     }
 
-    /// Adds a hint to `error` if no endpoint was configured: that AWS was used, and how to specify another service.
+    /// If no endpoint was configured, adds a hint to `error`. The hint states that the request was sent to AWS, and how
+    /// to specify another service.
     fn with_endpoint(&self, error: Error) -> Error {
         if !self.config.is_endpoint_unset {
             return error;
@@ -219,7 +220,7 @@ impl S3Session {
     }
 
     /// Returns whether the host name contains the bucket's name. By default, a name with a dot is not put into the host
-    /// name, because no certificate would match.
+    /// name, because no certificate would match such a host name.
     fn is_virtual(&self, bucket: &str) -> bool {
         if bucket.is_empty() {
             return false;
@@ -260,7 +261,7 @@ impl S3Session {
     }
 }
 
-/// Creates a vectored reader that uses the same connections.
+/// Creates a session for vectored reads that uses the connections of `http`.
 fn vector_session(config: &S3Config, timeouts: Timeouts, http: &Arc<HttpClient>) -> vector::HttpSession {
     let (max_retries, tls_roots) = (config.max_retries, config.tls_roots.clone());
     let proxies = config.proxies.clone();

@@ -42,9 +42,9 @@ impl S3Store {
         Ok(S3Store { session: Arc::new(S3Session::new(config)?) })
     }
 
-    /// Returns a presigned URL: anyone who has it can send `method` for the object, with the rights of this store's
-    /// credentials, until `expires_s` seconds (1 to 604,800) after `now`. Sends nothing. Errors: `InvalidArgument`,
-    /// also if the store has no credentials.
+    /// Returns a presigned URL. Anyone who has the URL can send `method` for the object, with the rights of this
+    /// store's credentials, until `expires_s` seconds (1 to 604,800) after `now`. Sends no request. Errors:
+    /// `InvalidArgument`, also if the store has no credentials.
     pub fn presign(
         &self,
         method: &'static str,
@@ -84,7 +84,7 @@ pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOp
 }
 
 /// Returns the description of an object in the response to a HEAD request. Errors: `BadResponse` if the response does
-/// not state the size: an object of unknown size must not be taken for an empty one.
+/// not state the size, because an object of unknown size must not be mistaken for an empty object.
 pub(super) fn described(response: &HttpResponse) -> Result<ObjectInfo> {
     let size = response.header("content-length").and_then(range::digits);
     let detail = "the server's response to HEAD states no size (Content-Length)";
@@ -105,7 +105,7 @@ impl Objects for S3Store {
         let call = S3Call::on_bucket("PUT", "create bucket", bucket).once();
         bucket.for_creation().map_err(|error| call.named(error))?;
         match self.session.config.region.as_str() {
-            // The only region that S3 does not accept in the document.
+            // `us-east-1` is the only region that S3 does not accept in the document.
             "us-east-1" => self.session.run_for_status(&call),
             region => {
                 let document = s3_xml::create_bucket_configuration(region);
@@ -114,7 +114,7 @@ impl Objects for S3Store {
         }
     }
 
-    /// S3 does not say when the bucket was created, so `created` is the Unix epoch.
+    /// S3 does not state when the bucket was created, so `created` is the Unix epoch.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo> {
         self.session.run_for_status(&S3Call::on_bucket("HEAD", "head bucket", bucket))?;
         Ok(BucketInfo { name: bucket.clone(), created: UNIX_EPOCH })
@@ -124,8 +124,8 @@ impl Objects for S3Store {
         self.session.run_for_status(&S3Call::on_bucket("DELETE", "delete bucket", bucket).once())
     }
 
-    /// Holds up to one part (8 MiB unless configured) in memory, or the whole content if its size hint is at most
-    /// 64 MiB. A missing bucket is reported when the first bytes are sent.
+    /// Buffers up to one part (8 MiB unless configured) in memory, or the whole content if its size hint is at most 64
+    /// MiB. A missing bucket is reported only when the first bytes are sent.
     fn writer(&self, bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<Box<dyn Writer>> {
         Ok(Box::new(S3ObjectWriter::new(&self.session, bucket, key, options)?))
     }
@@ -287,7 +287,7 @@ impl BucketDocuments for S3Store {
         delete::delete_document(&self.session, bucket, kind)
     }
 
-    /// S3 has no user IDs.
+    /// Returns no owner, because S3 has no numeric user IDs.
     fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>> {
         self.head_bucket(bucket).map(|_| None)
     }
@@ -304,9 +304,9 @@ impl MultipartUploads for S3Store {
         multipart::create(&self.session, (bucket, key), options)
     }
 
-    /// Holds the part in memory until it is committed; a missing upload is reported only then. If an upload was created
-    /// with a checksum algorithm, S3 itself accepts only parts with a checksum of that kind, which the caller must
-    /// request.
+    /// Buffers the part in memory until it is committed, so a missing upload is reported only by the commit. If an
+    /// upload was created with a checksum algorithm, S3 itself accepts only parts with a checksum of that algorithm,
+    /// which the caller must request.
     fn part_writer(
         &self,
         bucket: &Bucket,

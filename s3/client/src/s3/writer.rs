@@ -1,4 +1,4 @@
-//! Streamed writes: content is buffered up to the size of a part, then sent as one PUT or as a multipart upload.
+//! Streamed writes. Content is buffered up to the size of a part, and then sent as one PUT or as a multipart upload.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::s3::request::{S3Call, base64_digest};
 use crate::s3::session::S3Session;
 use crate::s3::store::LANE;
 
-/// The largest part of an upload.
+/// The maximum size of a part of an upload, in bytes (S3's limit).
 const PART_BYTES_MAX: u64 = 5 << 30;
-/// Content of known size up to this limit is buffered whole and sent in one request.
+/// The maximum size of content that is buffered completely and sent in one request, if its size is known.
 const SINGLE_PUT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Stores `body` in one request. The server verifies it against a checksum, and against `md5` if given.
+/// Stores `body` in one request. The server verifies the body against `checksum` and `md5`, unless these are `None`.
 pub(super) fn put(
     session: &S3Session,
     (bucket, key): (&Bucket, &Key),
@@ -31,7 +31,8 @@ pub(super) fn put(
 ) -> Result<PutResult> {
     let mut call = S3Call::on_object("PUT", "put", bucket, key).body(body);
     if !options.conditions.is_empty() {
-        // If the request were sent twice, "create only" would find the object created by the first attempt.
+        // The request must not be sent twice. For example, a second "create only" request would find the object that
+        // the first request created.
         call = call.once();
     }
     check_tags(&options.tags).map_err(|error| call.named(error))?;
@@ -52,21 +53,21 @@ pub(super) fn put(
     })
 }
 
-/// A writer of an object. It holds at most one part in memory.
+/// A writer of an object. It buffers at most one part in memory.
 pub(super) struct S3ObjectWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
     options: PutOptions,
-    /// Hashes everything written so far, so that the commit can check it against the content that the caller expects.
+    /// Hashes all written content, so that the commit can compare the hash with the caller's expectation.
     hasher: ContentHasher,
     buffer: Vec<u8>,
-    /// If the content exceeds this size, the buffer is sent as a part.
+    /// The maximum number of bytes in the buffer. If the content exceeds this limit, the buffer is sent as a part.
     limit_bytes: usize,
     upload: Option<StartedUpload>,
 }
 
-/// A multipart upload. Dropping this aborts the upload, unless it was completed or a signal ended it.
+/// A multipart upload. Dropping this value aborts the upload, unless it was completed or a signal ended it.
 struct StartedUpload {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -78,7 +79,8 @@ struct StartedUpload {
 }
 
 impl S3ObjectWriter {
-    /// Errors: `EntityTooLarge` if there is no memory for a part, which for the stated size may have to be large.
+    /// Creates the writer. Errors: `EntityTooLarge` if there is no memory for a part. Parts are large if the stated
+    /// size is large.
     pub(super) fn new(
         session: &Arc<S3Session>,
         bucket: &Bucket,
@@ -97,7 +99,8 @@ impl S3ObjectWriter {
             let detail = format!("{why} parts of {expected_bytes} bytes; check the stated size");
             Error::new(ErrorKind::EntityTooLarge, detail).during("put", LANE, bucket.as_str(), key.as_str())
         };
-        // The caller's statement may be wrong (such as -1 for an unknown size), which must not end the process.
+        // The size that the caller states may be wrong (such as -1 for an unknown size). A wrong size must not end the
+        // process.
         if expected_bytes as u64 > PART_BYTES_MAX {
             return Err(too_large("S3 has no"));
         }
@@ -161,7 +164,7 @@ impl Writer for S3ObjectWriter {
         }
         let Some(upload) = self.upload.take() else { return Err(ErrorKind::Internal.into()) };
         // A checksum of the whole object is sent only if it can be combined from the checksums of the parts. A SHA
-        // checksum cannot.
+        // checksum cannot be combined in this way.
         let checksum = found.checksum.filter(|sum| {
             self.options.checksum.is_some()
                 && ChecksumType::widest_of(sum.algorithm) == ChecksumType::FullObject
@@ -173,7 +176,7 @@ impl Writer for S3ObjectWriter {
 }
 
 /// Checks the written content against the caller's expectations. An expected MD5 that was not requested at the start is
-/// not checked here: a single PUT sends it, and the server checks it.
+/// not checked here. A single PUT sends this MD5, and the server checks it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
     hasher.finish(&ExpectedContent { md5, ..expected.clone() })
@@ -220,8 +223,8 @@ impl StartedUpload {
         Ok(made)
     }
 
-    /// If the program wants to stop, does not abort the upload and leaves its parts to the bucket's clean-up: the
-    /// program must not wait for another response from a server that it has just given up on.
+    /// If the program wants to stop, prevents the drop from aborting the upload, because the program must not wait for
+    /// another response from the server. The bucket's clean-up then removes the parts.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
         done
@@ -239,7 +242,7 @@ impl Drop for StartedUpload {
     }
 }
 
-/// A writer of a part. It holds the whole part in memory until it is committed.
+/// A writer of a part. It buffers the whole part in memory until the part is committed.
 pub(super) struct S3PartWriter {
     session: Arc<S3Session>,
     bucket: Bucket,

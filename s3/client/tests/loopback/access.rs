@@ -22,11 +22,11 @@ use tempfile::TempDir;
 
 use crate::scripted::read_head;
 
-/// Requests a client certificate; accepts any certificate, and clients without one.
+/// Requests a client certificate. Accepts any certificate, and clients without a certificate.
 #[derive(Debug)]
 struct Curious;
 
-/// Requires a client certificate, and accepts none.
+/// Requires a client certificate, and accepts no certificate.
 #[derive(Debug)]
 struct Strict;
 
@@ -155,7 +155,8 @@ fn identified(
     (config, made.cert.pem())
 }
 
-/// Starts a server that refuses one client in the handshake; it then waits until the client has left.
+/// Starts a server that refuses one client in the handshake. The server then waits until the client has closed the
+/// connection.
 fn refuse(version: &'static SupportedProtocolVersion) -> (String, String, JoinHandle<()>) {
     let (config, certificate) = identified(&[version], Arc::new(Strict));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -171,8 +172,8 @@ fn refuse(version: &'static SupportedProtocolVersion) -> (String, String, JoinHa
 
 const FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
 
-/// Creates a directory of trusted certificate authorities in the format that computing grids use, with the certificates
-/// of these servers.
+/// Creates a directory of trusted certificate authorities in the format that computing grids use. The directory
+/// contains the certificates of `servers`.
 fn trusting(servers: &[&TlsServer]) -> (TempDir, TlsRoots) {
     let dir = TempDir::new().unwrap();
     for (number, server) in servers.iter().enumerate() {
@@ -250,7 +251,7 @@ fn keys_that_others_can_read_are_not_used() {
     assert_eq!(server.thread.join().unwrap().chain, []);
 }
 
-/// Under TLS 1.3, the client learns of this only when it receives the response.
+/// With TLS 1.3, the client learns only when it reads the response that the server refuses its certificate.
 #[test]
 fn a_server_that_does_not_accept_the_certificate_is_no_passing_failure() {
     for (version, has_certificate, words) in [

@@ -1,4 +1,4 @@
-//! Servers that are slow, broken or wrong: every call must return the right bytes or a clear error.
+//! Tests servers that are slow, broken or wrong. Every call must return the right bytes or a clear error.
 
 use std::time::{Duration, Instant};
 
@@ -137,7 +137,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, whatever length a server states.
+/// Memory grows only with the bytes that arrive, regardless of the length that a server states.
 #[test]
 fn a_length_out_of_all_proportion_costs_no_memory() {
     for length in [1_u64 << 40, 1 << 50, i64::MAX as u64, u64::MAX] {
@@ -153,7 +153,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
     }
 }
 
-/// Memory grows only with the bytes that arrive, even if the server states where a range ends.
+/// Memory grows only with the bytes that arrive, even if the server states the end of a range.
 #[test]
 fn ranges_of_a_file_out_of_all_proportion_cost_no_memory() {
     for size in [1_u64 << 40, i64::MAX as u64] {
@@ -280,7 +280,8 @@ fn nobody_listening_is_unavailable() {
     assert!(error.to_string().contains("cannot connect to http://127.0.0.1:"), "{error}");
 }
 
-/// The server closes an idle connection. The next request succeeds on a new one, even if it is not idempotent.
+/// The server closes an idle connection. The next request succeeds on a new connection, even if the request is not
+/// idempotent.
 #[test]
 fn a_connection_closed_while_idle_is_replaced() {
     let script = |body| vec![Step::Request, Step::Send(object(body))];
@@ -321,7 +322,8 @@ fn a_refusal_before_the_body_was_read_is_heard() {
     assert!(error.to_string().contains("access key AK from a test"), "{error}");
 }
 
-/// If such a response counted as a success, `mv` would delete the source.
+/// A response that precedes the content or has no ETag must not count as a success. Otherwise, `mv` would delete the
+/// source.
 #[test]
 fn a_success_that_cannot_be_one_is_not_believed() {
     let put = |script: Vec<Step>, body: &[u8]| {
@@ -365,7 +367,7 @@ fn corrupted_bytes_are_found_by_their_checksum() {
 #[test]
 fn ranges_are_what_was_asked_for() {
     let part = |range: &str| answer(206, &format!("content-range: bytes {range}\r\n"), "2345");
-    // The client closes a connection with unread bytes.
+    // If a response has unread bytes, the client closes the connection.
     let script = |answers: Vec<Vec<u8>>| {
         answers.into_iter().flat_map(|answer| [Step::Request, Step::Send(answer)]).collect::<Vec<_>>()
     };

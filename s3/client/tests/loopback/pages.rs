@@ -1,4 +1,4 @@
-//! Listings of services that repeat a page, or do not say where a truncated listing continues.
+//! Tests listings of services that repeat a page, or do not state where a truncated listing continues.
 
 use fordway_store::{
     Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersions, PartsQuery, Result, Store, UploadId,
@@ -60,7 +60,8 @@ fn a_service_that_leads_in_a_circle_is_not_followed() {
     }
 }
 
-/// If the client considered such a listing complete, `sync --delete` would remove everything that is missing from it.
+/// If the client considered a truncated listing complete, `sync --delete` would delete all objects that are missing
+/// from the listing.
 #[test]
 fn a_listing_that_goes_on_nowhere_is_an_error() {
     for (document, _, ask) in &LISTINGS[..4] {
@@ -70,7 +71,7 @@ fn a_listing_that_goes_on_nowhere_is_an_error() {
     }
 }
 
-/// A caller that asks for one page at a time would ask for the same page for ever.
+/// A caller that requests one page at a time would request the same page forever.
 #[test]
 fn a_full_page_that_repeats_its_marker_is_an_error() {
     let version = "<Version><Key>k</Key><VersionId>1</VersionId><Size>1</Size><ETag>e</ETag></Version>";

@@ -1,4 +1,4 @@
-//! The requests that each call sends, and the results it returns for the responses.
+//! Tests the requests that each call sends, and the results that it returns for the responses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -52,7 +52,7 @@ fn metadata_goes_and_comes_back() {
     assert_eq!((info.metadata, info.size), (metadata, 9));
 }
 
-/// A program may state a wrong size, such as -1; running out of memory would end it.
+/// A program may state a wrong size, such as -1. Running out of memory would end the program.
 #[test]
 fn content_too_large_for_memory_is_refused() {
     let store = Server::start(vec![]).store(|_| {});
@@ -235,7 +235,7 @@ fn pages_are_joined_in_order_without_doubles() {
     );
 }
 
-/// `b/` was the last entry of a page. Services differ in whether they list it again on the next page.
+/// `b/` was the last entry of a page. Some services list this prefix again on the next page.
 #[test]
 fn a_prefix_is_not_listed_again_on_the_next_page() {
     let query = |start: &str| ListQuery {
@@ -249,7 +249,7 @@ fn a_prefix_is_not_listed_again_on_the_next_page() {
     assert_eq!(names(&store.list(&bucket(), &query("b/1")).unwrap()), ["b/", "c"], "it stands for b/2");
 }
 
-/// A listing in disorder would make `sync --delete` delete objects that exist.
+/// A listing that is not sorted would make `sync --delete` delete objects that exist.
 #[test]
 fn a_listing_in_disorder_is_an_error() {
     let list = |pages: Vec<Vec<u8>>, prefix: &str| {
@@ -263,7 +263,7 @@ fn a_listing_in_disorder_is_an_error() {
     assert_eq!(names(&list(within, "").unwrap()), ["a", "b", "c"]);
 }
 
-/// The failure's name may be encoded in some other way, so any of the other keys may be the one that failed.
+/// The name in the failure may be encoded in a different way, so the deletion of any unmentioned key may have failed.
 #[test]
 fn a_failure_of_a_name_that_was_not_asked_for_is_not_lost() {
     let body = "<DeleteResult><Deleted><Key>a</Key></Deleted>\
@@ -344,7 +344,7 @@ fn ranges_with_an_end_cost_no_head() {
     assert!(seen.iter().all(|seen| seen.connection == 0 && seen.header("if-match").is_none()));
 }
 
-/// A bucket without a configuration still exists.
+/// A 404 for a missing configuration does not mean that the bucket is missing.
 #[test]
 fn a_code_that_nobody_knows_does_not_take_a_bucket_away() {
     let unknown = error(404, "NoSuchPublicAccessBlockConfiguration", "");
@@ -373,7 +373,7 @@ fn an_error_names_its_request() {
     assert!(head.contains("request R2"), "{head}");
 }
 
-/// The name of a kind is not always the name of its sub-resource.
+/// The name of a document kind may differ from the name of its sub-resource.
 #[test]
 fn documents_are_addressed_by_their_sub_resources() {
     let server = Server::answering((0..3).map(|_| answer(204, "", "")).collect());

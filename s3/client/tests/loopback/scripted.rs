@@ -1,5 +1,5 @@
-//! A server on the loopback interface that follows a script, whether or not it obeys the protocol, and records the
-//! requests.
+//! A server on the loopback interface that follows a script and records the requests. The script need not obey the
+//! protocol.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,22 +10,22 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_http::Timeouts;
 use fordway_store::{Bucket, Key};
 
-/// A step of the server on a connection. After the last step the server closes the connection.
+/// A step of the server on a connection. After the last step, the server closes the connection.
 pub(crate) enum Step {
     /// Receives a whole request.
     Request,
     /// Receives the head of a request, and does not read the body.
     Head,
     Send(Vec<u8>),
-    /// Sends one byte at a time, and waits this long before each byte.
+    /// Sends one byte at a time, with a pause before each byte.
     Drip(Vec<u8>, Duration),
     Pause(Duration),
 }
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// The number of the connection that it arrived on, from 0.
+    /// The number of the connection on which the request arrived, from 0.
     pub(crate) connection: usize,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
@@ -48,7 +48,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves one script per connection, one connection after the other.
+    /// Serves one script per connection, one connection after another.
     pub(crate) fn start(scripts: Vec<Vec<Step>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -67,7 +67,8 @@ impl Server {
     pub(crate) fn store(&self, change: impl FnOnce(&mut S3Config)) -> S3Store {
         let keys = S3Credentials::keys("AK", "SK", "a test");
         let mut config = S3Config::new(&self.url, "us-east-1", keys);
-        // Long enough even for a busy machine, where the server's thread may have to wait for a processor.
+        // The timeouts are long enough even for a busy machine, on which the server's thread may have to wait for a
+        // processor.
         let long = Duration::from_secs(20);
         config.timeouts = Timeouts { connect: long, first_byte: long, progress: long, idle: long };
         config.max_retries = 2;
@@ -147,7 +148,7 @@ pub(crate) fn read_head(stream: &mut impl Read) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-/// Returns a response with a content length. Each of `headers` ends in a line break.
+/// Returns a response with a content length. Each of `headers` ends with a line break.
 pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut bytes =

@@ -1,4 +1,4 @@
-//! Reads over TLS, and the errors for untrusted certificates and for the wrong scheme.
+//! Tests reads over TLS, and the errors for untrusted certificates and for the wrong scheme.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -51,8 +51,8 @@ fn start_as(is_ca: IsCa, bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<us
     (url, made.pem(), thread)
 }
 
-/// Returns a store that trusts the certificates `trusted`, with the file that holds them. The file is read at the first
-/// connection, so it must be kept until then.
+/// Returns a store that trusts the certificates `trusted`, and the file that contains these certificates. The store
+/// reads the file at the first connection, so the caller must keep the file until then.
 fn store(url: &str, trusted: &str) -> (S3Store, NamedTempFile) {
     let file = NamedTempFile::new().unwrap();
     std::fs::write(file.path(), trusted).unwrap();
@@ -93,7 +93,8 @@ fn a_stranger_is_not_trusted() {
     assert_eq!(server.join().unwrap(), 0);
 }
 
-/// By default, `openssl req -x509` makes a certificate of this kind, which is refused even if it is trusted.
+/// By default, `openssl req -x509` creates a certificate for a certificate authority. The client refuses such a
+/// certificate of a server even if it is trusted.
 #[test]
 fn a_certificate_for_signing_others_is_explained() {
     let (url, certificate, server) =
@@ -129,7 +130,7 @@ fn a_server_without_tls_is_called_one() {
     let server = std::thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
         socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // Wait until the client closes the connection: a reset could discard the response.
+        // The server waits until the client closes the connection, because a reset could discard the response.
         std::io::copy(&mut socket, &mut std::io::sink()).ok();
     });
     let trusted = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem();

@@ -1,4 +1,4 @@
-//! The chunked transfer coding (RFC 9112 section 7.1): decodes bytes to content.
+//! A decoder for the chunked transfer coding (RFC 9112 section 7.1).
 
 use crate::http1::head::MessageRefusal;
 
@@ -7,7 +7,7 @@ const SIZE_LINE_BYTES_MAX: usize = 256;
 /// The maximum number of bytes of all trailers together.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// A decoder of a chunked body. Its state says which element the next byte belongs to.
+/// A decoder of a chunked body. Its state determines the element to which the next byte belongs.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkDecoder {
     state: ChunkState,
@@ -19,7 +19,7 @@ enum ChunkState {
     #[default]
     Size,
     Data(u64),
-    /// Before the line break that follows a chunk's data.
+    /// The line break that follows a chunk's data.
     DataEnd,
     Trailers,
     Done,
@@ -34,9 +34,9 @@ pub(crate) enum ChunkStep {
     Trailer(usize),
     /// Content.
     Data(usize),
-    /// The body has ended; these bytes follow it.
+    /// The body has ended; the remaining bytes follow it.
     End,
-    /// More bytes are needed to decide.
+    /// More bytes are needed to determine the next element.
     More,
 }
 
@@ -67,7 +67,7 @@ impl ChunkDecoder {
         if size.is_empty() || size.len() > 15 || !is_extension || is_blank_only {
             return Err(MessageRefusal::bad("a chunk's size is not a hexadecimal number"));
         }
-        // At most 15 digits, so the sum does not overflow.
+        // The size has at most 15 digits, so the sum does not overflow.
         let size = size.iter().fold(0, |sum, &digit| sum * 16 + u64::from(hex_value(digit)));
         self.state = if size == 0 { ChunkState::Trailers } else { ChunkState::Data(size) };
         Ok(ChunkStep::Skip(line.len() + 2))
@@ -93,12 +93,12 @@ impl ChunkDecoder {
         }
     }
 
-    /// Returns whether all content was received, though perhaps not the trailers after it.
+    /// Returns whether all content was received, but not yet the end of the trailers.
     pub(crate) fn is_behind_data(&self) -> bool {
         matches!(self.state, ChunkState::Trailers)
     }
 
-    /// Reads one line of the trailers; an empty line ends them.
+    /// Reads one line of the trailers. An empty line ends the trailers.
     fn trailer(&mut self, bytes: &[u8]) -> Result<ChunkStep, MessageRefusal> {
         let Some(line) = line(bytes, TRAILER_BYTES_MAX.saturating_sub(self.trailer_bytes))? else {
             return Ok(ChunkStep::More);
@@ -150,7 +150,7 @@ fn is_token(byte: &u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Feeds `bytes` in pieces of `piece` bytes; returns the content, and the bytes after the body's end.
+    /// Feeds `bytes` to a decoder in pieces of `piece` bytes. Returns the content, and the bytes after the body's end.
     fn decode(bytes: &[u8], piece: usize) -> Result<(Vec<u8>, Vec<u8>), Option<MessageRefusal>> {
         let (mut decoder, mut content, mut at_hand) = (ChunkDecoder::default(), Vec::new(), Vec::new());
         let mut pieces = bytes.chunks(piece);
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Tries first trailers whose length is just below, at and above the limit.
+    /// Tests first trailers with lengths just below, at and just above the limit.
     #[test]
     fn trailers_have_an_end() {
         for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {
@@ -223,7 +223,8 @@ mod tests {
         }
     }
 
-    /// Damages a valid body at random: decoding terminates, and never yields more content than arrived.
+    /// Decoding a randomly damaged body terminates, and never yields more content than the number of bytes that
+    /// arrived.
     #[test]
     fn damage_does_no_harm() {
         let good = b"a\r\n0123456789\r\n3;x=y\r\nabc\r\n0\r\nT: v\r\n\r\n";

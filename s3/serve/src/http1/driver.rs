@@ -28,9 +28,10 @@ use crate::unsigned::ConnectionPeer;
 /// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one connection until it ends, or until the gateway is stopped and the request in progress has been answered;
-/// if no request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds
-/// bytes that were already read. If the client begins with HTTP/2, returns the socket with all bytes read from it.
+/// Serves one connection until it ends or the gateway is stopped. If the gateway is stopped, finishes the request in
+/// progress. If there is none, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds
+/// bytes that were already read. If the client begins with HTTP/2, returns the socket and all bytes that were read from
+/// it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -49,11 +50,11 @@ pub(crate) async fn serve(
     Ok(None)
 }
 
-/// How a connection begins.
+/// The protocol of a connection, according to its first bytes.
 enum ConnectionProtocol {
     Http1,
     Http2,
-    /// The end: the client closed the connection, or the gateway stops.
+    /// No protocol, because the client closed the connection or the gateway stops.
     Closed,
 }
 
@@ -83,7 +84,7 @@ struct ReceivedRequest {
     wants_timing: bool,
 }
 
-/// How a request is served.
+/// The work that a request requires.
 enum RequestWork {
     /// A request that the fast path leaves to the S3 layer.
     Common(Request<()>),
@@ -143,7 +144,7 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(ConnectionProtocol::Closed),
-                // The code that reads the head then hits the same timeout, and sends the response.
+                // `next` then reaches the same timeout, and sends the response.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Ok(ConnectionProtocol::Http1);
                 }
@@ -249,7 +250,7 @@ impl ConnectionDriver<'_> {
         Some(NextConnectionEvent::Request(received))
     }
 
-    /// Converts a head, which was parsed from `source`, to a request for the S3 layer. Errors: it is not a valid
+    /// Converts a head, which was parsed from `source`, to a request for the S3 layer. Errors: the head is not a valid
     /// request.
     fn common(
         &self,
@@ -371,14 +372,14 @@ async fn go_on_or_close(wire: BufferedSocket, goes_on: bool) -> Option<BufferedS
 const TOO_SLOW: MessageRefusal =
     MessageRefusal { status: StatusCode::REQUEST_TIMEOUT, why: "the request's head did not arrive in time" };
 
-/// What holds the socket while a request is answered.
+/// The owner of the socket while a request is being answered.
 enum SocketOwnership {
     Wire(BufferedSocket),
     Lent(SharedIncomingBody),
 }
 
-/// Returns the body of a request. A body that arrived with its head is passed on as it is. For any other body, the
-/// socket is lent to the body.
+/// Returns the body of a request. If the whole body arrived with the head, the body consists of these bytes. Otherwise,
+/// the socket is lent to the body.
 fn hold(
     mut wire: BufferedSocket,
     framing: RequestFraming,
@@ -421,7 +422,7 @@ impl SocketOwnership {
     }
 }
 
-/// The socket once the response is ready.
+/// The socket after the response has been prepared.
 enum ReturnedSocket {
     Wire(BufferedSocket),
     /// Part of the request's body has not been read yet.
@@ -455,12 +456,12 @@ impl ReturnedSocket {
     }
 }
 
-/// Sends the reason and closes the connection, because the start of the next request is unknown.
+/// Sends the reason for the refusal and closes the connection, because the start of the next request is unknown.
 async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()> {
     send_last(wire, answer::refusal(refusal.status, refusal.why)).await
 }
 
-/// Sends `response` to the client regardless of its request, and closes the connection.
+/// Sends `response` to the client without reading its request, and closes the connection.
 pub(crate) async fn turn_away(
     socket: ClientSocket,
     response: Response<PreparedBody>,

@@ -1,5 +1,5 @@
-//! The head of a request: parses bytes to a head or a refusal. Stricter than HTTP requires wherever two programs could
-//! interpret a message differently (RFC 9112 section 11.2).
+//! Parses bytes to the head of a request, or to a refusal. The parser is stricter than HTTP requires wherever two
+//! programs could interpret a message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 /// The maximum number of headers in a head.
 pub(crate) const HEADERS_MAX: usize = 128;
 
-/// The reason why a message is refused. The connection is then closed.
+/// The reason why a message is refused. The gateway closes the connection after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageRefusal {
     pub(crate) status: StatusCode,
@@ -26,12 +26,12 @@ impl MessageRefusal {
     }
 }
 
-/// How the end of a request's body is recognized.
+/// The way in which the end of a request's body is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFraming {
-    /// By the length of the body in bytes, 0 if no length is stated.
+    /// By the length of the body in bytes; 0 if the request states no length.
     Length(u64),
-    /// By its last chunk.
+    /// By the last chunk of the body.
     Chunked,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct RequestHead<'b> {
     pub(crate) method: &'b str,
     pub(crate) target: &'b str,
     pub(crate) headers: &'b [httparse::Header<'b>],
-    /// The bytes that the head was parsed from; `None` if they are not UTF-8.
+    /// The bytes from which the head was parsed; `None` if they are not UTF-8.
     text: Option<&'b str>,
     /// The length of the head in bytes.
     pub(crate) bytes: usize,
@@ -59,8 +59,8 @@ const TOO_LARGE: &str = "the request's head exceeds this gateway's limit";
 /// Storage for the parsed headers of a head.
 pub(crate) type HeaderStorage<'b> = [MaybeUninit<httparse::Header<'b>>; HEADERS_MAX];
 
-/// Parses the head at the start of `bytes`. Returns it with its length, or `None` until its end has arrived. Errors:
-/// the head has more than `bytes_max` bytes, or is not HTTP.
+/// Parses the head at the start of `bytes`. Returns the head and its length, or `None` if the end of the head has not
+/// arrived yet. Errors: the head has more than `bytes_max` bytes, or is not HTTP.
 pub(crate) fn parse<'b>(
     bytes: &'b [u8],
     room: &'b mut HeaderStorage<'b>,
@@ -113,7 +113,7 @@ fn has_bare_line_feed(head: &[u8]) -> bool {
     is_within || head.first() == Some(&b'\n')
 }
 
-/// Reads the headers that determine how the message is framed.
+/// Reads the headers that determine the framing of the message and the use of the connection.
 fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
     let (mut close, mut keep) = (false, false);
@@ -154,7 +154,7 @@ fn read_semantics(head: &mut RequestHead<'_>) -> Result<(), MessageRefusal> {
     Ok(())
 }
 
-/// Parses digits and nothing else: no sign, no list and no space.
+/// Parses a `Content-Length`, which must consist of digits only: no sign, no list and no space.
 fn content_length(value: &[u8]) -> Result<u64, MessageRefusal> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     fordway_wire::range::digits(text).ok_or(MessageRefusal::bad("the Content-Length is not a number"))
@@ -205,12 +205,12 @@ impl<'b> RequestHead<'b> {
 }
 
 impl RequestHead<'_> {
-    /// Converts the head to a request for the S3 layer. `source` is the buffer that the head was parsed from; it is
+    /// Converts the head to a request for the S3 layer. `source` is the buffer from which the head was parsed. It is
     /// copied once.
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // The address of an empty slice is meaningless.
+            // The address of an empty slice is meaningless, so an empty slice starts at 0.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };
@@ -354,8 +354,8 @@ mod tests {
         }
     }
 
-    /// Parses heads made of relevant pieces in random order: parsing terminates, and an accepted head has only one
-    /// interpretation.
+    /// Parses heads that consist of relevant pieces in random order. Parsing must terminate, and an accepted head must
+    /// have only one interpretation.
     #[test]
     fn random_heads_do_no_harm() {
         const PIECES: &[&str] = &[

@@ -15,13 +15,13 @@ use crate::http1::wire::BufferedSocket;
 use crate::limits::LimitReason;
 use crate::monitor::RequestTrace;
 
-/// The error for a body that stopped arriving; the S3 operation recognizes the text.
+/// The text of the error for a body that stopped arriving. The S3 operation recognizes this text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// The error for a body whose chunked coding is invalid; the S3 operation recognizes the text.
+/// The text of the error for a body whose chunked coding is invalid. The S3 operation recognizes this text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
 /// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
-/// again. Clients send parts of 5 to 16 MiB, and read the response only afterwards.
+/// again. Clients send parts of 5 to 16 MiB, and read the response only after sending the whole part.
 const DISCARD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The interim response to a client that waits before it sends a body.
@@ -34,11 +34,12 @@ type RequestBodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct IncomingBody {
     wire: BufferedSocket,
     left: UnreadBody,
-    /// For a client that waits for `100 Continue`: how many bytes of that response have been sent.
+    /// The number of bytes of the response `100 Continue` that have been sent; `None` if the client does not wait for
+    /// it.
     told: Option<usize>,
     has_failed: bool,
     chunk: PartialChunk,
-    /// For a body of unstated length: the number of bytes that may still arrive.
+    /// The number of bytes that may still arrive, for a body of unstated length.
     room_bytes: u64,
     trace: Arc<RequestTrace>,
 }
@@ -95,7 +96,7 @@ impl IncomingBody {
         Ok(())
     }
 
-    /// Returns the socket, on which the response is then sent.
+    /// Returns the socket, so that the caller can send the response on it.
     pub(crate) fn wire(&mut self) -> &mut BufferedSocket {
         &mut self.wire
     }
@@ -115,8 +116,8 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce, a body that waits for
-    /// its client passes on the bytes that have arrived, or keeps them in as little memory as possible.
+    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce and the body waits for
+    /// its client, passes on the filled part, or keeps it in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
         while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
@@ -132,8 +133,8 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends `100 Continue` if the client waits for it and has not begun to send the body anyway. Waits until the
-    /// socket is writable: a socket that has just moved to this thread is not registered as writable yet.
+    /// Sends `100 Continue` if the client waits for it and has not begun to send the body. Waits until the socket is
+    /// writable, because a socket that has just moved to this thread is not registered as writable yet.
     fn poll_tell(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(told) = &mut self.told {
             if *told > 0 || self.wire.ahead().is_empty() {
@@ -144,7 +145,7 @@ impl IncomingBody {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads some more bytes, starting with those that arrived with the head.
+    /// Reads some more bytes, starting with the bytes that arrived with the head.
     fn poll_plain(&mut self, context: &mut Context<'_>, left: u64) -> Poll<io::Result<()>> {
         let room = self.chunk.room();
         let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -268,8 +269,8 @@ mod tests {
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
-    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable, and
-    /// reports that a write would block.
+    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable. It
+    /// therefore reports that a write would block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

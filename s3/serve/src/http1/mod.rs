@@ -1,12 +1,12 @@
-//! HTTP/1.1 on one socket, without a general-purpose server: content is sent from the page cache to the socket without
-//! the copies that a general-purpose server would make, and a typical request takes one read and one write.
+//! HTTP/1.1 on one socket, without a general-purpose server. Content is sent from the page cache to the socket without
+//! the copies that a general-purpose server would make. A typical request needs one read and one write.
 //!
 //! * `head`, `chunked`: codecs that work on bytes, without a socket
 //! * `wire`: the socket, with bytes that were read ahead and bytes to send
 //! * `incoming`: request bodies
 //! * `outgoing`: responses
 //! * `fast_path`: plain requests for objects, which bypass the S3 layer
-//! * `driver`: one request after the other
+//! * `driver`: serves the requests of a connection, one after another
 
 mod chunked;
 mod driver;

@@ -1,4 +1,4 @@
-//! Responses: encodes their heads, and sends their bodies to the socket.
+//! Encodes the heads of responses, and sends responses to the socket.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,8 +17,8 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// A body of up to this size is copied into the buffer behind the head, so that one call sends both. Up to this size,
-/// copying a file costs less than `sendfile`.
+/// The maximum size of a body that is copied into the buffer behind the head, so that one call sends both. Up to this
+/// size, copying a file costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
 /// The response that is sent if the content of the intended response cannot be read.
@@ -276,7 +276,7 @@ pub(crate) fn put_number(head: &mut Vec<u8>, name: &str, value: u64) {
     }
 }
 
-/// Returns the current time in the format of `Date`. Cost: each thread formats it once a second.
+/// Returns the current time in the format of `Date`. Cost: each thread formats the time once a second.
 fn date() -> [u8; 29] {
     thread_local! {
         static WRITTEN: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [b' '; 29])) };

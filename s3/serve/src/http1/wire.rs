@@ -26,10 +26,10 @@ const READ_BYTES: usize = 16 * 1024;
 const PROBE_BYTES: u64 = 1024 * 1024;
 /// The maximum number of bytes sent by one `sendfile` call. After this many bytes, the thread serves its other clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
-/// How long a refused client may continue to send; it must have read the response by then.
+/// The time for which a refused client may continue to send. The client has to read the response in this time.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A connection, and the bytes of it that have been received but not processed.
+/// A connection, and the received bytes that have not been processed yet.
 pub(crate) struct BufferedSocket {
     stream: ClientSocket,
     ahead: Vec<u8>,
@@ -90,12 +90,12 @@ impl BufferedSocket {
         give_buffer(std::mem::take(&mut self.ahead));
     }
 
-    /// Counts the bytes of subsequent bodies against a user's rate, if a user is given.
+    /// Sets the user whose rate limit applies to subsequent bodies; `None` for no rate limit.
     pub(crate) fn set_payer(&mut self, account: Option<Arc<UserResourceUsage>>) {
         self.payer = account;
     }
 
-    /// Counts bytes of a body.
+    /// Counts bytes of a body against the user's rate limit.
     fn charge(&self, bytes: usize) {
         if let Some(payer) = &self.payer {
             payer.charge(bytes as u64);
@@ -110,7 +110,7 @@ impl BufferedSocket {
         }
     }
 
-    /// Pauses while the user is ahead of their rate.
+    /// Waits until the user's rate allows more bytes.
     async fn pause(&mut self) {
         if self.payer.is_some() {
             poll_fn(|context| self.poll_allowed(context)).await;
@@ -150,8 +150,8 @@ impl BufferedSocket {
         self.patience.end();
     }
 
-    /// Reads more bytes and appends them to those read ahead; returns 0 at the end of the stream. The wait begins with
-    /// the first call after [`BufferedSocket::end_wait`], and may last for `timeout`. Errors: `TimedOut`.
+    /// Reads more bytes and appends them to the bytes read ahead. Returns 0 at the end of the stream. The wait begins
+    /// with the first call after [`BufferedSocket::end_wait`], and may last for `timeout`. Errors: `TimedOut`.
     pub(crate) fn poll_ahead(
         &mut self,
         context: &mut Context<'_>,
@@ -191,8 +191,9 @@ impl BufferedSocket {
         })
     }
 
-    /// Runs an operation on the socket that returns the number of bytes transferred. Errors: `TimedOut` if it has to
-    /// wait longer than the stall timeout, or if the client is slower than the minimum rate; errors from the operation.
+    /// Runs an operation on the socket; the operation returns the number of transferred bytes. Errors: `TimedOut` if
+    /// the operation has to wait longer than the stall timeout, or if the client is slower than the minimum rate;
+    /// errors from the operation.
     fn timed(
         &mut self,
         context: &mut Context<'_>,
@@ -229,7 +230,7 @@ impl BufferedSocket {
         self.flush().await
     }
 
-    /// Flushes TLS, which keeps bytes in this process if the socket is full.
+    /// Flushes the TLS stream, which keeps bytes in this process while the socket's buffer is full.
     async fn flush(&mut self) -> io::Result<()> {
         if !self.stream.is_encrypted() {
             return Ok(());
@@ -289,7 +290,7 @@ impl BufferedSocket {
         Ok(())
     }
 
-    /// Reads and sends one piece through this process, because the data must be encrypted.
+    /// Reads one piece of a file into memory and sends it, because TLS encrypts the data in this process.
     async fn send_piece(&mut self, file: &File, range: &Range<u64>) -> io::Result<u64> {
         let end = range.end.min(range.start + PIECE_BYTES);
         self.send(&read_piece(file, range.start..end).await?).await?;
@@ -312,7 +313,7 @@ impl BufferedSocket {
         Ok(len as u64)
     }
 
-    /// Calls `send` for up to `len` bytes once the socket is writable. The socket must not use TLS.
+    /// Calls `send` for up to `len` bytes as soon as the socket is writable. The socket must not use TLS.
     async fn when_writable(
         &mut self,
         len: usize,
@@ -344,12 +345,12 @@ impl BufferedSocket {
     /// Ends the connection; with TLS, sends `close_notify` first.
     pub(crate) async fn close(mut self) {
         if self.stream.is_encrypted() {
-            // A failure means that the client is gone.
+            // A failure is ignored, because it means that the client is gone.
             let _ = tokio::time::timeout(LINGER, self.stream.shutdown()).await;
         }
     }
 
-    /// Closes the connection only after the client has had time to read the response: if it were closed at once while
+    /// Closes the connection after the client has had time to read the response. If the connection were closed while
     /// the client is still sending, the kernel's reset could make the client lose the response.
     pub(crate) async fn close_after_answer(mut self) {
         if self.stream.shutdown().await.is_err() {
@@ -362,8 +363,8 @@ impl BufferedSocket {
     }
 }
 
-/// Probes single bytes to find how much of `range` is in the page cache. Returns the end of this part, which is at most
-/// `TURN_BYTES` from the start.
+/// Probes single bytes of the file to find the first part of `range` that is in the page cache. Returns the end of this
+/// part, which is at most `TURN_BYTES` after the start of `range`.
 fn find_cached(file: &File, range: &Range<u64>) -> io::Result<u64> {
     let end = range.end.min(range.start + TURN_BYTES);
     let mut until = range.start;

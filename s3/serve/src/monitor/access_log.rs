@@ -1,5 +1,5 @@
-//! The access log, and request IDs. A separate thread writes the log's lines, which are gathered in memory. A request
-//! ID connects the error that a client gets with the request's line in the log.
+//! The access log, and request IDs. Lines are collected in memory, and a separate thread writes them. A request ID
+//! links the error response that a client receives to the request's line in the log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -17,9 +17,9 @@ use fordway_store::{Error, ErrorKind, Result};
 use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-/// How long a line may wait to be written.
+/// The maximum time that a line waits in memory before it is written.
 const DELAY: Duration = Duration::from_millis(200);
-/// Once this many bytes are buffered, they are written immediately.
+/// The number of collected bytes that triggers an immediate write.
 const FULL_BYTES: usize = 256 * 1024;
 /// The maximum number of bytes that wait to be written. If the disk accepts no more writes, further lines are dropped
 /// and counted.
@@ -42,14 +42,14 @@ struct LogQueue {
 #[derive(Default)]
 struct PendingLogLines {
     text: Vec<u8>,
-    /// If the file is to be reopened: the number of bytes of `text` that belong in the old file, because their requests
-    /// ended before the reopening was requested.
+    /// The number of bytes of `text` that belong in the old file, because their requests ended before the reopening was
+    /// requested; `None` if the file is not to be reopened.
     old_bytes: Option<usize>,
 }
 
 impl AccessLog {
     /// Opens the log, which appends to the file at `path`; `-` is standard output. A new file is accessible only to its
-    /// owner. Errors: `InvalidArgument` if it cannot be opened.
+    /// owner. Errors: `InvalidArgument` if the file cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             let why = format!("the access log {} cannot be opened", path.display());
@@ -65,15 +65,15 @@ impl AccessLog {
 
     /// Adds a line. Cost: serializing the line in memory, and taking a lock to copy it.
     pub(crate) fn write(&self, line: &impl Serialize) {
-        // Every line can be serialized as JSON.
+        // Serialization does not fail, because every line can be represented in JSON.
         if let Ok(mut text) = serde_json::to_vec(line) {
             text.push(b'\n');
             self.queue.push(&text);
         }
     }
 
-    /// Reopens the file at the path, after the old file has been moved away. Lines that were added before still go to
-    /// the old file.
+    /// Reopens the file at the log's path, after the old file has been renamed. Lines that were added before this call
+    /// are still written to the old file.
     pub(crate) fn reopen(&self) {
         let mut waiting = self.queue.locked();
         let before = waiting.text.len();
@@ -215,7 +215,8 @@ pub(crate) struct RequestIdGenerator {
 }
 
 impl RequestIdGenerator {
-    /// The first ID is a random number, or the current time if the system has no random bytes. IDs may be predictable.
+    /// Creates a generator that starts at a random number, or at the current time if the system has no random bytes.
+    /// IDs may be predictable.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {
@@ -238,7 +239,7 @@ impl RequestIdGenerator {
         RequestId::of(number ^ (number >> 31))
     }
 
-    /// Returns the name of the gateway, which does not change while it runs.
+    /// Returns the name of the gateway, which does not change while the gateway runs.
     pub(crate) fn host(&self) -> &HeaderValue {
         &self.host
     }
@@ -260,7 +261,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [path, old] = ["log", "log.1"].map(|name| dir.path().join(name));
         let log = AccessLog::open(&path).unwrap();
-        // Several rounds, because a line may be written before the file is moved.
+        // The test has several rounds, because a line may be written before the file is renamed.
         for round in 0..5 {
             log.write(&format!("before {round}"));
             std::fs::rename(&path, &old).unwrap();

@@ -67,7 +67,7 @@ impl OperationCode {
     pub(crate) const DELETE_OBJECT: Self = OperationCode(10);
     pub(crate) const PUT_OBJECT: Self = OperationCode(37);
 
-    /// Returns the code of an operation, or the code of `other` if it has no counters of its own.
+    /// Returns the code of an operation, or the code of `other` if the operation has no counters of its own.
     pub(crate) fn named(name: &str) -> Self {
         OPERATIONS[2..].binary_search(&name).map_or(Self::OTHER, |at| OperationCode(at as u8 + 2))
     }
@@ -77,13 +77,13 @@ impl OperationCode {
     }
 }
 
-/// Statuses that each have a counter; the first stands for all other statuses.
+/// Statuses that each have a counter. The first element represents all other statuses.
 const STATUSES: [u16; 18] =
     [0, 200, 204, 206, 304, 400, 403, 404, 405, 408, 409, 411, 412, 413, 416, 500, 501, 503];
 /// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
 const FIRST_POWER: u32 = 5;
 const BOUNDS: usize = 21;
-/// The number of counter sets. There are several, so that threads do not all write to the same memory.
+/// The number of counter sets. There are several sets, so that threads do not all write to the same memory.
 const SHARDS: usize = 16;
 
 /// Counters of one operation.

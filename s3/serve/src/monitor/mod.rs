@@ -37,7 +37,7 @@ pub(crate) struct RequestMonitor {
     pub(crate) ids: RequestIdGenerator,
 }
 
-/// How a response ended.
+/// The outcome of a response.
 pub(crate) struct ResponseEnding {
     pub(crate) status: StatusCode,
     /// The number of bytes of the body, if it was known before the body was sent.
@@ -49,7 +49,7 @@ pub(crate) struct ResponseEnding {
 }
 
 impl RequestMonitor {
-    /// Starts counters at zero; writes to `log` if there is one.
+    /// Creates a monitor whose counters are zero. The monitor writes to `log`, if there is one.
     pub(crate) fn new(log: Option<AccessLog>) -> Self {
         RequestMonitor { metrics: GatewayMetrics::new(), log, ids: RequestIdGenerator::new() }
     }
@@ -71,7 +71,7 @@ impl RequestMonitor {
         )
     }
 
-    /// Records that the response was sent, or never will be sent.
+    /// Records that the response was sent, or that it will never be sent.
     pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseEnding) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
@@ -82,12 +82,12 @@ impl RequestMonitor {
     }
 }
 
-/// The maximum number of bytes of a request for one of the three paths.
+/// The maximum number of bytes of a request for `/metrics`, `/health` or `/ready`.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// How long a client may take to send a request for one of the three paths.
+/// The maximum time for receiving and answering a request for `/metrics`, `/health` or `/ready`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The source of the data for responses at the three paths.
+/// The source of the data for responses at `/metrics`, `/health` and `/ready`.
 pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
     /// Returns whether requests are served normally.
     fn is_ready(&self) -> bool;
@@ -95,7 +95,7 @@ pub(crate) trait HealthMetricsSource: Send + Sync + 'static {
     fn metrics(&self) -> String;
 }
 
-/// Answers requests for the three paths until the returned future is dropped.
+/// Answers requests for `/metrics`, `/health` and `/ready` until the returned future is dropped.
 pub(crate) async fn serve(listener: TcpListener, health: std::sync::Arc<impl HealthMetricsSource>) {
     loop {
         match listener.accept().await {

@@ -1,4 +1,4 @@
-//! Data about one request, gathered while it is served.
+//! Data about one request, collected while the request is served.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct RequestTrace {
     pub(crate) id: RequestId,
     pub(super) start: Instant,
     pub(crate) asked: Option<LoggedRequest>,
-    /// The time from `start` until the head was parsed, in nanoseconds; 0 before that.
+    /// The time from `start` until the head was parsed, in nanoseconds; 0 if the head has not been parsed yet.
     parsed_ns: AtomicU64,
     signed: OnceLock<AdmittedOperation>,
     bytes_in: AtomicU64,
@@ -27,7 +27,7 @@ pub(crate) struct RequestTrace {
     limited: AtomicU8,
 }
 
-/// Data about a request that only the access log needs. It is kept only if there is a log.
+/// Data about a request that only the access log needs. This data is kept only if there is an access log.
 pub(crate) struct LoggedRequest {
     method: String,
     /// The path from the URL without its query, which may contain a signature.
@@ -42,16 +42,17 @@ impl LoggedRequest {
     }
 }
 
-/// Data that is known once the request's signature has been verified.
+/// Data that is known after the request's signature has been verified.
 pub(crate) struct SignedOperation {
     pub(crate) user: Arc<User>,
     pub(crate) operation: OperationCode,
-    /// Bucket and key, if they differ from those in the path.
+    /// The bucket and the key, if they differ from the names in the path.
     pub(crate) names: Option<(String, String)>,
     pub(crate) at: Instant,
 }
 
-/// An operation that the limits on its user have admitted. Its request counts as in flight until this value is dropped.
+/// An operation that was checked against the limits on its user. If it was admitted, its request counts as in flight
+/// until this value is dropped.
 struct AdmittedOperation {
     signed: SignedOperation,
     slot: Result<RequestSlot, LimitRefusal>,
@@ -72,8 +73,8 @@ impl RequestTrace {
         }
     }
 
-    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Only
-    /// the first call counts. Errors: the user is at a limit.
+    /// Records that the signature was verified, and counts the request for its user until this trace is dropped. Later
+    /// calls return the result of the first call. Errors: the user is at a limit.
     pub(crate) fn admit(&self, signed: SignedOperation) -> Result<(), LimitRefusal> {
         let admitted = self.signed.get_or_init(|| {
             let slot = signed.user.account.begin();
@@ -112,9 +113,9 @@ impl RequestTrace {
         self.bytes_in.load(Ordering::Relaxed)
     }
 
-    /// Returns the value of `Server-Timing` (W3C), with durations in milliseconds: reading the head, checking the
-    /// signature, and the rest up to `ready`, which for an upload includes the wait for its body. The time for sending
-    /// is not known yet; the access log has it.
+    /// Returns the value of `Server-Timing` (W3C), with durations in milliseconds: the time for reading the head, the
+    /// time for checking the signature, and the time from then until `ready`. For an upload, the last duration includes
+    /// the wait for the body. The time for sending the response is not known yet; the access log contains this time.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
         let parsed = match self.parsed_ns.load(Ordering::Relaxed) {
             0 => ready,
@@ -145,13 +146,13 @@ pub(super) struct LogLine<'t> {
     status: u16,
     bytes_in: u64,
     bytes_out: Option<u64>,
-    /// The time from the start of the request's processing to the end of the response.
+    /// The time from the start of the request's processing to the end of the response, in microseconds.
     us: u128,
     /// The part of `us` during which the response was sent.
     send_us: u128,
     /// Whether the client received the whole response.
     complete: bool,
-    /// The limit because of which the request was refused or ended.
+    /// The limit that refused or ended the request.
     limit: Option<&'static str>,
 }
 

@@ -1,5 +1,6 @@
-//! Admits clients: determines each client's user, the user as whom the client's thread acts, and that user's store.
-//! Also limits the resources that clients can occupy: memory for long messages, and requests in progress.
+//! Admits clients. Determines each client's user, the identity under which the client's thread accesses files, and the
+//! store for this identity. Also limits the resources that clients can occupy: memory for long messages, and requests
+//! in progress.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -16,21 +17,21 @@ use crate::node::accounts::NodeUserResources;
 
 /// The store and the permissions of an admitted caller.
 pub(crate) struct AdmittedCaller {
-    /// The caller's uid; for a client that has proved that it knows the secret, the gateway's own uid.
+    /// The caller's uid. For a client that authenticated with the shared secret, this is the gateway's own uid.
     pub(crate) uid: u32,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether staged files may be passed to the caller. This is safe only if the caller owns the staged files anyway.
+    /// Whether staged files may be passed to the caller. Passing them is safe only if the caller owns the staged files.
     pub(crate) lends_files: bool,
 }
 
-/// Decides which clients may call.
+/// Decides which clients may use the gateway.
 pub(super) struct NodeAccess {
     open: StoreOpener,
     /// The uid of the gateway's own user.
     uid: u32,
-    /// The store of that user, opened when the gateway started.
+    /// The store of the gateway's own user, opened when the gateway started.
     own: Arc<dyn Store>,
-    /// Uids of users who may call even though the gateway cannot act as them.
+    /// The uids of users who may use the gateway even though it cannot act as these users.
     allowed: Vec<u32>,
     /// The stores of other users, for as long as one of their connections is open. A store belongs to one user, because
     /// its cached state (held directories, sorted names) was read with that user's permissions.
@@ -38,12 +39,12 @@ pub(super) struct NodeAccess {
 }
 
 impl NodeAccess {
-    /// Opens the store of the gateway's own user. Errors: from opening it.
+    /// Opens the store of the gateway's own user. Errors: from opening the store.
     pub(super) fn new(open: StoreOpener, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
             // Client threads permanently act as their clients, so they cannot create files that must belong to a
-            // bucket's owner; this thread can.
+            // bucket's owner. The privileged thread can create such files.
             PrivilegedThread::start();
         }
         Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
@@ -55,7 +56,7 @@ impl NodeAccess {
     }
 
     /// Returns the store for the peer of a Unix socket. If the peer is another user and the gateway is root, the
-    /// calling thread permanently acts as that user from now on. Errors: `AccessDenied`, and errors from opening the
+    /// calling thread permanently acts as that user from then on. Errors: `AccessDenied`, and errors from opening the
     /// store as that user.
     pub(super) fn admit(&self, socket: impl AsFd) -> Result<AdmittedCaller> {
         let peer = peer_of(socket).map_err(|errno| {
@@ -81,7 +82,7 @@ impl NodeAccess {
         }
     }
 
-    /// Returns the store for a client that has proved that it knows the secret.
+    /// Returns the store for a client that authenticated with the shared secret.
     pub(super) fn admit_by_secret(&self) -> AdmittedCaller {
         AdmittedCaller { uid: self.uid, store: self.own.clone(), lends_files: false }
     }
@@ -105,8 +106,8 @@ impl NodeAccess {
     }
 }
 
-/// The memory, in bytes, that each connection may use without counting against the limits. It is enough for nearly all
-/// requests of Fordway's clients.
+/// The memory, in bytes, that each connection may use without counting against the limits. This amount is enough for
+/// nearly all requests of Fordway's clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
 /// The memory, in bytes, needed for one listing entry whose name has the maximum length.
 const ENTRY_BYTES: usize = 1 << 10;
@@ -120,7 +121,7 @@ pub(super) struct ResourceSemaphore {
     given_back: Condvar,
 }
 
-/// A part of a [`ResourceSemaphore`], returned when dropped.
+/// A part of a [`ResourceSemaphore`]. Dropping the permit returns the part.
 pub(super) struct ResourcePermit {
     pool: Arc<ResourceSemaphore>,
     count: usize,
@@ -131,8 +132,8 @@ impl ResourceSemaphore {
         Arc::new(ResourceSemaphore { most, taken: Mutex::new(0), given_back: Condvar::new() })
     }
 
-    /// Takes `count` units; if necessary, waits until other holders have returned enough units. Returns `None` if that
-    /// takes longer than `patience`.
+    /// Takes `count` units; if necessary, waits until other holders have returned enough units. Returns `None` if the
+    /// wait takes longer than `patience`, or if `count` exceeds the whole resource.
     pub(super) fn take(self: &Arc<Self>, count: usize, patience: Duration) -> Option<ResourcePermit> {
         let is_short = |taken: &mut usize| taken.saturating_add(count) > self.most;
         if count > self.most {
@@ -178,7 +179,7 @@ pub(super) struct NodeLimits {
     pub(super) connection_bytes_max: usize,
     /// The maximum number of requests in progress; `None` for one per connection.
     pub(super) requests: Option<Arc<ResourceSemaphore>>,
-    /// How long a request waits for other requests to end or return memory.
+    /// The maximum time that a request waits for other requests to end or return memory.
     pub(super) patience: Duration,
 }
 
@@ -207,9 +208,9 @@ pub(super) struct InFlightRequestSlot {
 }
 
 impl ConnectionResourceLimits {
-    /// Reserves memory of `bytes` for a connection that already holds `held`; reserves nothing for up to [`OWN_BYTES`].
-    /// Errors: `EntityTooLarge` for more than a connection can ever get, `Unavailable` if other connections occupy the
-    /// memory.
+    /// Reserves `bytes` bytes of memory for a connection that already holds `held` bytes. Reserves nothing if `bytes`
+    /// is at most [`OWN_BYTES`]. Errors: `EntityTooLarge` if a connection can never get this much memory, `Unavailable`
+    /// if other connections occupy the memory.
     pub(super) fn memory_for(&self, bytes: usize, held: usize) -> Result<Option<MemoryShare>> {
         if bytes <= OWN_BYTES {
             return Ok(None);
@@ -235,8 +236,8 @@ impl NodeLimits {
         let most = self.connection_bytes_max.min(self.memory.most).min(of_user);
         if total > most {
             let why = format!(
-                "this needs {total} bytes of the gateway's memory, and the limit of a connection is {most}; send \
-                 smaller requests, or raise --connection-memory and --memory"
+                "the request needs {total} bytes of the gateway's memory, and the limit of a connection is {most}; \
+                 send smaller requests, or raise --connection-memory and --memory"
             );
             return Err(Error::new(ErrorKind::EntityTooLarge, why));
         }
@@ -260,7 +261,7 @@ impl NodeLimits {
     }
 }
 
-/// Returns how much memory, in bytes, the response to a request takes in addition to the message itself. Errors:
+/// Returns the memory, in bytes, that the response to a request needs in addition to the message itself. Errors:
 /// `InvalidArgument` for more objects or longer ranges than one request may have.
 pub(super) fn answer_bytes(request: &Request<'_>) -> Result<usize> {
     let objects = request.batch_objects();

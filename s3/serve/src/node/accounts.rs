@@ -26,14 +26,14 @@ pub(super) struct NodeConnectedUsers {
     by_uid: Mutex<HashMap<u32, Weak<NodeUserResources>>>,
 }
 
-/// One user. All connections of the user share it.
+/// The resources that one user uses. All connections of the user share them.
 pub(super) struct NodeUserResources {
     pub(super) requests: Arc<UserResourceUsage>,
     pub(super) memory: Arc<ResourceSemaphore>,
     connections: AtomicUsize,
 }
 
-/// A connection of a user. Dropping it decrements the count.
+/// A connection of a user. Dropping this value decrements the user's number of connections.
 pub(super) struct UserConnectionSlot(Arc<NodeUserResources>);
 
 impl NodeConnectedUsers {

@@ -30,7 +30,7 @@ pub(super) struct NodeGatewayState {
     pub(super) activity: BusyConnectionCounter,
     pub(super) stats: Arc<NodeStats>,
     pub(super) limits: Arc<NodeLimits>,
-    /// How long a thread polls for the next request before it sleeps.
+    /// The time for which a thread polls for the next request before it sleeps.
     pub(super) lookout: Duration,
     pub(super) leaves_client: bool,
     pub(super) http: HttpService,
@@ -56,8 +56,8 @@ pub(super) struct GatewayConnection {
 
 /// Whether a connection is doing work that a stopping gateway waits for.
 ///
-/// Either the connection is ended first, and no more work starts on it, or the work starts first, and the gateway waits
-/// for it.
+/// If the connection is ended before the work starts, no more work starts on it. If the work starts first, the gateway
+/// waits for the work.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionDrainState(AtomicU8);
 
@@ -66,8 +66,8 @@ impl ConnectionDrainState {
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
 
-    /// Marks the connection as busy; called before the client learns that its write was started. Returns false if the
-    /// connection was ended.
+    /// Marks the connection as busy. The caller marks it before the client learns that its write was started. Returns
+    /// false if the connection was ended.
     pub(super) fn enter(&self) -> bool {
         self.turn(Self::IDLE, Self::BUSY) != Self::ENDED
     }
@@ -135,8 +135,8 @@ impl GatewayConnection {
     /// Serves a client that speaks HTTP; `ahead` holds the bytes that were already read.
     fn serve_http(&self, ahead: &[u8], shared: &NodeGatewayState) -> Result<(), Errno> {
         shared.stats.http_connections.add(1);
-        // An HTTP connection is busy for its whole life, because it is stopped in a different way, which completes its
-        // requests in progress.
+        // An HTTP connection counts as busy for its whole lifetime, because `HttpService` stops it after its requests
+        // in progress are completed.
         if !self.standing.enter() {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl GatewayConnection {
         let header = loop {
             match inbox.next_header().map_err(|_| Errno::PROTO)? {
                 Some(header) => break header,
-                // A client that is not authenticated gets no memory.
+                // A client that is not authenticated gets no memory for long messages.
                 None if inbox.waiting().len() > 4096 => return Err(Errno::PROTO),
                 None => self.receive(inbox, SocketBlockingMode::Yes)?,
             }
@@ -251,7 +251,7 @@ pub(super) fn refuse(socket: impl AsFd, error: &Error) -> Errno {
     let mut bytes = welcome.to_bytes().to_vec();
     let answer: Result<&(), _> = Err(error);
     NodeResponse { id: 0, flags: ResponseFlags::default(), answer, body_bytes: 0 }.put(&mut bytes);
-    // The connection ends even if the client does not receive this.
+    // Errors are ignored, because the connection ends even if the client does not receive the reason.
     let _ = send_all(socket, &bytes, &[], None);
     Errno::ACCESS
 }
@@ -288,7 +288,7 @@ impl RequestReader<'_> {
             self.hold_enough()?;
             match self.wait() {
                 Ok(()) => {}
-                // The client sent nothing for the stall timeout; between messages that is allowed.
+                // The client sent nothing for the stall timeout, which is allowed between messages.
                 Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(0),
                 Err(Errno::CONNRESET) => return Ok(()),
                 Err(errno) => return Err(errno),
@@ -326,8 +326,8 @@ impl RequestReader<'_> {
         self.session.outbox.flush()
     }
 
-    /// Returns the header of the next frame, if it has arrived. Errors: `PROTO` for bytes that are not a message, after
-    /// the client was told.
+    /// Returns the header of the next frame, if it has arrived. Errors: `PROTO` for bytes that are not a message; the
+    /// client is notified first.
     fn next_header(&mut self) -> Result<Option<FrameHeader>, Errno> {
         self.inbox.next_header().map_err(|error| {
             self.shared.stats.malformed.add(1);
@@ -336,7 +336,7 @@ impl RequestReader<'_> {
     }
 
     /// Reserves memory for the message that has begun to arrive, or returns the memory of the last message. Errors:
-    /// `PROTO` if no memory is available, after the client was told.
+    /// `PROTO` if no memory is available; the client is notified first.
     fn hold_enough(&mut self) -> Result<(), Errno> {
         let held = self.held.iter().map(MemoryShare::count).sum();
         if self.inbox.waiting().is_empty() {
@@ -356,14 +356,14 @@ impl RequestReader<'_> {
         Ok(())
     }
 
-    /// Tells the client why its connection ends.
+    /// Sends the client the reason why its connection ends.
     fn last_word(&mut self, error: Error) -> Errno {
-        // The connection ends even if the client does not receive this.
+        // Errors are ignored, because the connection ends even if the client does not receive the reason.
         let _ = self.session.outbox.answer::<()>(0, &Err(error));
         Errno::PROTO
     }
 
-    /// Waits for more bytes: first polls briefly if that is worthwhile, then sleeps.
+    /// Waits for more bytes. Polls briefly if polling is worthwhile, and then sleeps until bytes arrive.
     fn wait(&mut self) -> Result<(), Errno> {
         if self.session.outbox.flags.has(ResponseFlags::AWAKE) && self.lookout.pays() {
             let since = Instant::now();

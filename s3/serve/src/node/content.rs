@@ -1,7 +1,8 @@
-//! Responses and content on their way to the client: inline, as a descriptor, or as a stream.
+//! Sends responses and content to the client: inline, as a descriptor, or as a stream.
 //!
-//! A staged file may be handed out in advance. A client that has just stored a large object often stores a similar one
-//! next. If the client already has the file for that object, the next put takes one round trip instead of two.
+//! The gateway may pass a staged file to a client in advance. A client that has just stored a large object often stores
+//! a similar object next. If the client already has a staged file for the next object, that put takes one round trip
+//! instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,10 +20,10 @@ use fordway_wire::node::{
 use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 
-/// As soon as this many bytes of a batch's content have been read, they are sent while the rest is read. Reading this
-/// much takes about as long as a client polls for a response.
+/// The number of bytes of a batch's content after which a partial response is sent, while the rest of the batch is
+/// read. Reading this number of bytes takes about as long as a client polls for a response.
 const BATCH_REPLY_BYTES: usize = 32 << 10;
-/// As soon as this many objects of a batch, of any size, have been read, they are sent as well.
+/// The number of objects of a batch, of any size, after which a partial response is sent.
 const BATCH_REPLY_OBJECTS: usize = 64;
 
 /// The description of an object that is sent before its content.
@@ -63,7 +64,8 @@ impl ClientSession {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        // A large object is often followed by another one, and finding out whether an object is small costs an open.
+        // A client that reads a large object often reads another large object next. After a large object, the next one
+        // is therefore not tried as a small object, because finding out its size costs an open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -81,8 +83,8 @@ impl ClientSession {
         }
     }
 
-    /// Reads many small objects and sends them in several responses, so that the client processes one while the next is
-    /// read.
+    /// Reads many small objects and sends them in several responses. The client can thus process one response while the
+    /// gateway reads the objects of the next response.
     pub(super) fn get_many(&mut self, id: u32, bucket: &Bucket, keys: &[Key]) -> Result<(), Errno> {
         let (mut body, options) = (std::mem::take(&mut self.batch), GetOptions::default());
         let mut results = Vec::with_capacity(keys.len());
@@ -138,7 +140,7 @@ impl ClientSession {
         self.stream(object.content)
     }
 
-    /// Streams content. If the content ends early, the connection ends, because the client was told the full length.
+    /// Streams content. If the content ends early, the connection ends, because the client expects the full length.
     fn stream(&mut self, content: ObjectContent) -> Result<(), Errno> {
         let mut sent = Ok(());
         let streamed = content.for_each_chunk(|chunk| {
@@ -155,8 +157,8 @@ impl ClientSession {
     }
 }
 
-/// Reads content into `buffer` if the request shows that it is small, or if it turns out to be small. Returns `None` if
-/// it is not small, or if that is known only after an open.
+/// Reads content into `buffer` if the request or a read of its first bytes shows that the content is small. Returns
+/// `None` if the content is not small, or if only an open would show whether it is small.
 pub(super) fn read_small(
     store: &dyn Store,
     bucket: &Bucket,
@@ -176,7 +178,7 @@ pub(super) fn read_small(
             let first = GetOptions { range: Some(ByteRange::Inclusive(0, LIMIT - 1)), ..options.clone() };
             match store.read(bucket, key, &first, buffer) {
                 Ok(size) if size > LIMIT => None,
-                // The object is empty.
+                // An empty object has no valid range.
                 Err(error) if error.kind() == ErrorKind::InvalidRange => None,
                 read => Some(read),
             }
@@ -184,10 +186,11 @@ pub(super) fn read_small(
     }
 }
 
-/// The number of bytes up to which responses are gathered. They are sent earlier if no further request is waiting.
+/// The number of bytes up to which responses are collected. Responses are sent earlier if no further request is
+/// waiting.
 const GATHER_BYTES: usize = 64 << 10;
 
-/// Gathers responses, and sends them in as few system calls as possible.
+/// Collects responses, and sends them in as few system calls as possible.
 pub(super) struct ResponseOutbox {
     socket: Arc<OwnedFd>,
     buffer: Vec<u8>,
@@ -242,7 +245,7 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Makes both sides sleep instead of polling until the next request: a client that reads or writes large content
+    /// Makes both sides sleep instead of polling until the next request. A client that reads or writes large content
     /// itself is busy for longer, and two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
@@ -255,7 +258,8 @@ impl ResponseOutbox {
         answer: &T,
         descriptor: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
-        // A descriptor is attached to the first byte of its own frame.
+        // The collected responses are sent first, because a descriptor must be attached to the first byte of its own
+        // frame.
         self.flush()?;
         self.let_sleep();
         self.put(id, self.flags.with(ResponseFlags::DESCRIPTOR), Ok(answer), 0);
@@ -274,7 +278,7 @@ impl ResponseOutbox {
         self.send(content, None)
     }
 
-    /// Sends the gathered responses.
+    /// Sends the collected responses.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         match self.buffer.is_empty() {
             true => Ok(()),
@@ -315,7 +319,7 @@ pub(super) struct PrecreatedObject {
 }
 
 impl PrecreatedObject {
-    /// Starts a spare object with the same bucket and options; `None` if its content cannot go to a file.
+    /// Starts to write a spare object with the same bucket and options. Returns `None` if the writer has no file.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
@@ -333,7 +337,7 @@ impl PrecreatedObject {
 }
 
 impl ClientSession {
-    /// Publishes the content that the client has written to the spare file, and hands out another spare file to the
+    /// Publishes the content that the client has written to the spare file, and passes another spare file to the
     /// client.
     pub(super) fn put_spare(&mut self, id: u32, object: PutParameters, bytes: u64) -> Result<(), Errno> {
         let Some(mut writer) = self.spare.take().and_then(|spare| spare.turned_to(&object)) else {
@@ -347,7 +351,8 @@ impl ClientSession {
         }
     }
 
-    /// Responds that an object is stored. Hands out a spare file if `next` describes an object that is expected next.
+    /// Responds that an object is stored. Also passes a spare file to the client if `next` describes the object that is
+    /// expected next.
     pub(super) fn committed<T: WriteField>(
         &mut self,
         id: u32,

@@ -26,9 +26,9 @@ use crate::node::http::HttpService;
 use crate::node::stats::{BusyConnectionCounter, NodeStats};
 use crate::{AccessKeyPair, StoreOpener, UserLimits};
 
-/// How long the accept loop pauses when the process has run out of file descriptors.
+/// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// How often a stopping gateway checks whether all connections have ended.
+/// The interval at which a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
 /// The configuration of a node gateway. [`NodeConfig::new`] fills in defaults.
@@ -39,14 +39,15 @@ pub struct NodeConfig {
     /// The socket's permissions. `None` means 0666 if the gateway runs as root, because the kernel then identifies each
     /// caller, and otherwise 0600.
     pub mode: Option<u32>,
-    /// Uids of other users who may call a gateway that does not run as root. Files are accessed as the gateway's user.
+    /// The uids of other users who may use a gateway that does not run as root. Their requests access files as the
+    /// gateway's user.
     pub allow_uids: Vec<u32>,
     /// The settings for TCP; `None` means no TCP.
     pub tcp: Option<NodeTcpConfig>,
     /// The maximum number of open connections; further clients are refused.
     pub connections_max: usize,
-    /// The number of bytes that all connections together may use for long messages and their responses, beyond the 256
-    /// KiB that each connection has of its own.
+    /// The number of bytes that all connections together may use for long messages and their responses, in addition to
+    /// 256 KiB for each connection.
     pub memory_bytes_max: usize,
     /// The maximum part of `memory_bytes_max`, in bytes, that one connection may use.
     pub connection_bytes_max: usize,
@@ -58,14 +59,14 @@ pub struct NodeConfig {
     pub user_memory_bytes_max: usize,
     /// The limits on one user's requests. The rate and the weight apply to connections that use HTTP.
     pub user_limits: UserLimits,
-    /// How long a thread polls for the next request before it sleeps, if cores are idle.
+    /// The time for which a thread polls for the next request before it sleeps, if cores are idle.
     pub lookout: Duration,
     /// Whether a thread whose polling never helps moves to another processor, because the client may be running on the
     /// same processor.
     pub leaves_client: bool,
-    /// How long a client may pause within a message, or go without receiving any of its responses.
+    /// The maximum time that a client may pause within a message, or receive none of its responses.
     pub stall_timeout: Duration,
-    /// How long clients may take to finish writes in progress after the gateway is told to stop.
+    /// The maximum time that clients may take to finish writes in progress after the gateway is told to stop.
     pub drain_timeout: Duration,
 }
 
@@ -81,10 +82,10 @@ pub struct NodeTcpConfig {
 }
 
 impl NodeConfig {
-    /// Returns the defaults: no TCP, no other users allowed, 4,096 connections, 256 MiB for long messages and 32 MiB of
-    /// that for one connection. One user may use all connections and all of that memory, and may have 8,192 requests in
-    /// progress. A thread polls for 20 µs and may leave the processor of its client. A stall may last for 30 s, and
-    /// draining for 10 s.
+    /// Returns the defaults: no TCP, no other users allowed, and 4,096 connections. Long messages may use 256 MiB, of
+    /// which one connection may use 32 MiB. One user may use all connections and all of this memory, and may have 8,192
+    /// requests in progress. A thread polls for 20 µs and may leave the processor of its client. A stall may last for
+    /// 30 s, and draining for 10 s.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         NodeConfig {
             socket: socket.into(),
@@ -106,7 +107,7 @@ impl NodeConfig {
     }
 }
 
-/// Tells a node gateway to stop; clones stop the same gateway. Usable from any thread.
+/// Tells a node gateway to stop; clones stop the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct NodeStopHandle(Arc<(AtomicBool, OwnedFd)>);
 
@@ -116,10 +117,10 @@ impl NodeStopHandle {
         Ok(NodeStopHandle(Arc::new((AtomicBool::new(false), wake))))
     }
 
-    /// Stops accepting connections; requests in progress are finished. Further calls have no effect.
+    /// Makes the gateway stop accepting connections and finish the requests in progress. Further calls have no effect.
     pub fn trigger(&self) {
         self.0.0.store(true, Ordering::Release);
-        // This cannot fail: the counter's limit is far above the number of calls.
+        // This write cannot fail, because the counter's limit is far above the number of calls.
         let _ = rustix::io::write(&self.0.1, &1u64.to_ne_bytes());
     }
 
@@ -140,9 +141,9 @@ pub struct NodeGateway {
 }
 
 impl NodeGateway {
-    /// Opens the store and creates the socket; clients may connect from now on and wait until the gateway runs. Errors:
-    /// from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of file,
-    /// and for TCP as root; `AccessDenied`, `Io`.
+    /// Opens the store and creates the socket. From then on, clients can connect; they wait until the gateway runs.
+    /// Errors: from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of
+    /// file, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: StoreOpener, config: NodeConfig) -> Result<Self> {
         let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
@@ -203,7 +204,7 @@ impl NodeGateway {
         self.stop.clone()
     }
 
-    /// Serves until [`NodeStopHandle::trigger`], then for at most `drain_timeout` more.
+    /// Serves until [`NodeStopHandle::trigger`] is called, and then for at most another `drain_timeout`.
     pub fn run(self) -> Result<()> {
         tracing::info!(endpoint = self.endpoint(), tcp = ?self.tcp_addr(), "serving the node protocol");
         while !self.stop.is_triggered() {
@@ -222,14 +223,14 @@ impl NodeGateway {
             }
         }
         let NodeGateway { unix, tcp, shared, connections, config, .. } = self;
-        // From here on new clients cannot connect.
+        // From here on, new clients cannot connect.
         drop((unix, tcp));
         shared.http.stop();
         connections.drain(config.drain_timeout);
         Ok(())
     }
 
-    /// Serves on its own threads until the returned handle is stopped or dropped.
+    /// Starts to serve on separate threads, until the returned gateway is stopped or dropped.
     pub fn spawn(self) -> Result<RunningNode> {
         let (endpoint, tcp, stop) = (self.endpoint(), self.tcp_addr(), self.stop_handle());
         let named = thread::Builder::new().name("fordway-node".to_owned());
@@ -242,7 +243,7 @@ impl NodeGateway {
         let mut polled =
             vec![PollFd::new(&self.stop.0.1, PollFlags::IN), PollFd::new(&self.unix.listener, PollFlags::IN)];
         polled.extend(self.tcp.as_ref().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
-        // A wait that fails or is interrupted is treated like any other wait.
+        // A wait that fails or is interrupted is treated like a wait that succeeds.
         let _ = poll(&mut polled, None);
         polled.get(2).is_some_and(|tcp| !tcp.revents().is_empty())
     }
@@ -269,7 +270,7 @@ impl NodeGateway {
         let timed = set_socket_timeout(&socket, Timeout::Recv, limit)
             .and_then(|()| set_socket_timeout(&socket, Timeout::Send, limit));
         if let Err(errno) = timed {
-            return tracing::warn!(%errno, "a connection cannot be given a time limit");
+            return tracing::warn!(%errno, "the time limits of a connection cannot be set");
         }
         let user = match self.accounts.connect(uid_of(&socket, by)) {
             Ok(user) => user,
@@ -306,7 +307,7 @@ impl NodeGateway {
     }
 }
 
-/// Returns the uid of the user whose limits apply: the peer's uid, or for TCP the gateway's uid.
+/// Returns the uid of the user whose limits apply: the peer's uid for the Unix socket, and the gateway's uid for TCP.
 fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
     let peer = match by {
         CallerTransport::Unix => peer_of(socket).ok(),
@@ -319,7 +320,7 @@ fn uid_of(socket: &OwnedFd, by: CallerTransport) -> u32 {
 #[derive(Default)]
 struct ConnectionTable(Mutex<Vec<Arc<GatewayConnection>>>);
 
-/// Keeps a connection in the table of open connections until it is dropped.
+/// Keeps a connection in the table of open connections until this value is dropped.
 struct ConnectionRegistration {
     connections: Arc<ConnectionTable>,
     socket: Arc<OwnedFd>,
@@ -343,8 +344,8 @@ impl ConnectionTable {
         })
     }
 
-    /// Lets each client receive its responses and finish what it started, for up to `limit`; then closes the
-    /// connections.
+    /// Waits for up to `limit` until all clients have received their responses and finished their writes. Then closes
+    /// the remaining connections.
     fn drain(&self, limit: Duration) {
         let since = Instant::now();
         while since.elapsed() < limit {
@@ -353,7 +354,8 @@ impl ConnectionTable {
                 return;
             }
             for connection in open.iter().filter(|open| open.standing.end()) {
-                // Bytes that have already arrived are still read, followed by the end of the stream.
+                // The connection's thread still reads the bytes that have already arrived, and then the end of the
+                // stream.
                 let _ = shutdown(connection.socket.as_fd(), Shutdown::Read);
             }
             drop(open);
@@ -424,19 +426,19 @@ fn cannot_start(error: io::Error) -> Error {
 /// The maximum length of a socket's path (`sun_path`, without its final NUL).
 const PATH_BYTES_MAX: usize = 107;
 
-/// A listening Unix socket, whose file is removed when it is dropped.
+/// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the socket's file, to check whether the path still refers to this file.
+    /// The device and the inode of the socket's file, to check whether the path still refers to this file.
     identity: (u64, u64),
 }
 
 impl SocketFile {
-    /// Listens on `path` with these permissions. Replaces the socket of a gateway that is no longer running. Errors:
-    /// `InvalidArgument` for a path that is too long, in use, or taken by another kind of file; `AccessDenied`, also
-    /// for the socket of another user.
+    /// Listens on `path`, with a file that has the permissions `mode`. Replaces the socket of a gateway that is no
+    /// longer running. Errors: `InvalidArgument` for a path that is too long, in use, or taken by another kind of file;
+    /// `AccessDenied`, also for the socket of another user.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
@@ -446,7 +448,7 @@ impl SocketFile {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let failed = |error| cannot_listen(path, error);
-        // If two gateways start at once, one of them waits here until the other is listening.
+        // This lock makes one of two gateways that start at the same time wait until the other is listening.
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let starting = File::open(dir).map_err(failed)?;
         starting.lock().map_err(failed)?;
@@ -468,13 +470,13 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == self.identity;
         if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
-            // If the file is left behind, the next gateway replaces it.
+            // Errors are ignored, because the next gateway replaces a remaining file.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket at `path` that was left behind by a gateway that is no longer running.
+/// Removes a socket at `path` whose gateway is no longer running.
 fn make_way(path: &Path) -> Result<()> {
     let shown = path.display();
     let refuse = |kind, why: String| Err(Error::new(kind, why));
@@ -535,7 +537,7 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let again = SocketFile::listen(&path, 0o600).unwrap();
-        // Dropping a socket does not remove another one that has taken its path.
+        // Dropping a socket does not remove another socket that was created at the same path.
         fs::remove_file(&path).unwrap();
         let other = UnixListener::bind(&path).unwrap();
         drop(again);

@@ -1,5 +1,5 @@
-//! S3 over HTTP on the Unix socket, for programs that speak HTTP instead of the node protocol. The gateway's HTTP
-//! driver runs on the thread of the connection, which acts as its client from then on.
+//! S3 over HTTP on the Unix socket, for programs that use HTTP instead of the node protocol. The HTTP driver runs on
+//! the thread of the connection. If the gateway runs as root, this thread permanently acts as the client's user.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,9 +25,9 @@ use crate::unsigned::ConnectionPeer;
 use crate::users::{User, Users};
 use crate::workers::new_runtime;
 
-/// The region reported to clients. Signatures are not checked here, so a client may sign for any region.
+/// The region reported to clients. The node gateway does not check signatures, so a client may sign for any region.
 const REGION: &str = "us-east-1";
-/// How long a client may take to send a request's head, including the idle time before it.
+/// The maximum time that a client may take to send a request's head, including the idle time before the head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum size of a request's head, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -35,7 +35,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The minimum rate of a body in bytes per second, in either direction.
 const BODY_BYTES_PER_S_MIN: u64 = 100;
 
-/// State shared by all HTTP connections.
+/// State that all HTTP connections share.
 pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStopHandle,
@@ -69,14 +69,14 @@ impl HttpService {
         HttpService { shared: Arc::new(shared), stop: GatewayStopHandle::new() }
     }
 
-    /// Makes every connection end once its requests in progress have been answered.
+    /// Makes every connection end as soon as its requests in progress have been answered.
     pub(super) fn stop(&self) {
         self.stop.trigger();
     }
 
-    /// Serves a client until it closes the connection, or until [`HttpService::stop`]; `ahead` holds bytes that were
-    /// already read. A client that is not admitted gets an error response. Threads that read for the client are started
-    /// by this thread, and so act as the same user.
+    /// Serves a client until it closes the connection, or until [`HttpService::stop`] is called. `ahead` holds bytes
+    /// that were already read. A client that is not admitted gets an error response. The calling thread starts the
+    /// threads that read for the client, so they act as the same user.
     pub(crate) fn serve(
         &self,
         socket: &OwnedFd,
@@ -88,7 +88,8 @@ impl HttpService {
         let runtime = new_runtime().map_err(io::Error::other)?;
         let ended = runtime.block_on(async {
             let stream = tokio::net::UnixStream::from_std(stream)?;
-            // The runtime learns that a new socket is writable only when a task waits for it.
+            // This wait is needed because the runtime detects that a new socket is writable only when a task waits for
+            // it.
             stream.writable().await?;
             let socket = ClientSocket::Unix(stream);
             match admitted {
@@ -104,14 +105,14 @@ impl HttpService {
                 }
             }
         });
-        // A read from a hung device must not block the thread.
+        // The runtime is not waited for, because a read from a hung device must not block the thread.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// Returns whether a client that begins with these bytes speaks HTTP: methods begin with a letter, and frames of the
-/// node protocol never do.
+/// Returns whether a client that begins with the bytes `start` uses HTTP. The methods of HTTP begin with a letter, and
+/// frames of the node protocol never begin with a letter.
 pub(super) fn is_http(start: &[u8]) -> bool {
     start.first().is_some_and(u8::is_ascii_uppercase)
 }

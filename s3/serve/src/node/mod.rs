@@ -1,17 +1,17 @@
 //! The gateway of a node: the node protocol on a Unix socket, and on TCP for clients that know the secret.
 //!
-//! Each connection has one thread, which reads requests, calls the store, and responds in order: for calls that take
-//! microseconds, handing work to another thread costs more than the call. The responses to requests that arrive
-//! together are gathered in a buffer, and sent in as few system calls as possible.
+//! Each connection has one thread, which reads requests, calls the store, and responds in order. The calls take
+//! microseconds, so handing them to another thread would cost more than the calls. The responses to requests that
+//! arrive together are collected in a buffer, and sent in as few system calls as possible.
 //!
 //! * `gateway`: configuration, creating the socket, accepting, graceful shutdown
 //! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that
 //!   each user uses
-//! * `connection`: one client: handshake, reading, waiting for the next request
-//! * `http`: clients that speak HTTP instead of the node protocol
+//! * `connection`: one client's handshake, reading requests, waiting for the next request
+//! * `http`: clients that use HTTP instead of the node protocol
 //! * `session`: implements each request in terms of the store
-//! * `content`: responses and content on their way to the client
-//! * `stats`: counters, and whether polling for the next request is worthwhile
+//! * `content`: sends responses and content to the client
+//! * `stats`: counters, and the decision whether polling for the next request is worthwhile
 
 mod access;
 mod accounts;

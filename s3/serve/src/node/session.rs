@@ -15,25 +15,25 @@ use crate::node::connection::ConnectionDrainState;
 use crate::node::content::ResponseOutbox;
 use crate::node::content::{PrecreatedObject, PutParameters};
 
-/// Serves the requests of one client, one after the other.
+/// Serves the requests of one client, one after another.
 pub(super) struct ClientSession {
     pub(super) store: Arc<dyn Store>,
     pub(super) outbox: ResponseOutbox,
     pub(super) takes_descriptors: bool,
-    /// A reused buffer for content on its way from the store to the socket.
+    /// A reused buffer for content that is read from the store and then sent.
     pub(super) scratch: Vec<u8>,
     /// A reused buffer for the content of several objects.
     pub(super) batch: Vec<u8>,
     /// Whether the last object read was too large to be sent inline.
     pub(super) was_large: bool,
-    /// The number of bytes held for the message being answered.
+    /// The number of bytes that are reserved for the message being answered.
     pub(super) held_bytes: usize,
     pub(super) lends_files: bool,
     pub(super) limits: ConnectionResourceLimits,
     standing: Arc<ConnectionDrainState>,
-    /// The write in progress: it has been started, but neither committed nor abandoned.
+    /// The write in progress, which has been started, but neither committed nor abandoned.
     writing: Option<PiecewiseWrite>,
-    /// A staged file that was handed out to the client in advance, for its next object.
+    /// A staged file that was passed to the client in advance, for its next object.
     pub(super) spare: Option<PrecreatedObject>,
     cores: ThreadAffinity,
 }
@@ -94,8 +94,9 @@ impl ClientSession {
             }
         };
         match &request {
-            // The client's next put will fill the memory that this put frees. On the client's processor, that memory is
-            // still in the cache; sharing the processor costs nothing, because the client is waiting for this put.
+            // This put runs on the client's processor, because the client's next put will fill the memory that this put
+            // frees. On that processor, the memory is still in the cache. Sharing the processor costs nothing, because
+            // the client is waiting for this put.
             Request::PutSpare { core, .. } => self.cores.keep_to(*core),
             _ => self.cores.use_all(),
         }
@@ -128,7 +129,7 @@ impl ClientSession {
 
     /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
     /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must be able
-    /// to show who is at a limit.
+    /// to show which users are at a limit.
     fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<InFlightRequestSlot>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));
@@ -195,7 +196,7 @@ impl ClientSession {
         writer.commit(expected)
     }
 
-    /// Puts objects one by one: threads that the store starts would not act as the client's user.
+    /// Puts objects one by one, because threads that the store starts would not act as the client's user.
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -240,7 +241,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Appends content to the write in progress. After an error, the rest of the content is dropped; the client gets
+    /// Appends content to the write in progress. After an error, the rest of the content is discarded. The client gets
     /// the error when it commits.
     fn append(&mut self, body: &[u8]) -> Result<(), Errno> {
         let Some(writing) = &mut self.writing else { return Err(Errno::PROTO) };

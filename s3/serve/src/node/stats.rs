@@ -1,7 +1,8 @@
-//! Counters of requests, and of busy connections, which decide whether polling for the next request is worthwhile.
+//! Counters of requests and of busy connections. The number of busy connections determines whether polling for the next
+//! request is worthwhile.
 //!
-//! Waking a sleeping thread takes several times as long as a small get. A thread that polls its connection for some
-//! microseconds before it sleeps saves that time if a processor is idle. If more threads poll than there are
+//! Waking a sleeping thread takes several times as long as a small get. If a processor is idle, a thread saves this
+//! time by polling its connection for some microseconds before it sleeps. If more threads poll than there are
 //! processors, they slow each other down.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +19,10 @@ pub(super) struct NodeStats {
     pub(super) connections_ended: MonotonicCounter,
     pub(super) http_connections: MonotonicCounter,
     pub(super) refused: MonotonicCounter,
-    /// Indexed by the code of the operation.
+    /// The number of requests of each kind, indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
-    /// Requests refused for lack of memory, or because of a limit on their user.
+    /// Requests that were refused because of a limit on memory or on their user.
     pub(super) limited: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
     pub(super) inline_bytes_out: MonotonicCounter,
@@ -72,7 +73,7 @@ impl NodeStats {
         self.body_bytes_in.add(body_bytes as u64);
     }
 
-    /// Returns all counters with their names; kinds of requests that did not occur are left out.
+    /// Returns all counters with their names, except for kinds of requests that did not occur.
     pub(super) fn counters(&self, limits: &NodeLimits) -> Vec<(String, u64)> {
         let ended = self.connections_ended.get();
         let requests = || self.requests.iter().map(MonotonicCounter::get);
@@ -115,11 +116,11 @@ fn snake_case(name: &str) -> String {
 
 /// The length of a period. Connections with a request in this period or the previous one count as busy.
 const PERIOD: Duration = Duration::from_millis(10);
-/// The number of bits that hold the count of a period; the other bits hold the number of the period.
+/// The number of low bits that hold the count of a period. The other bits hold the number of the period.
 const COUNT_BITS: u32 = 20;
 /// The number of consecutive unsuccessful polls after which a thread polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// A thread that polls only rarely polls in one of this many waits.
+/// The number of waits per poll of a thread that polls only rarely.
 const RARELY: u32 = 64;
 
 /// State that all connections share.
@@ -131,7 +132,7 @@ pub(super) struct BusyConnectionCounter {
     periods: [AtomicU64; 2],
 }
 
-/// The number of successes after which the thread may move again without a pause.
+/// The number of successful polls after which the thread may move again without a pause.
 const HITS_MIN: u32 = 64;
 /// The maximum number of times that the pause between two moves doubles.
 const DOUBLINGS_MAX: u32 = 12;
@@ -140,16 +141,16 @@ const DOUBLINGS_MAX: u32 = 12;
 #[derive(Debug, Default)]
 pub(super) struct AdaptivePollState {
     period: u64,
-    /// Failures since the last success or move.
+    /// The number of unsuccessful polls since the last successful poll or move.
     misses: u32,
-    /// Successes since the last move.
+    /// The number of successful polls since the last move.
     hits: u32,
-    /// The number of moves since the last long run of successes.
+    /// The number of moves since [`HITS_MIN`] polls were successful.
     moves: u32,
 }
 
 impl BusyConnectionCounter {
-    /// Creates the state for a machine with this many cores.
+    /// Creates the state for a machine with `cores` cores.
     pub(super) fn new(cores: usize) -> Self {
         BusyConnectionCounter {
             start: Instant::now(),
@@ -158,8 +159,8 @@ impl BusyConnectionCounter {
         }
     }
 
-    /// Counts a request of the connection that `lookout` belongs to. Returns whether its client and its thread can both
-    /// poll without taking processors from other threads. Cost: reading the clock once.
+    /// Counts a request of the connection to which `lookout` belongs. Returns whether the client and the thread of this
+    /// connection can both poll without taking processors from other threads. Cost: reading the clock once.
     pub(super) fn note(&self, lookout: &mut AdaptivePollState) -> bool {
         // Periods are counted from 1, so that 0 marks a slot that no period has used.
         let period = 1 + (self.start.elapsed().as_millis() / PERIOD.as_millis()) as u64;
@@ -198,10 +199,10 @@ impl AdaptivePollState {
         }
     }
 
-    /// Returns whether the thread should move to another processor. If client and thread share a processor, they take
-    /// turns, so polling never helps. The kernel may leave them there for as long as they run, and each request then
-    /// takes several times as long. A client that pauses between its requests looks the same, so each move doubles the
-    /// pause before the next one.
+    /// Returns whether the thread should move to another processor. If the client and the thread share a processor,
+    /// they take turns, so polling never helps. The kernel may keep both on this processor for as long as they run, and
+    /// each request then takes several times as long. Polling does not help with a client that pauses between its
+    /// requests either, so each move doubles the pause before the next move.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;
@@ -254,7 +255,7 @@ mod tests {
         assert!(lookout.pays());
     }
 
-    /// Returns the number of moves during `requests` requests, none of which arrives while the thread polls.
+    /// Returns the number of moves during `requests` requests. No request arrives while the thread polls.
     fn moves_during(lookout: &mut AdaptivePollState, requests: usize) -> usize {
         let request = |_: &usize| match lookout.pays() {
             true => {

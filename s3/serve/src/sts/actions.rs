@@ -19,17 +19,18 @@ use crate::users::{IdClaims, Role, User};
 
 const ACTIONS: [&str; 4] =
     ["AssumeRole", "AssumeRoleWithWebIdentity", "GetCallerIdentity", "GetSessionToken"];
-/// The limits of a session of a user, in seconds, and the default (AWS's).
+/// The minimum and maximum lifetime of a user's session, and below the default lifetime, in seconds (AWS's values).
 const USER_SESSION_S: (u64, u64) = (900, 129_600);
 const USER_SESSION_DEFAULT_S: u64 = 43_200;
-/// The limits of a session of a role, in seconds, and the default (AWS's). The role may have a lower limit.
+/// The minimum and maximum lifetime of a role's session, and below the default lifetime, in seconds (AWS's values). The
+/// role may have a lower maximum.
 const ROLE_SESSION_S: (u64, u64) = (900, 43_200);
 const ROLE_SESSION_DEFAULT_S: u64 = 3600;
-/// The account in responses: users here have no accounts, but AWS's programs expect twelve digits.
+/// The account ID in responses. The gateway's users have no accounts, but AWS's programs expect an ID of twelve digits.
 const ACCOUNT: &str = "000000000000";
 
 impl TokenService {
-    /// Carries out the action of a request, and returns the document of the response.
+    /// Performs the action of a request, and returns the document of the response.
     pub(super) async fn act(
         &self,
         users: &Users,
@@ -87,7 +88,7 @@ impl TokenService {
             StsFailure::forbidden("AccessDenied", why)
         };
         let name = role_name(&arn)?;
-        // The trust of a role is in users, so a role cannot assume another.
+        // Roles trust only users, so a role cannot assume another role.
         let is_user = caller.user.role_session().is_none();
         let role = users.role(name).filter(|role| is_user && role.may_be_assumed_by(&caller.user.name));
         let role = role.ok_or_else(denied)?;
@@ -130,7 +131,7 @@ impl TokenService {
         let parent = TokenParent::Issuer(identity.issuer.clone());
         let credentials = self.credentials((&parent, ""), Some(in_token.clone()), duration_s)?;
         let subject = identity.token.text("sub").unwrap_or_default();
-        // The name of the session is the caller's choice; this line says who it was.
+        // The caller chooses the name of the session, so this log line records the verified identity.
         tracing::info!(
             request_id = trace.id.as_str(),
             issuer = identity.issuer,
@@ -147,7 +148,7 @@ impl TokenService {
         Ok(credentials + &assumed_role_user(&in_token) + &elements(&facts))
     }
 
-    /// Makes temporary credentials, and returns them as an element.
+    /// Creates temporary credentials, and returns them as an XML element.
     fn credentials(
         &self,
         (parent, parent_secret): (&TokenParent, &str),
@@ -194,7 +195,8 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'
     if !provider.entry.allows(token.algorithm) {
         return Err(invalid("its algorithm is not allowed"));
     }
-    // The claims are checked first, so that an old token does not make the gateway ask the provider.
+    // The claims are checked before the signature, so that an old token does not make the gateway send requests to the
+    // provider.
     let audience = token.audience(provider.entry.audience());
     let audience = audience.ok_or_else(|| invalid("it is for another audience"))?.to_owned();
     match token.check_claims(now_s()) {
@@ -204,9 +206,10 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'
             return Err(StsFailure::bad("ExpiredTokenException", "The web identity token has expired"));
         }
     }
-    // The log says why: the caller is unknown, and need not learn about the gateway's network.
+    // Only the log contains the reason, because the caller is not authenticated and need not learn about the gateway's
+    // network.
     let keys = provider.keys(|keys| token.may_be_of(keys)).await.ok_or_else(|| {
-        let why = "The keys of the identity provider cannot be fetched; the log of the gateway says why";
+        let why = "The keys of the identity provider cannot be fetched; the gateway's log states the reason";
         StsFailure::bad("IDPCommunicationError", why)
     })?;
     match token.is_signed_by(&keys) {
@@ -249,7 +252,7 @@ fn role_name(arn: &str) -> Result<&str, StsFailure> {
         .ok_or_else(|| StsFailure::validation(&format!("{} is invalid", shown(arn))))
 }
 
-/// Takes out the name of a session, which is 2 to 64 characters long. Errors: `ValidationError`.
+/// Removes and returns the name of a session, which must have 2 to 64 characters. Errors: `ValidationError`.
 fn role_session_name(parameters: &mut Parameters) -> Result<String, StsFailure> {
     let name = parameters.required("RoleSessionName")?;
     let is_permitted = |byte: u8| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte);
@@ -263,7 +266,7 @@ fn role_session_name(parameters: &mut Parameters) -> Result<String, StsFailure> 
     }
 }
 
-/// Takes out the lifetime of a session of a role. Errors: `ValidationError`.
+/// Removes and returns the lifetime of a role's session, in seconds. Errors: `ValidationError`.
 fn role_duration_s(parameters: &mut Parameters, role: &Role) -> Result<u64, StsFailure> {
     let default = ROLE_SESSION_DEFAULT_S.min(role.max_duration_s);
     let seconds = parameters.duration_s(default, ROLE_SESSION_S)?;

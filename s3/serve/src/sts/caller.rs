@@ -26,7 +26,7 @@ pub(super) struct Caller {
 }
 
 impl TokenService {
-    /// Returns the sender of a request. Errors: as from AWS.
+    /// Returns the sender of a request. Errors: AWS's errors for an invalid signature or token.
     pub(super) async fn caller(
         &self,
         users: &Users,
@@ -49,7 +49,7 @@ impl TokenService {
         check_signature(headers, body, &authorization, &secret_key).map(|()| caller)
     }
 
-    /// Returns the caller, with the keys that must have signed the request.
+    /// Returns the caller, and the access key and the secret key with which the request must be signed.
     async fn signer(
         &self,
         users: &Users,
@@ -140,7 +140,8 @@ fn check_signature(
     }
 }
 
-/// Returns the value of a header in the form that signatures cover; several headers with one name are joined.
+/// Returns the value of a header in the form that signatures cover. The values of several headers with the same name
+/// are joined.
 fn value_of(headers: &HeaderMap, name: &str) -> Option<String> {
     let values: Option<Vec<&str>> = headers.get_all(name).iter().map(|value| value.to_str().ok()).collect();
     values.filter(|values| !values.is_empty()).map(|values| values.join(","))

@@ -1,6 +1,6 @@
-//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names, and not to
-//! addresses of private networks or of this machine unless the file permits it: otherwise, anyone who controls a name in
-//! the DNS could make the gateway send requests to services that trust it.
+//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names. It connects to
+//! addresses of private networks or of this machine only if the users file permits them. Otherwise, anyone who controls
+//! a name in the DNS could make the gateway send requests to services that trust the gateway.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -14,26 +14,26 @@ use crate::http1::{ChunkDecoder, ChunkStep};
 
 /// The maximum size of a document in bytes.
 const DOCUMENT_BYTES_MAX: usize = 1024 * 1024;
-/// The maximum size of a response's head in bytes, and of the framing of its body.
+/// The maximum size of a response's head in bytes.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// How documents of a provider are fetched.
+/// The rules for fetching documents of a provider.
 pub(super) struct FetchRules {
     pub(super) roots: TlsRoots,
     pub(super) allows_private: bool,
     pub(super) deadline: Instant,
 }
 
-/// Fetches a document. Follows no redirects. Errors: why there is no document.
+/// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
 pub(super) fn fetch(url: &str, rules: &FetchRules) -> Result<Vec<u8>, String> {
     let failed = |why: String| format!("{url}: {why}");
     let (origin, _) = Origin::parse(url).map_err(|error| error.detail().to_owned())?;
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let path = rest.find('/').map_or("/", |at| &rest[at..]);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(failed("the path is not in the form of URLs".to_owned()));
+        return Err(failed("the path has characters that a URL must encode".to_owned()));
     }
     let stream = connect(&origin, rules).map_err(failed)?;
     let request = format!(
@@ -54,7 +54,7 @@ pub(super) fn fetch(url: &str, rules: &FetchRules) -> Result<Vec<u8>, String> {
     exchanged.map_err(|error| failed(error.to_string()))
 }
 
-/// A socket whose calls fail after the deadline, however slowly the peer sends.
+/// A socket whose calls fail after the deadline, even if the peer is still sending slowly.
 struct DeadlineStream {
     stream: TcpStream,
     deadline: Instant,
@@ -62,7 +62,7 @@ struct DeadlineStream {
 
 impl DeadlineStream {
     fn left(&self) -> io::Result<Duration> {
-        left(self.deadline).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+        left(self.deadline).ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "no response in time"))
     }
 }
 
@@ -88,7 +88,8 @@ fn left(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
 
-/// Connects to one of the host's addresses that are permitted. The addresses that are checked are those that are used.
+/// Connects to one of the host's permitted addresses. The host name is resolved only once, so only checked addresses
+/// are used.
 fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
     let found = (origin.host.as_str(), origin.port).to_socket_addrs();
     let found: Vec<SocketAddr> = found.map_err(|error| format!("no address: {error}"))?.collect();
@@ -102,7 +103,7 @@ fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String
     Ok(DeadlineStream { stream, deadline: rules.deadline })
 }
 
-/// Returns whether an address is of a private network, of this machine, or otherwise not of the public internet.
+/// Returns whether an address belongs to a private network or to this machine, or is not public for another reason.
 fn is_internal(address: IpAddr) -> bool {
     let is_reserved = match address.to_canonical() {
         IpAddr::V4(address) => is_internal_v4(address),
@@ -126,7 +127,8 @@ fn is_internal_v4(address: Ipv4Addr) -> bool {
     }
 }
 
-/// Of IPv6, only global unicast addresses (2000::/3) are public; tunnels to IPv4 and addresses for documentation are not.
+/// Returns whether an IPv6 address is not public. Only global unicast addresses (2000::/3) are public, except for
+/// tunnels to IPv4 and addresses for documentation.
 fn is_internal_v6(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.segments();
     match first {
@@ -176,7 +178,7 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>>
     }
 }
 
-/// Returns the body of a response that consists of these bytes.
+/// Returns the body of a response that consists of the bytes `response`.
 #[cfg(feature = "fuzzing")]
 pub(super) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
     struct Received<'r>(&'r [u8]);
@@ -239,7 +241,7 @@ fn too_large() -> io::Error {
     io::Error::other("the document is larger than 1 MiB")
 }
 
-/// How the end of a body is found.
+/// The way in which the end of a body is found.
 #[derive(Debug, PartialEq, Eq)]
 enum Framing {
     Length(u64),
@@ -254,7 +256,7 @@ struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head; returns `None` if it is incomplete. Errors: it is malformed.
+    /// Parses a head. Returns `None` if the head is incomplete. Errors: the head is malformed.
     fn parse(received: &[u8]) -> io::Result<Option<Self>> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);

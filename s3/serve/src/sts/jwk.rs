@@ -10,8 +10,8 @@ use serde::Deserialize;
 /// The maximum number of keys of a provider.
 const KEYS_MAX: usize = 100;
 
-/// An algorithm for signatures. Only algorithms with public keys are supported: with a shared secret (`HS256`), anyone
-/// could use a public key as the secret.
+/// A signature algorithm. Only algorithms with public keys are supported. If algorithms with a shared secret (`HS256`)
+/// were supported, anyone could use a public key as the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignatureAlgorithm {
     Rs256,
@@ -31,7 +31,7 @@ impl SignatureAlgorithm {
     }
 }
 
-/// A public key, which belongs to one algorithm.
+/// A public key for one algorithm.
 #[derive(Debug)]
 pub(super) struct PublicKey {
     id: Option<String>,
@@ -95,7 +95,7 @@ impl PublicKey {
         key.alg.is_none_or(is_stated).then_some(read)
     }
 
-    /// Returns the only algorithm that the key may be used with.
+    /// Returns the only algorithm with which the key may be used.
     fn algorithm(&self) -> SignatureAlgorithm {
         match self.material {
             KeyMaterial::Rsa { .. } => SignatureAlgorithm::Rs256,
@@ -104,7 +104,7 @@ impl PublicKey {
         }
     }
 
-    /// Returns whether a signature with this algorithm and key ID may be of this key.
+    /// Returns whether this key may verify a signature with `algorithm` and the key ID `id`.
     pub(super) fn is_for(&self, algorithm: SignatureAlgorithm, id: Option<&str>) -> bool {
         self.algorithm() == algorithm && id.is_none_or(|id| self.id.as_deref() == Some(id))
     }

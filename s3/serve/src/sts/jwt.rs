@@ -9,12 +9,12 @@ use crate::sts::jwk::{PublicKey, SignatureAlgorithm};
 
 /// The maximum length of a token in characters (AWS's limit).
 const TOKEN_CHARS_MAX: usize = 20_000;
-/// How far the clocks of the provider and the gateway may differ, in seconds.
+/// The permitted difference between the clocks of the provider and the gateway, in seconds.
 const LEEWAY_S: f64 = 60.0;
 
-/// A token, not verified yet.
+/// A token that has not been verified yet.
 pub(super) struct WebIdentityToken<'t> {
-    /// The header and the claims, as they were signed.
+    /// The encoded header and claims, which the signature covers.
     signed: &'t str,
     signature: Vec<u8>,
     pub(super) algorithm: SignatureAlgorithm,
@@ -22,7 +22,7 @@ pub(super) struct WebIdentityToken<'t> {
     pub(super) claims: Map<String, Value>,
 }
 
-/// Why a token is refused although its signature is valid.
+/// The reason why the claims of a token are refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ClaimFault {
     Expired,
@@ -38,7 +38,7 @@ struct Header {
 }
 
 impl<'t> WebIdentityToken<'t> {
-    /// Parses a token. Errors: why it is malformed.
+    /// Parses a token. Errors: the reason why the token is malformed.
     pub(super) fn read(text: &'t str) -> Result<Self, &'static str> {
         if text.len() > TOKEN_CHARS_MAX {
             return Err("it is too long");
@@ -72,7 +72,7 @@ impl<'t> WebIdentityToken<'t> {
         keys.any(|key| key.verifies(self.signed.as_bytes(), &self.signature))
     }
 
-    /// Returns the first of these audiences that the token is for.
+    /// Returns the first audience in `permitted` that the token names.
     pub(super) fn audience<'a>(&self, permitted: &'a [String]) -> Option<&'a str> {
         let is_stated = |audience: &&String| match self.claims.get("aud") {
             Some(Value::String(stated)) => stated == *audience,
@@ -82,8 +82,8 @@ impl<'t> WebIdentityToken<'t> {
         permitted.iter().find(is_stated).map(String::as_str)
     }
 
-    /// Checks the subject and the times of the token. Errors: it has no subject, no expiry, has expired, or is not valid
-    /// yet.
+    /// Checks the subject and the times of the token. Errors: the token has no subject or no expiry, has expired, or is
+    /// not valid yet.
     pub(super) fn check_claims(&self, now_s: u64) -> Result<(), ClaimFault> {
         let now = now_s as f64;
         let seconds = |claim: &str| match self.claims.get(claim) {

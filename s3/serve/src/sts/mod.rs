@@ -1,13 +1,13 @@
-//! The token service (AWS STS), at the same address as S3: users exchange their keys for temporary credentials. Session
-//! tokens are authenticated documents, so the gateway stores nothing, and gateways with the same session key accept each
-//! other's tokens.
+//! The token service (AWS STS), at the same address as S3. Users exchange their keys for temporary credentials. Session
+//! tokens are authenticated documents, so the gateway need not store them, and gateways with the same session key
+//! accept each other's tokens.
 //!
 //! * `actions`: the actions of the service
-//! * `query`: the wire form, which is AWS's query protocol: forms in, XML out
+//! * `query`: AWS's query protocol, in which requests are forms and responses are XML documents
 //! * `caller`: the signatures of requests for the service
 //! * `token`: session tokens and their keys
 //! * `session`: requests to S3 with temporary credentials
-//! * `provider`: OIDC providers and their keys; `fetch`: requests to them
+//! * `provider`: OIDC providers and their keys; `fetch`: requests to providers
 //! * `jwt`, `jwk`: web identity tokens, and the keys that verify them
 
 mod actions;
@@ -46,7 +46,7 @@ pub(crate) struct TokenService {
 /// The maximum size of a request's body; the longest parameter is a web identity token of 20,000 characters.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// Returns whether a request is for the token service: a form that is posted to `/`. Requests to S3 have no such form.
+/// Returns whether a request is for the token service. Such a request posts a form to `/`, which no S3 request does.
 pub(crate) fn is_call<B>(request: &Request<B>, domains: &BucketDomains) -> bool {
     const FORM: &[u8] = b"application/x-www-form-urlencoded";
     let is_form = |headers: &HeaderMap| {
@@ -62,7 +62,8 @@ pub(crate) fn is_call<B>(request: &Request<B>, domains: &BucketDomains) -> bool 
 }
 
 impl TokenService {
-    /// Creates the service. Without a key, it generates one; tokens then end with this process. Errors: `Io`.
+    /// Creates the service. If `key` is `None`, generates a key; tokens then become invalid when this process ends.
+    /// Errors: `Io`.
     pub(crate) fn new(key: Option<SessionKey>) -> fordway_store::Result<Self> {
         Ok(TokenService { key: key.map_or_else(SessionKey::random, Ok)? })
     }

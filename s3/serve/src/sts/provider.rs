@@ -1,4 +1,5 @@
-//! OIDC providers: who issues web identity tokens, the keys that sign them, and which claims a role requires.
+//! OIDC providers: the issuers of web identity tokens, the keys that verify the tokens, and the claims that a role
+//! requires.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,15 +15,17 @@ use crate::sts::fetch::{FetchRules, fetch};
 use crate::sts::jwk::{PublicKey, SignatureAlgorithm, read_keys};
 use crate::users::fits;
 
-/// How long keys are used without asking the provider again, so that a key that was withdrawn is soon refused.
+/// The time for which keys are used without fetching them again. This time is short, so that a withdrawn key is soon
+/// refused.
 const FRESH: Duration = Duration::from_secs(10 * 60);
-/// How long keys are used if the provider does not answer.
+/// The maximum time for which keys are used if the provider does not respond.
 const STALE: Duration = Duration::from_secs(60 * 60);
-/// The minimum time between two attempts to find an unknown key: anyone can send tokens with an invented key ID.
+/// The minimum time between two attempts to find an unknown key. Without this limit, anyone could cause many requests
+/// to the provider by sending tokens with invented key IDs.
 const NEW_KEY_INTERVAL: Duration = Duration::from_secs(30);
-/// The minimum time between two attempts to reach a provider that does not answer.
+/// The minimum time between two attempts to reach a provider that does not respond.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// How long fetching keys may take.
+/// The maximum time for fetching keys.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A provider's entry in the users file.
@@ -33,13 +36,13 @@ pub(crate) struct ProviderEntry {
     pub(crate) issuer: String,
     /// The audiences that tokens may have.
     audience: Vec<String>,
-    /// The algorithms that tokens may be signed with; all supported ones if empty.
+    /// The permitted signature algorithms of tokens. An empty list permits all supported algorithms.
     #[serde(default)]
     algorithms: Vec<String>,
-    /// Hosts apart from the issuer's that may hold the keys, with the port unless it is 443.
+    /// Hosts other than the issuer's that may serve the keys, with the port unless it is 443.
     #[serde(default)]
     hosts: Vec<String>,
-    /// The authorities that sign the provider's certificate, in PEM; the system's without it.
+    /// A PEM file with the certificate authorities for the provider's certificate; `None` for the system's authorities.
     ca_bundle: Option<PathBuf>,
     /// Whether the provider may have an address of a private network or of this machine.
     #[serde(default)]
@@ -51,12 +54,12 @@ pub(crate) struct ProviderEntry {
 #[serde(deny_unknown_fields)]
 pub(crate) struct RoleTrust {
     pub(crate) issuer: String,
-    /// The permitted values of claims; `*` in a value stands for any characters.
+    /// The permitted values of claims; `*` in a value matches any characters.
     claims: BTreeMap<String, Vec<String>>,
 }
 
 impl ProviderEntry {
-    /// Checks the entry. Errors: why it is invalid.
+    /// Checks the entry. Errors: the reason why the entry is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (origin, _) = Origin::parse(&self.issuer).map_err(|error| error.detail().to_owned())?;
         let is_here = origin.host == "localhost"
@@ -85,7 +88,7 @@ impl ProviderEntry {
             || self.algorithms.iter().any(|name| SignatureAlgorithm::named(name) == Some(algorithm))
     }
 
-    /// Asks the provider for its keys. Errors: why there are none.
+    /// Fetches the provider's keys. Errors: the reason why there are no keys.
     fn fetch_keys(&self) -> Result<Vec<PublicKey>, String> {
         #[derive(Deserialize)]
         struct Discovery {
@@ -98,7 +101,7 @@ impl ProviderEntry {
         let url = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
         let document = fetch(&url, &rules)?;
         let found: Discovery =
-            serde_json::from_slice(&document).map_err(|_| format!("{url}: it names no issuer and keys"))?;
+            serde_json::from_slice(&document).map_err(|_| format!("{url}: it has no issuer or jwks_uri"))?;
         if found.issuer != self.issuer {
             return Err(format!("{url}: it names another issuer"));
         }
@@ -111,12 +114,13 @@ impl ProviderEntry {
         }
     }
 
-    /// Checks that the keys are at the issuer's origin, or at a host that the entry names. Errors: they are elsewhere.
+    /// Checks that the keys are at the issuer's origin, or at a host that the entry names. Errors: the keys are at
+    /// another host.
     fn check_place(&self, url: &str) -> Result<(), String> {
         let parse = |url| Origin::parse(url).map(|(origin, _)| origin);
         let parse = |url| parse(url).map_err(|error| error.detail().to_owned());
         let (keys, issuer) = (parse(url)?, parse(&self.issuer)?);
-        // The authority has a port only if that is not 443.
+        // The authority has a port only if the port is not 443.
         let is_named = |host: &String| host.eq_ignore_ascii_case(&keys.authority());
         let is_named = keys.tls && self.hosts.iter().any(is_named);
         match keys == issuer || is_named {
@@ -127,7 +131,7 @@ impl ProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. Errors: why they are invalid.
+    /// Checks the conditions. Errors: the reason why they are invalid.
     pub(crate) fn check(&self, providers: &[ProviderEntry]) -> Result<(), String> {
         if !providers.iter().any(|provider| provider.issuer == self.issuer) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
@@ -158,7 +162,7 @@ fn values_of(name: &str, value: &Value) -> Vec<String> {
     }
 }
 
-/// A provider, with the keys that it was last known to have.
+/// A provider, with the keys that were last fetched from it.
 pub(crate) struct Provider {
     pub(crate) entry: ProviderEntry,
     known: Mutex<KnownKeys>,
@@ -171,9 +175,9 @@ struct KnownKeys {
     keys: Arc<Vec<PublicKey>>,
     since: Option<Instant>,
     is_fetching: bool,
-    /// When the provider was last asked because the keys were not fresh.
+    /// The time of the last attempt to fetch the keys because they were not fresh.
     asked: Option<Instant>,
-    /// When the provider was last asked because a key was unknown.
+    /// The time of the last attempt to fetch the keys because a key was unknown.
     asked_for_new: Option<Instant>,
 }
 
@@ -182,8 +186,8 @@ impl KnownKeys {
         self.since.map(|since| since.elapsed())
     }
 
-    /// Returns whether the provider has to be asked now, and notes that it is. `is_known` says whether the wanted key is
-    /// among the keys.
+    /// Returns whether the caller must fetch the keys now, and if so, records the attempt. `is_known` indicates whether
+    /// the wanted key is among the known keys.
     fn begin(&mut self, is_known: bool) -> bool {
         let is_fresh = self.age().is_some_and(|age| age < FRESH);
         let (asked, interval) = match is_fresh {
@@ -199,13 +203,13 @@ impl KnownKeys {
         true
     }
 
-    /// Returns the keys; `None` if the provider has not answered for too long.
+    /// Returns the keys; `None` if they were fetched too long ago.
     fn usable(&self) -> Option<Arc<Vec<PublicKey>>> {
         self.age().filter(|age| *age < STALE).map(|_| self.keys.clone())
     }
 }
 
-/// An attempt to fetch keys. Dropping it ends the attempt, so that others can begin.
+/// An attempt to fetch keys. Dropping it ends the attempt, so that another attempt can begin.
 struct FetchInProgress(Arc<Provider>);
 
 impl Drop for FetchInProgress {
@@ -224,8 +228,8 @@ impl Provider {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the provider's keys, and asks the provider if the wanted key is not among them. `has_key` says whether
-    /// it is. Returns `None` if there are no keys.
+    /// Returns the provider's keys. Fetches them first if they are not fresh, or if `has_key` does not find the wanted
+    /// key among them. Returns `None` if there are no usable keys.
     pub(super) async fn keys(
         self: &Arc<Self>,
         has_key: impl Fn(&[PublicKey]) -> bool,
@@ -243,13 +247,13 @@ impl Provider {
             }
         };
         if must_wait {
-            // If it takes longer, the keys that are known decide.
+            // If fetching takes longer, the known keys are used.
             let _ = tokio::time::timeout(FETCH_TIMEOUT, fetched.changed()).await;
         }
         self.known().usable()
     }
 
-    /// Fetches the keys on a thread of its own: looking up a host's address cannot be limited in time.
+    /// Fetches the keys on a separate thread, because the time for looking up a host's address cannot be limited.
     fn fetch_apart(self: &Arc<Self>) {
         let attempt = FetchInProgress(self.clone());
         let fetch = move || {

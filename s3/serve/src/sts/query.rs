@@ -11,15 +11,17 @@ use percent_encoding::percent_decode_str;
 const NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 pub(super) const VERSION: &str = "2011-06-15";
 
-/// The maximum number of parameters of a request, more than any action of AWS has. Without this limit, comparing them
-/// would take long, and a request is not authenticated yet.
+/// The maximum number of parameters of a request, which is more than any action of AWS has. Parameters are compared
+/// before the request is authenticated. Without this limit, anyone could make these comparisons take long.
 const PARAMETERS_MAX: usize = 200;
 
-/// The parameters of a request. Those that an action uses are taken out; the rest is refused.
+/// The parameters of a request. An action removes the parameters that it uses. A request with remaining parameters is
+/// refused.
 pub(super) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Reads a form. Errors: `ValidationError` for a form that is not UTF-8, has too many parameters, or has one twice.
+    /// Reads a form. Errors: `ValidationError` for a form that is not UTF-8, has too many parameters, or has a
+    /// parameter twice.
     pub(super) fn read(body: &[u8]) -> Result<Self, StsFailure> {
         let wrong = |why: &str| StsFailure::validation(why);
         let text = std::str::from_utf8(body).map_err(|_| wrong("the form is not UTF-8"))?;
@@ -44,7 +46,7 @@ impl Parameters {
         Some(self.0.swap_remove(at).1)
     }
 
-    /// Takes out a parameter that must be present. Errors: `ValidationError`.
+    /// Removes and returns a parameter that must be present. Errors: `ValidationError`.
     pub(super) fn required(&mut self, name: &str) -> Result<String, StsFailure> {
         self.take(name).ok_or_else(|| {
             let member = with_small_start(name);
@@ -54,8 +56,8 @@ impl Parameters {
         })
     }
 
-    /// Takes out the lifetime of the credentials. `default` applies if the request states none. Errors:
-    /// `ValidationError` for a lifetime out of AWS's limits.
+    /// Removes and returns the lifetime of the credentials, in seconds. `default` applies if the request states no
+    /// lifetime. Errors: `ValidationError` for a lifetime outside of AWS's limits.
     pub(super) fn duration_s(&mut self, default: u64, (least, most): (u64, u64)) -> Result<u64, StsFailure> {
         let Some(text) = self.take("DurationSeconds") else { return Ok(default.min(most)) };
         let seconds: u64 =
@@ -71,8 +73,8 @@ impl Parameters {
         )))
     }
 
-    /// Refuses the parameters that were not taken out: ignoring one of them, such as a session policy, could give the
-    /// caller more rights than the request asked for. Errors: `ValidationError`.
+    /// Checks that no parameters remain. Ignoring a parameter, such as a session policy, could give the caller more
+    /// rights than the request intended. Errors: `ValidationError`.
     pub(super) fn check_all_taken(&self) -> Result<(), StsFailure> {
         match self.0.first() {
             None => Ok(()),
@@ -93,12 +95,12 @@ fn with_small_start(name: &str) -> String {
     letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
 }
 
-/// Escapes and shortens a text of the client, for use in a response.
+/// Escapes and shortens a text from the client, for use in a response.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_default).collect()
 }
 
-/// Returns a response document. `elements` are the elements of the result, which are XML already.
+/// Returns a response document. `elements` contains the XML elements of the result.
 pub(super) fn document(action: &str, elements: &str, request_id: &str) -> String {
     format!(
         "<{action}Response xmlns=\"{NAMESPACE}\"><{action}Result>{elements}</{action}Result>\
@@ -106,7 +108,7 @@ pub(super) fn document(action: &str, elements: &str, request_id: &str) -> String
     )
 }
 
-/// Returns elements with these names and texts.
+/// Returns XML elements with the names and texts in `all`.
 pub(super) fn elements(all: &[(&str, &str)]) -> String {
     all.iter().fold(String::new(), |mut xml, (name, text)| {
         // Writing to a string always succeeds.

@@ -1,5 +1,5 @@
-//! Requests to S3 with temporary credentials. The token in a request identifies the session; the signature must be of the
-//! session's key.
+//! S3 requests with temporary credentials. The token in a request identifies the session, whose secret key must have
+//! signed the request.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +21,8 @@ const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-security-token")
 const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 
 tokio::task_local! {
-    /// The session of the request that the S3 layer is serving. The S3 layer looks up keys without the request.
+    /// The session of the request that the S3 layer is serving. The session is stored here because the S3 layer does
+    /// not pass the request when it looks up keys.
     static CURRENT: Arc<Session>;
 }
 
@@ -32,16 +33,16 @@ pub(crate) struct Session {
     pub(crate) secret_key: String,
 }
 
-/// What is known about the session of a user.
+/// Data about the session of a user.
 #[derive(Debug)]
 pub(crate) struct SessionFacts {
-    /// When the token was issued, in seconds since 1970.
+    /// The time at which the token was issued, in seconds since 1970.
     pub(crate) issued_s: u64,
     /// The name of the session, if the user is a role.
     pub(crate) role_session: Option<String>,
 }
 
-/// Why a token is refused.
+/// The reason why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenFault {
     Invalid,
@@ -49,8 +50,9 @@ pub(super) enum TokenFault {
 }
 
 impl TokenService {
-    /// Returns the session of a token at the time `now_s`, in seconds since 1970, and its parent. A parent user must
-    /// still exist and be allowed to assume the role; for a parent issuer, the role must still trust it.
+    /// Returns the session of a token, and the token's parent. `now_s` is the current time in seconds since 1970. A
+    /// parent user must still exist and must still be allowed to assume the role. For a parent issuer, the role must
+    /// still trust the issuer.
     pub(super) async fn session(
         &self,
         users: &Users,
@@ -67,7 +69,8 @@ impl TokenService {
     }
 }
 
-/// Returns the user of a session, and the secret of the user who asked for it. `None` if the session has ended.
+/// Returns the user of a session, and the secret key of the user who started the session (empty for a web identity).
+/// Returns `None` if the session is no longer valid.
 async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, String)> {
     let issued_s = token.issued_s;
     let of_role = |is_trusted: &dyn Fn(&Role) -> bool| {
@@ -118,7 +121,7 @@ pub(crate) async fn session_of(
     session_with(service, users, token).await.map(Some)
 }
 
-/// Returns the session with this token, which is in a header, a URL or a form. Errors: `InvalidToken`, `ExpiredToken`.
+/// Returns the session of a token from a header, a URL or a form. Errors: `InvalidToken`, `ExpiredToken`.
 pub(crate) async fn session_with(
     service: Option<&TokenService>,
     users: &Users,

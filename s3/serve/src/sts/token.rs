@@ -1,6 +1,6 @@
 //! Session tokens: documents that the gateway authenticates with its session key (HMAC-SHA256). The secret key of a
-//! session is derived from the session key, the token and the secret of the user who asked for it (if any), so nothing is
-//! stored, and a session ends when its user gets a new secret.
+//! session is derived from the session key, the token and the secret key of the user who started the session (if any).
+//! The gateway therefore stores nothing, and a session ends when its user gets a new secret key.
 
 use std::fmt;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::users::read_private;
 
 /// The maximum length of a token in characters.
 const TOKEN_CHARS_MAX: usize = 4096;
-/// The number of bytes of a tag that authenticates a token.
+/// The number of bytes of the tag that authenticates a token.
 const TAG_BYTES: usize = 32;
 /// The minimum length of a key in a file, in characters.
 const KEY_CHARS_MIN: usize = 32;
@@ -28,7 +28,7 @@ const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// The key that authenticates session tokens. Gateways that have the same key accept each other's tokens.
 #[derive(Clone)]
 pub struct SessionKey {
-    /// The first key makes tokens; all keys are accepted.
+    /// The first key authenticates new tokens. Tokens of all keys are accepted.
     keys: Vec<Vec<u8>>,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct SessionToken {
     /// The role that the user has assumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) role: Option<RoleInToken>,
-    /// When the token was issued, in seconds since 1970.
+    /// The time at which the token was issued, in seconds since 1970.
     pub(super) issued_s: u64,
-    /// When the token expires, in seconds since 1970.
+    /// The time at which the token expires, in seconds since 1970.
     pub(super) expires_s: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct SessionToken {
 pub(super) enum TokenParent {
     /// The user with this access key.
     User(String),
-    /// Someone with a web identity token of this issuer.
+    /// A caller with a web identity token of this issuer.
     Issuer(String),
 }
 
@@ -73,15 +73,15 @@ pub(super) struct RoleInToken {
     pub(super) name: String,
     /// The name that the caller has given to the session.
     pub(super) session: String,
-    /// The uid and the gid that the claims of a web identity stated, if the role takes them from there.
+    /// The uid and the gid that the claims of a web identity stated, if the role takes them from the claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ids: Option<(u32, u32)>,
 }
 
 impl SessionKey {
-    /// Reads keys from a file, one per line. The first key makes tokens; tokens of all keys are accepted. Errors:
-    /// `AccessDenied` for a file that others may read; `InvalidArgument` for a file without a key, or with a key of
-    /// fewer than 32 characters.
+    /// Reads keys from a file, one per line. The first key authenticates new tokens. Tokens of all keys are accepted.
+    /// Errors: `AccessDenied` for a file that others may read; `InvalidArgument` for a file without a key, or with a
+    /// key of fewer than 32 characters.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read_private(path)?;
         let wrong = |why: &str| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
@@ -110,8 +110,8 @@ impl SessionKey {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Returns the content of a token and its secret key's key; `None` for a token that none of the keys has made. Does
-    /// not check whether the token has expired.
+    /// Returns the content of a token, and the key from which its secret key is derived. Returns `None` if none of the
+    /// keys authenticates the token. Does not check whether the token has expired.
     pub(super) fn open(&self, text: &str) -> Option<(SessionToken, &[u8])> {
         if text.len() > TOKEN_CHARS_MAX {
             return None;
@@ -133,13 +133,13 @@ impl SessionKey {
 const TOKEN: &[u8] = b"fordway session token 1";
 const SECRET: &[u8] = b"fordway session secret 1";
 
-/// Returns the secret key of the session with this token, made with `key`.
+/// Returns the secret key of the session with this token, derived from `key`.
 pub(super) fn secret(key: &[u8], token: &str, parent_secret: &str) -> String {
     let secret = mac(key, SECRET, &[token.as_bytes(), b"\0", parent_secret.as_bytes()]);
     URL_SAFE_NO_PAD.encode(&secret.finalize().into_bytes()[..SECRET_BYTES])
 }
 
-/// Returns an HMAC for one purpose: different purposes have different keys.
+/// Returns an HMAC of `parts` for one purpose. Different purposes use different keys, which are derived from `key`.
 fn mac(key: &[u8], purpose: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     let new = |key: &[u8]| Hmac::<Sha256>::new_from_slice(key).expect("an HMAC key may have any length");
     let derived = new(key).chain_update(purpose).finalize().into_bytes();

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::workers::{STAYS, WorkerState};
 
-/// How often the load is measured while there are connections.
+/// The interval at which the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
 /// The fraction of time for which the threads must be busy before another thread is added.
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
-/// After the number of threads has grown, it does not shrink for this many ticks, because moved connections need time
-/// to settle.
+/// The number of ticks after an increase of the number of threads in which this number is not reduced, because moved
+/// connections need time to settle.
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
@@ -60,7 +60,7 @@ impl<'p> WorkerScaler<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
-        // The number of threads grows at once, but shrinks only after the pause.
+        // The number of threads grows at once, but shrinks only after the ticks of rest have passed.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
@@ -68,22 +68,22 @@ impl<'p> WorkerScaler<'p> {
     }
 }
 
-/// The load during one tick. Times are divided by the tick's length, so that 1.0 stands for one fully used processor.
+/// The load during one tick. Times are divided by the tick's length, so that 1.0 means one fully used processor.
 #[derive(Clone, Copy, Debug)]
 struct WorkerLoad {
     active: usize,
     max: usize,
-    /// How long all threads together were busy.
+    /// The total time for which the threads were busy.
     busy: f64,
-    /// How long the machine's processors together were idle.
+    /// The total time for which the machine's processors were idle.
     idle: f64,
 }
 
 impl WorkerLoad {
-    /// Returns how many threads are needed. If the active threads are fully busy and processors are idle, their number
-    /// grows, at most by half. It shrinks by one if the remaining threads have time for the work of the removed thread.
-    /// On a machine without an idle processor, it shrinks even if the remaining threads become fully busy, because
-    /// additional threads would wait for processors, not for requests.
+    /// Returns the number of threads that are needed. If the active threads are busy and processors are idle, the
+    /// number grows, at most by half. The number shrinks by one if the remaining threads have time for the work of the
+    /// removed thread. On a machine without an idle processor, the number shrinks even if the remaining threads become
+    /// fully busy, because additional threads would wait for processors, not for requests.
     fn wanted(self) -> usize {
         let has_idle = self.idle >= IDLE_MIN;
         if self.busy >= FULL * self.active as f64 && has_idle {
@@ -103,13 +103,13 @@ impl WorkerState {
         self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
     }
 
-    /// Returns how long each thread has been busy since its start.
+    /// Returns the time for which each thread has been busy since its start.
     fn busy(&self) -> Vec<Duration> {
         self.workers.iter().map(|worker| worker.runtime.metrics().worker_total_busy_duration(0)).collect()
     }
 
-    /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number has
-    /// grown, threads with more than their share give connections away, busy connections first.
+    /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number of
+    /// threads has grown, threads with more than their share of connections give some away, busy connections first.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
@@ -124,8 +124,9 @@ impl WorkerState {
     }
 }
 
-/// Returns how long all processors together have been idle since the machine was started, from the first line of
-/// /proc/stat (proc(5)), in hundredths of a second, regardless of the kernel's clock rate. `None` if it cannot be read.
+/// Returns the total time for which the processors have been idle since the machine was started, or `None` if it cannot
+/// be read. The time is in the first line of /proc/stat (proc(5)), in hundredths of a second, regardless of the
+/// kernel's clock rate.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }
@@ -143,7 +144,7 @@ pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// gets a new task. Until the connection registers its socket again, the events of the socket still arrive through the
 /// previous thread.
 pub(super) struct MovableConnection {
-    /// The connection; `None` once it has moved to another thread.
+    /// The connection; `None` after it has moved to another thread.
     connection: Option<Connection>,
     pool: Arc<WorkerState>,
     at: usize,
@@ -205,7 +206,7 @@ mod tests {
     fn threads_are_taken_away_that_others_can_stand_in_for() {
         assert_eq!(wanted(2, 0.4, 1.5), 1);
         assert_eq!(wanted(2, 0.9, 1.0), 2);
-        // No processor is idle, so one thread that never sleeps does more work than two.
+        // No processor is idle, so one thread that never sleeps does more work than two threads.
         assert_eq!(wanted(2, 0.9, 0.1), 1);
         assert_eq!(wanted(2, 1.4, 0.1), 2);
         assert_eq!(wanted(1, 0.0, 2.0), 1);

@@ -1,9 +1,9 @@
-//! The threads that serve connections, as few as the load needs.
+//! The threads that serve connections. There are only as many as the load needs.
 //!
-//! A thread that always has another request waiting never sleeps, and need not be woken. On loopback, waking a thread
-//! takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is fully
-//! busy. They are spread over more threads only if the machine also has idle processors. `balance` decides how many
-//! threads are needed, and moves connections.
+//! A thread for which another request is always waiting never sleeps, and need not be woken. On loopback, waking a
+//! thread takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is
+//! fully busy. Connections are spread over more threads only if the machine also has idle processors. `balance` decides
+//! how many threads are needed, and moves connections.
 
 mod balance;
 
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::limits::forget_turns;
 use balance::MovableConnection;
 
-/// The maximum number of reader threads per serving thread; they read content that is not in memory.
+/// The maximum number of reader threads per serving thread. Reader threads read content that is not in memory.
 pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
@@ -61,7 +61,7 @@ struct WorkerState {
 struct WorkerThread {
     runtime: Handle,
     connections: AtomicUsize,
-    /// How many of this thread's connections should move to other threads.
+    /// The number of this thread's connections that should move to other threads.
     surplus: AtomicUsize,
 }
 
@@ -90,7 +90,7 @@ impl WorkerPool {
         self.pool.arrival.notify_one();
     }
 
-    /// Adjusts the number of active threads to the load, until dropped.
+    /// Adjusts the number of active threads to the load, until the returned future is dropped.
     pub(crate) async fn balance(&self) {
         balance::keep(&self.pool).await;
     }
@@ -114,8 +114,8 @@ impl WorkerState {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {
-            // The count is decremented before the connection continues, so that the connection is never counted twice
-            // once the client has its next response.
+            // The count is decremented before the connection continues, so that the connection is no longer counted
+            // twice when the client gets its next response.
             self.workers[from].connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.workers[at].runtime.spawn(MovableConnection::new(connection, self.clone(), at));
@@ -127,15 +127,15 @@ impl WorkerState {
         (0..active).min_by_key(open).unwrap_or(0)
     }
 
-    /// Returns whether a connection of thread `at` has to move to another thread. After `true`, the caller must move
-    /// the connection.
+    /// Returns whether a connection of thread `at` has to move to another thread. If the result is true, the caller
+    /// must move the connection.
     fn is_to_leave(&self, at: usize, stays: bool) -> bool {
         let worker = &self.workers[at];
         if !stays && at >= self.active.load(Ordering::Relaxed) {
             return true;
         }
         let take_one = |surplus: usize| surplus.checked_sub(1);
-        // The surplus is nearly always 0. Reading the surplus is cheap; writing to it would not be.
+        // The surplus is nearly always 0. Reading the surplus first is cheap, whereas every update would be expensive.
         worker.surplus.load(Ordering::Relaxed) > 0
             && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
     }
@@ -145,9 +145,9 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
     let (finish, finished) = oneshot::channel::<()>();
     let serve = move || {
         HERE.set(number);
-        // Nothing is ever sent; the wait ends when the sender is dropped.
+        // Nothing is ever sent. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // A read from a hung device must not keep the process alive.
+        // The runtime is not waited for, because a read from a hung device must not keep the process alive.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);

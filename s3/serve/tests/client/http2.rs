@@ -21,7 +21,7 @@ pub struct Http2 {
     scheme: &'static str,
 }
 
-/// Runs a test with many concurrent waits, for at most five minutes.
+/// Runs an asynchronous test for at most five minutes.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(300), test).await.expect("it hangs") });
@@ -73,7 +73,7 @@ impl Http2 {
         request.body(()).unwrap()
     }
 
-    /// Sends the head; the caller sends the rest.
+    /// Sends the head. The caller sends the body.
     pub async fn start(&self, call: &Call<'_>, is_all: bool) -> (ResponseFuture, SendStream<Bytes>) {
         let mut send = self.send.clone().ready().await.unwrap();
         send.send_request(self.request(call), is_all).unwrap()
@@ -90,7 +90,7 @@ impl Http2 {
     }
 }
 
-/// Sends `body`, at each step as much as the server's windows allow.
+/// Sends `body` in steps, each as large as the server's windows allow.
 pub async fn push(upload: &mut SendStream<Bytes>, body: &[u8], is_end: bool) -> Result<(), h2::Error> {
     let mut body = Bytes::copy_from_slice(body);
     while !body.is_empty() {

@@ -55,7 +55,7 @@ impl Http3 {
         request.body(()).unwrap()
     }
 
-    /// Sends the head; the caller sends the rest.
+    /// Sends the head. The caller sends the body.
     pub async fn start(&mut self, call: &Call<'_>) -> Stream {
         self.try_start(call).await.unwrap()
     }
@@ -68,7 +68,7 @@ impl Http3 {
     pub async fn send(&mut self, call: &Call<'_>) -> Answer {
         let mut stream = self.start(call).await;
         if !call.body.is_empty() {
-            // A server that refuses a body reads no more of it.
+            // An error is ignored, because a server that refuses a body does not read the rest of the body.
             let _ = stream.send_data(Bytes::copy_from_slice(&call.body)).await;
         }
         let _ = stream.finish().await;

@@ -1,4 +1,4 @@
-//! A minimal client that can also send requests that a correct client never would.
+//! A minimal client that can also send requests that a correct client would never send.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
@@ -148,7 +148,8 @@ impl Client {
     pub fn send(&self, call: &Call<'_>) -> Answer {
         let mut stream = self.connect();
         stream.write_all(&self.head(call)).unwrap();
-        // A server that refuses a body may close the connection before it has read all of it.
+        // An error is ignored, because a server that refuses a body may close the connection before it has read the
+        // whole body.
         let _ = stream.write_all(&call.body);
         read_answer(&mut stream, call.method)
     }
@@ -160,7 +161,7 @@ impl Client {
         stream
     }
 
-    /// Returns the head of a signed request that asks to close the connection afterwards.
+    /// Returns the head of a signed request that makes the server close the connection afterwards.
     pub fn head(&self, call: &Call<'_>) -> Vec<u8> {
         let (day, moment) = self.now();
         let hash = call.payload.clone().unwrap_or_else(|| hex(&Sha256::digest(&call.body)));
@@ -198,7 +199,7 @@ impl Client {
         head.into_bytes()
     }
 
-    /// Returns the query of a URL that is valid without further signature for `expires_s` seconds.
+    /// Returns the query of a presigned URL that is valid for `expires_s` seconds.
     pub fn presigned(&self, method: &str, path: &str, expires_s: u32) -> String {
         let (day, moment) = self.now();
         let credential = format!("{}%2F{day}%2Fus-east-1%2Fs3%2Faws4_request", self.identity.access_key);
@@ -209,7 +210,7 @@ impl Client {
         format!("{query}&X-Amz-Signature={}", self.sign(&day, &moment, &canonical))
     }
 
-    /// Sends a request unchanged, with nothing added.
+    /// Sends a request unchanged.
     pub fn send_raw(&self, method: &str, request: &str) -> Answer {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
@@ -222,7 +223,7 @@ impl Client {
         self.sign_text(day, &format!("AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hash}"))
     }
 
-    /// Returns the fields of a form with this policy, signed now.
+    /// Returns the fields of a form with the policy `policy`, signed at the current time.
     pub fn form_fields(&self, policy: &str) -> Vec<(&'static str, String)> {
         let (day, moment) = self.now();
         let encoded = base64::engine::general_purpose::STANDARD.encode(policy);
@@ -243,8 +244,8 @@ impl Client {
         hex(&mac(&key, text))
     }
 
-    /// Returns an `aws-chunked` body: one signed chunk, and the empty last chunk. The signatures of the chunks depend
-    /// on the signature in `head`, the head of the request.
+    /// Returns an `aws-chunked` body with one signed chunk and the empty last chunk. `head` is the head of the request,
+    /// whose signature determines the signatures of the chunks.
     pub fn signed_chunks(&self, head: &[u8], data: &[u8]) -> Vec<u8> {
         let head = String::from_utf8_lossy(head);
         let previous = head.split("Signature=").nth(1).unwrap()[..64].to_owned();
@@ -301,7 +302,8 @@ pub fn lasting(client: &Client, call: &Call<'_>) -> Vec<u8> {
     head.replace("connection: close\r\n", "").into_bytes()
 }
 
-/// Reads one response from a connection that remains open: its head, and its body by `content-length`.
+/// Reads one response from a connection that remains open. Returns the head, and the body, whose length is
+/// `content-length`.
 pub fn next_answer(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -337,7 +339,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns year, month and day of a day counted from 1970-01-01, by stepping through the years.
+/// Returns the year, month and day that are `days` days after 1970-01-01.
 fn civil(mut days: i64) -> (i64, usize, i64) {
     let leap = |year: i64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
     let mut year = 1970;

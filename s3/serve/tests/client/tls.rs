@@ -24,7 +24,7 @@ impl Certificate {
         Certificate { directory, der }
     }
 
-    /// Writes another certificate into the same files.
+    /// Replaces the certificate in the files with a new certificate.
     pub fn renew(&mut self) {
         self.der = write(&self.directory);
     }

@@ -4,8 +4,8 @@
 //! The fast path never refuses a request because of its head. It serves a request if the signature is valid and
 //! everything else is plain. All other requests go to the S3 layer, including requests that have a bad signature, name
 //! a missing object, exceed a limit on the user or would have to wait. The S3 layer answers them as if there were no
-//! fast path. The content of a PUT is an exception: once some of it has been read, the S3 layer can no longer take
-//! over, so errors in the content are answered here, with the same messages.
+//! fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer can no longer
+//! take over. The fast path therefore reports errors in the content itself, with the messages of the S3 layer.
 
 mod plain;
 mod signature;
@@ -46,7 +46,7 @@ pub(crate) struct FastPath {
 /// The result of an attempt to serve a request.
 pub(super) enum FastPathOutcome {
     Answered(OutgoingResponse),
-    /// The content has not been received yet.
+    /// A PUT whose content has not been received yet.
     Upload(Box<ObjectUpload>),
 }
 
@@ -55,7 +55,7 @@ impl FastPath {
         FastPath { users, domains, publishing }
     }
 
-    /// Returns the typical time that publishing content takes, for uploads of any kind.
+    /// Returns the measured time that publishing takes, which uploads of every kind use.
     pub(crate) fn publishing(&self) -> &PublishLatency {
         &self.publishing
     }
@@ -96,7 +96,7 @@ impl FastPath {
         outgoing.map(FastPathOutcome::Answered)
     }
 
-    /// Receives the content of an object and returns the response. Errors: as in the S3 layer.
+    /// Receives the content of an object and returns the response. Errors: those of the S3 layer.
     pub(super) async fn receive(
         &self,
         upload: ObjectUpload,
@@ -151,8 +151,8 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// Deletes an object. Leaves the request to the S3 layer if another caller holds the lock, or if the delete reaches a
-/// large directory. The S3 layer retries until the lock is free, and reads large directories on another thread.
+/// Deletes an object. Leaves the request to the S3 layer if another caller holds the lock, or if the delete has to read
+/// a large directory. The S3 layer retries until the lock is free, and reads large directories on another thread.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -279,7 +279,7 @@ mod tests {
         }
 
         /// Returns the response's status or error code for a request with the body `content`; `None` if the fast path
-        /// does not take it.
+        /// does not serve it.
         fn taken(&self, head: &str, content: &'static [u8]) -> Option<Result<u16, String>> {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();

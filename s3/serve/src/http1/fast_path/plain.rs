@@ -1,4 +1,4 @@
-//! Decides whether a request is plain: whether it is for an object, and contains only headers and parameters that
+//! Decides whether a request is plain. A plain request is for an object, and contains only headers and parameters that
 //! clients commonly send.
 
 use std::mem;
@@ -88,7 +88,7 @@ pub(super) struct PlainRequest<'h> {
     pub(super) signature: Option<RequestSignature<'h>>,
 }
 
-/// The signature of a request, not checked yet: the signer, and the signed parts.
+/// The unchecked signature of a request: the signer, and the signed parts.
 pub(super) enum RequestSignature<'h> {
     Header(SignatureHeaders<'h>),
     /// A presigned URL.
@@ -211,7 +211,8 @@ impl<'h> PlainRequest<'h> {
         if !METHODS.contains(&head.method) || !is_canonical(path) {
             return None;
         }
-        // The S3 layer counts the headers of a larger head one by one.
+        // The limit applies only to the headers. If the whole head exceeds it, the S3 layer counts the bytes of the
+        // headers.
         if head.bytes > HEADER_BYTES_MAX {
             return None;
         }
@@ -241,7 +242,7 @@ impl<'h> PlainRequest<'h> {
         self.if_match.map_or_else(Conditions::default, |tag| Conditions::only_if(ETag::new(tag)))
     }
 
-    /// Returns the bucket and the key; `None` if these are not valid names.
+    /// Returns the bucket and the key; `None` if one of their names is invalid.
     pub(super) fn names(&self, domains: &BucketDomains) -> Option<(Bucket, Key)> {
         let path = self.path.strip_prefix('/')?;
         let (bucket, key) = match domains.bucket_of(self.host) {
@@ -253,7 +254,7 @@ impl<'h> PlainRequest<'h> {
     }
 }
 
-/// Returns the only ETag of a condition, without its quotes.
+/// Returns the ETag of a condition without its quotes; `None` unless the condition is a single quoted ETag.
 fn unquoted(tag: &str) -> Option<&str> {
     let tag = tag.strip_prefix('"')?.strip_suffix('"')?;
     tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-').then_some(tag)
@@ -289,13 +290,13 @@ fn is(name: &str, known: &str) -> bool {
 /// Returns whether a target is a path in exactly the encoding that signatures require. Such a path has only one
 /// spelling, so client and gateway cannot disagree about it.
 fn is_canonical(target: &str) -> bool {
-    // Most paths have no escapes.
+    // Most paths have no escapes, and need not be decoded.
     let is_simple = target.bytes().all(|byte| byte == b'/' || is_unreserved(byte));
     let is_part = |part| decoded(part).is_some_and(|text| !text.contains('/'));
     target.starts_with('/') && (is_simple || target.split('/').all(is_part))
 }
 
-/// Returns whether the fast path takes a request with this head. The signature must be well-formed, but is not
+/// Returns whether the fast path serves a request with this head. The signature must be well-formed, but is not
 /// verified.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {

@@ -1,5 +1,5 @@
-//! Checks the signature of a plain request, in its headers or its URL: the signer, the date, and whether the signature
-//! covers everything that matters.
+//! Checks the signature in the headers or the URL of a plain request: the signer, the date, and whether the signature
+//! covers all headers that must be signed.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -17,7 +17,7 @@ use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::s3::is_printable;
 
-/// The maximum number of signing keys that are kept: one for each day and region of a valid signature.
+/// The maximum number of cached signing keys. The cache has one key for each day and region of a valid signature.
 const KEYS_MAX: usize = 16;
 /// The maximum number of headers that a request may sign.
 const SIGNED_MAX: usize = 24;
@@ -106,7 +106,8 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
-        // Only valid signatures add keys, so that unauthenticated clients cannot displace keys with invented regions.
+        // Only valid signatures add keys to the cache. Otherwise, unauthenticated clients could displace cached keys by
+        // inventing regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
@@ -118,8 +119,7 @@ impl SignatureVerifier {
     }
 }
 
-/// Parameters of a presigned URL in the order of the canonical query. SDKs add the last parameter, which changes
-/// nothing.
+/// Parameters of a presigned URL in the order of the canonical query. SDKs add the last parameter, which has no effect.
 const PARAMETERS: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -131,7 +131,7 @@ const PARAMETERS: [&str; 7] = [
 ];
 const AT_SIGNATURE: usize = 4;
 
-/// The parameters of a presigned URL, not checked yet.
+/// The unchecked parameters of a presigned URL.
 pub(super) struct PresignedQuery<'h> {
     path: &'h str,
     credential: Cow<'h, str>,
@@ -143,8 +143,8 @@ pub(super) struct PresignedQuery<'h> {
 }
 
 impl<'h> PresignedQuery<'h> {
-    /// Reads the parameters of a presigned URL. Returns `None` if there is an unexpected parameter, or if one occurs
-    /// twice or is not in its canonical spelling.
+    /// Reads the parameters of a presigned URL. Returns `None` if there is an unexpected parameter, or if a parameter
+    /// occurs twice or is not in its canonical spelling.
     pub(super) fn read(method: &str, path: &'h str, query: &'h str) -> Option<Self> {
         let mut found = [None; PARAMETERS.len()];
         for pair in fields(query, b'&') {
@@ -248,7 +248,7 @@ fn is_now(amz_date: &str, day: &str) -> bool {
     amz_date.starts_with(day) && day.len() == 8 && apart < CLOCK_SKEW_MAX
 }
 
-/// Like `split`, but takes fewer instructions for short fields. `separator` is ASCII.
+/// Like `split`, but needs fewer instructions for short fields. `separator` is ASCII.
 fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -259,8 +259,8 @@ fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the signed headers with their values. Returns `None` unless the names are in order, each header occurs once
-/// and is printable ASCII, and `host` and all `x-amz-` headers of the request are signed.
+/// Returns the signed headers with their values, or `None` if a requirement is not met. The names must be in order, and
+/// each header must occur once and be printable ASCII. `host` and all `x-amz-` headers of the request must be signed.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,
     names: &'h str,
@@ -288,8 +288,8 @@ fn signed_headers<'h, 'r>(
     (due == done).then_some(signed)
 }
 
-/// Returns the value of a header that occurs once and is printable ASCII; a printable ASCII value has only one normal
-/// form.
+/// Returns the value of a header, or `None` unless the header occurs once and is printable ASCII. A printable ASCII
+/// value has only one normal form.
 fn value_of<'h>(head: &RequestHead<'h>, name: &str) -> Option<&'h str> {
     let mut found = None;
     for header in head.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {
