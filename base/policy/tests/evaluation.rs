@@ -305,7 +305,7 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
 }
 
-/// Elements of random statements; some of the elements are malformed.
+/// Generates random statements, some of which have malformed elements.
 fn statement() -> impl Strategy<Value = String> {
     let effect = prop_oneof![Just("Allow"), Just("Deny")];
     let principal =
@@ -339,8 +339,8 @@ proptest! {
         let _ = Policy::parse(resource.as_bytes(), BUCKET);
     }
 
-    /// The order of statements does not matter, adding a deny never allows more, and the report agrees with the
-    /// decision.
+    /// The order of statements does not matter. An additional deny never allows more requests. The report agrees with
+    /// the decision.
     #[test]
     fn denials_only_take_away(
         statements in proptest::collection::vec(statement(), 1..6),
