@@ -109,10 +109,10 @@ impl ChecksumAlgorithm {
 /// The data from which the checksum of a multipart object is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
-    /// The whole content, as if it had been put in one piece. Possible for the three CRCs, because they can be
-    /// combined.
+    /// The whole content, as if it had been put in one piece. Only the three CRCs support this type, because the CRCs
+    /// of parts can be combined.
     FullObject,
-    /// The checksums of the parts, one after the other. Possible for all algorithms except CRC-64/NVME.
+    /// The checksums of the parts, one after the other. All algorithms except CRC-64/NVME support this type.
     Composite,
 }
 
@@ -130,7 +130,7 @@ impl ChecksumType {
         [Self::FullObject, Self::Composite].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns the type that S3 uses if a request states none.
+    /// Returns the type that S3 uses if a request specifies none.
     pub const fn default_of(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm {
             ChecksumAlgorithm::Crc64Nvme => Self::FullObject,
@@ -153,7 +153,7 @@ impl ChecksumType {
             Self::Composite => algorithm != ChecksumAlgorithm::Crc64Nvme,
         };
         let misfit = || {
-            let detail = format!("{} does not go with the checksum type {}", algorithm.name(), self.name());
+            let detail = format!("{} does not support the checksum type {}", algorithm.name(), self.name());
             Error::new(ErrorKind::InvalidArgument, detail)
         };
         fits.then_some(()).ok_or_else(misfit)

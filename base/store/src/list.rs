@@ -57,7 +57,7 @@ pub struct ObjectSummary {
     pub size: u64,
     /// The ETag.
     pub etag: ETag,
-    /// When the object was last written.
+    /// The time at which the object was last written.
     pub modified: SystemTime,
     /// The algorithm and type of the object's checksum, if they are known without further reads.
     pub checksum: Option<crate::ChecksumFormat>,
@@ -99,7 +99,7 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// What the code that walks a bucket must do after it has offered a key.
+/// The instruction to the code that walks a bucket, after this code has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkInstruction {
     /// Offer the next key.
@@ -138,12 +138,11 @@ impl<'q> ListPageBuilder<'q> {
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(ListEntry::name);
-        // Keys come in order, so all keys below one prefix are adjacent.
+        // Keys arrive in order, so all keys below one prefix are adjacent.
         if prefix.is_some() && prefix == last {
             return Ok(WalkInstruction::Next);
         }
-        // Whether the page is full is checked only here, when there is another entry for the next page, so that the
-        // next page is never empty.
+        // The page counts as full only if there is an entry for the next page. The next page is therefore never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkInstruction::Full);
