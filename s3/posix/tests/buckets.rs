@@ -1,4 +1,4 @@
-//! Tests what must be kept when the removal of a bucket is refused, and that nothing is left behind when a bucket is
+//! Tests which files must remain when the removal of a bucket is refused, and that no files remain when a bucket is
 //! removed.
 
 use std::fs;

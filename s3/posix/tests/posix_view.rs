@@ -1,4 +1,4 @@
-//! Changes made by POSIX programs in a root that is in use, and their effect on the store.
+//! Tests how changes that POSIX programs make in a root in use affect the store.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -274,7 +274,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
     assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
 
-    // Creating and deleting objects in the directory does not change the object that the directory stands for.
+    // Creating and deleting objects in the directory does not change the object that the directory represents.
     put("a/b/c/d", b"x");
     fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
     assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
@@ -462,13 +462,13 @@ fn what_two_keys_lead_to_is_not_lost() {
     rename("real/x", "link").unwrap();
     assert_eq!(get(&store, &bucket, "link").unwrap(), b"content");
     assert_eq!(keys(&store, &bucket), ["link"]);
-    // Two names of one file are two entries: one remains.
+    // Two hard links to one file are two entries. The rename leaves one entry.
     fs::hard_link(at("link"), at("hard")).unwrap();
     rename("link", "hard").unwrap();
     assert_eq!(keys(&store, &bucket), ["hard"]);
 }
 
-/// The locks of two keys may share what keeps the threads of one process apart.
+/// The locks of two keys may share the lock that excludes the other threads of the process.
 #[test]
 fn renames_do_not_deadlock() {
     let (_dir, store, bucket) = open();
@@ -491,8 +491,8 @@ fn renames_do_not_deadlock() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
-/// Another program replaces the directory of a key while the object is being written: the object must be found under its
-/// key afterwards. Directories are held open for 10 ms.
+/// Another program replaces the directory of a key while the object is being written: the object must be found under
+/// its key afterwards. Directories are held open for 10 ms.
 #[test]
 fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     let held_for = std::time::Duration::from_millis(10);
