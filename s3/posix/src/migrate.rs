@@ -69,7 +69,7 @@ impl PosixStore {
 const MAX_DEPTH: usize = 64;
 
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
-/// mode that all writers need. Links are not followed, and names that Fordway does not write are left alone.
+/// mode that all writers need. Links are not followed, and names that Fordway does not write are not changed.
 fn migrate_owners(
     volume: &StoreRootDirectory,
     bucket: &Bucket,
@@ -87,8 +87,8 @@ fn migrate_owners(
             }
             Ok(())
         }
-        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could lock out
-        // the others.
+        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could deny access
+        // to the other writers.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -152,7 +152,7 @@ fn is_below(path: &str, names: &[&str]) -> bool {
 }
 
 /// Sets the owner, group and mode of an open file or directory. Returns whether this changed anything. Attributes that
-/// the process may not change are left as they are.
+/// the process may not change remain unchanged.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),
@@ -189,8 +189,9 @@ type VersionIdentity = (u64, i64, String, String);
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, Record>;
 
-/// Rewrites each record that is in a sidecar file, under the current inode of the object's file. A record whose sidecar
-/// file is replaced keeps another name until all are rewritten, so that a run that was interrupted can be repeated.
+/// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode of the
+/// object's file. A sidecar file that is replaced keeps another name until all records are written, so that an
+/// interrupted run can be repeated.
 fn rebind_sidecars(
     inner: &Arc<PosixStoreState>,
     bucket: &Bucket,
@@ -293,8 +294,9 @@ impl Rebinding<'_> {
         }
     }
 
-    /// Gives the sidecar file `name`, which is about to be replaced, another name: it may hold the record of an object
-    /// that has not been bound to it yet. Any number is a name that is read again.
+    /// Gives the sidecar file `name`, which is about to be replaced, another name, because it may contain the record of
+    /// an object that is still to be bound again. The other name is also valid for a sidecar file, so a repeated run
+    /// reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {
         let other = hidden_name()?;
         match link(&self.meta, name, &self.meta, &other) {
@@ -306,8 +308,8 @@ impl Rebinding<'_> {
     }
 }
 
-/// Returns the record in the file's attribute if the record says that the rest of it is in a sidecar file, and the file
-/// has not changed since the record was sealed.
+/// Returns the record in the file's attribute if the rest of the record is in a sidecar file, and the object's file has
+/// not changed since the record was sealed.
 fn short_record(file: &File, state: &FileStat) -> Option<Record> {
     match read_attribute(file) {
         Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {

@@ -11,8 +11,8 @@ thread_local! {
     static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs `work`. All its calls of [`pause`] and [`spend`] together take at most `total`, or less if the caller has less
-/// time left.
+/// Runs `work`. All its calls of [`pause`] and [`spend`] together take at most `total`, or less if the caller's own
+/// limit ends earlier.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
     let _restored = RestoredLimit(LEFT.get());
     if LEFT.get().is_none() {
@@ -31,7 +31,7 @@ pub(crate) fn spend(time: Duration) {
     LEFT.set(LEFT.get().map(|left| left.saturating_sub(time)));
 }
 
-/// Sleeps for `time`, or until the operation has waited for as long as it may.
+/// Sleeps for `time`, or until the operation has used up its waiting time.
 pub(crate) fn pause(time: Duration) {
     let time = left_of(time);
     spend(time);

@@ -50,8 +50,8 @@ impl RecentPuts {
     /// Records that the key was deleted.
     pub(crate) fn remove(&self, key: KeyHash) {
         let slot = self.slot(key);
-        // If another key has taken the slot, that key is kept. It is lost if it takes the slot just now, which is harmless,
-        // and costs less than an atomic exchange.
+        // If another key has taken the slot, that key is kept. A key that takes the slot between the load and the store
+        // is lost. This loss is harmless, and costs less than an atomic exchange.
         if slot.load(Ordering::Relaxed) == key.0 {
             slot.store(0, Ordering::Relaxed);
         }

@@ -3,14 +3,14 @@
 //! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
 //! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
 //! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that at most one run at a time
-//! works on a bucket. If a run dies, the next run continues its work, because it does not find what has already
-//! expired.
+//! works on a bucket. If a run dies, the next run continues its work, because objects that have already expired no
+//! longer exist.
 //!
-//! A locked version never expires; the next run after the end of its retention removes it.
+//! A locked version does not expire. The next run after the end of its retention removes the version.
 //!
 //! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
-//! owners. In a bucket that other users may write to, they may set rules as well; these are applied with the rights of
-//! the user who set them, so nobody can use rules to remove what they could not remove themselves.
+//! owners. In a bucket that other users may write to, these users may also set rules. Such rules are applied with the
+//! rights of the user who set them, so nobody can use rules to remove files that they could not remove themselves.
 
 mod versions;
 
@@ -40,7 +40,7 @@ const OPERATION: &str = "apply the lifecycle of";
 /// The longest sleep between two progress reports: the receiver can end the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
 
-/// What [`PosixStore::run_lifecycle`] is to do.
+/// The options of [`PosixStore::run_lifecycle`].
 #[derive(Clone, Debug)]
 pub struct LifecycleOptions {
     /// The buckets; all if empty.
@@ -60,7 +60,7 @@ impl Default for LifecycleOptions {
     }
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifecycleAction {
     /// Removes an object in a bucket without versions.
@@ -91,7 +91,7 @@ impl LifecycleAction {
 /// A change that was made or, in a dry run, would have been made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleChange {
-    /// What was done.
+    /// The action that was performed.
     pub action: LifecycleAction,
     /// The bucket.
     pub bucket: Bucket,
@@ -121,7 +121,7 @@ pub enum LifecycleEvent {
     Failed(Error),
 }
 
-/// What a run, or a dry run, has counted.
+/// The counts of a run or a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleSummary {
     /// Objects, versions and uploads examined.
@@ -140,10 +140,10 @@ pub struct LifecycleSummary {
 
 impl PosixStore {
     /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
-    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them; if
-    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them.
-    /// Memory: one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination
-    /// of the file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
+    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them. If
+    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them. Memory:
+    /// one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination of the
+    /// file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
     pub fn run_lifecycle(
         &self,
         options: &LifecycleOptions,
@@ -400,7 +400,7 @@ impl<'s> LifecycleRun<'s> {
     }
 
     /// Returns the first rule according to which an object is due. The object's tags are checked only if `opened` is
-    /// given.
+    /// not `None`.
     pub(super) fn current_rule<'r>(
         &self,
         rules: &'r [LifecycleRule],
@@ -472,7 +472,7 @@ impl ExpiryRecheck<'_> {
     }
 }
 
-/// Returns whether both are the same file with the same content, judging by the file's metadata.
+/// Returns whether `seen` and `now` are the same file with the same content, according to the file's metadata.
 pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     let state = |opened: &ObjectFile| {
         let stat = &opened.stat;

@@ -50,7 +50,8 @@ pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 /// The content of the future object, if it was copied from the parts.
 pub(crate) const WHOLE: &str = "whole";
-/// A file that says that [`WHOLE`] was complete: if that is missing now, it has become the object.
+/// A file that exists from the time when [`WHOLE`] was complete. If [`WHOLE`] is then missing, it has become the
+/// object.
 pub(crate) const ASSEMBLED: &str = "assembled";
 /// The content of the future object while it is being linked to its key.
 pub(crate) const LINKED: &str = "linked";
@@ -59,7 +60,7 @@ pub(crate) const LINKED: &str = "linked";
 /// size.
 pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The largest page of any processor on which a node may run.
+/// The size, in bytes, of the largest page of any processor that a node may have.
 const PAGE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The maximum number of names that a writer reads to find out whether an upload is open.
@@ -68,7 +69,7 @@ const LISTED_MAX: usize = 256;
 /// The maximum size of a record, in bytes: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// Where the bytes of a part are written as they arrive.
+/// The destination of the bytes of an arriving part.
 pub(crate) enum PartSink {
     /// Into `data` from `offset` on, up to `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
@@ -226,7 +227,7 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `NoSuchUpload` if the
-/// upload was closed before the claim: completion closes the upload first and looks for claims afterwards, so either
+/// upload was closed before the claim. A completion first closes the upload and then looks for claims. Therefore either
 /// the writer notices that the upload is closed, or the completion notices the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -241,8 +242,8 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server. If this answer were stale, a part could
-/// be written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
+/// Returns whether the upload in `dir` is open, according to the file server. If the result were stale, a part could be
+/// written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
 /// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     has_at_server(dir, UPLOAD, sharing)
@@ -405,7 +406,7 @@ pub(crate) fn owner_of_upload(
     stat(&dir).ok().map(|state| state.user)
 }
 
-/// An upload's directory, given its path.
+/// The directory of an upload.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadDirectory<'u> {
     volume: &'u StoreRootDirectory,
@@ -455,13 +456,13 @@ impl<'u> UploadDirectory<'u> {
         volume.names_in(path)
     }
 
-    /// Returns the length of uniform parts; `None` if none was ever set, in which case no part is in `data`.
+    /// Returns the length of uniform parts; `None` if no length was ever set. No part is in `data` then.
     pub(crate) fn part_size(&self) -> Result<Option<u64>> {
         let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
     }
 
-    /// Returns the record in the file `name`, and when it was written.
+    /// Returns the record in the file `name`, and the time at which the record was written.
     pub(crate) fn record(&self, name: &str) -> Result<Option<(Record, i64)>> {
         let held = match self.held() {
             Ok(held) => held,
@@ -486,7 +487,7 @@ pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut R
         sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
     if is_shared {
-        // The upload may be completed on another node.
+        // The upload may be completed on another node, so this node's client must not change the time later.
         settle_time(data);
         stat = state()?;
     }
