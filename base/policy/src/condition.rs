@@ -262,7 +262,7 @@ impl Condition {
         }
     }
 
-    /// Returns the networks that a positive condition names.
+    /// Returns the networks of a positive condition on addresses; `None` for any other condition.
     pub(crate) fn networks(&self) -> Option<&[Network]> {
         match &self.expected {
             ExpectedValues::Networks(networks) if self.restricts() => Some(networks),

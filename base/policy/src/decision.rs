@@ -1,5 +1,5 @@
 //! The evaluation of a policy (IAM user guide, "Policy evaluation logic"): a request is denied if any statement denies
-//! it. If no statement denies it, the request is allowed if a statement allows it.
+//! it. Otherwise, the request is allowed if a statement allows it.
 
 use crate::document::{Effect, Policy, Statement};
 use crate::request::AccessRequest;
@@ -7,7 +7,7 @@ use crate::request::AccessRequest;
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A statement allows the request, and none denies it.
+    /// A statement allows the request, and no statement denies it.
     Allowed,
     /// A statement denies the request.
     Denied,

@@ -19,7 +19,7 @@ const RESOURCE: &str = "arn:aws:s3:::";
 pub struct PolicyError {
     /// AWS's message.
     pub words: String,
-    /// Which statement and element are invalid, and how to correct them; empty if the message already says so.
+    /// The invalid statement and element, and advice for correcting them; empty if the message is sufficient.
     pub detail: String,
 }
 

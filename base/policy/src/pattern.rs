@@ -25,7 +25,7 @@ pub(crate) struct Pattern {
     pieces: Vec<PatternSegment>,
 }
 
-/// Which characters of a pattern are special.
+/// The special characters of a pattern.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PatternSyntax {
     /// Whether `*` and `?` are wildcards.

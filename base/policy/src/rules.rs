@@ -44,7 +44,7 @@ pub enum BucketAccessDecision {
     NoPolicy,
     /// The caller owns the bucket, and no statement denies the request.
     Owner,
-    /// A statement allows the request, and none denies it.
+    /// A statement allows the request, and no statement denies it.
     Allowed(usize),
     /// A statement denies the request.
     Denied(usize),

@@ -1,4 +1,4 @@
-//! AWS's documented examples of policy evaluation as a table, and properties that hold for all policies.
+//! Tests AWS's documented examples of policy evaluation, and properties that hold for all policies.
 
 use fordway_policy::{
     AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Policy,
@@ -44,8 +44,8 @@ type Case = (
     )],
 );
 
-/// From the S3 user guide, "Examples of Amazon S3 bucket policies", and the IAM user guide, "Policy evaluation
-/// logic" and "Policies and permissions: examples". Supported condition keys replace unsupported ones.
+/// The examples are from the S3 user guide, "Examples of Amazon S3 bucket policies", and the IAM user guide, "Policy
+/// evaluation logic" and "Policies and permissions: examples". Supported condition keys replace unsupported ones.
 const CASES: &[Case] = &[
     // Read-only permission for everybody.
     (
@@ -261,7 +261,7 @@ fn an_old_policy_has_no_variables() {
     assert_eq!(verdict(&parsed(statement), Some("ann"), "GetObject", Some("ann/x"), &[]), Allowed);
 }
 
-/// From "The meaning of public" of the S3 user guide.
+/// The examples are from "The meaning of public" in the S3 user guide.
 #[test]
 fn public_policies_are_known() {
     let is_public = |principal: &str, condition: &str| {
