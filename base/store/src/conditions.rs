@@ -26,7 +26,7 @@ impl ETagMatch {
     }
 }
 
-/// The conditions that must hold for a request to be executed. By default, there are none.
+/// The conditions that must hold for a request to be executed. By default, there are no conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// The object must have one of these ETags.

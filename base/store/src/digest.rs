@@ -282,7 +282,7 @@ enum ChecksumHasherState {
     Sha512(sha2::Sha512),
     Md5(fast_md5::Md5),
     XxHash64(XxHash64),
-    // Boxed, because XXH3 has a kilobyte of state.
+    // The hasher is boxed, because the state of XXH3 takes a kilobyte.
     XxHash3(Box<XxHash3_64>),
     XxHash128(Box<XxHash3_128>),
 }
@@ -448,8 +448,8 @@ mod tests {
         hex(&found.checksum.unwrap().value)
     }
 
-    /// Check values for "123456789": for the CRCs, from the CRC catalogue; for the SHAs, computed according to
-    /// FIPS 180.
+    /// The check values for "123456789". The values of the CRCs are from the CRC catalogue; the values of the SHAs were
+    /// computed according to FIPS 180.
     #[test]
     fn check_values() {
         assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");

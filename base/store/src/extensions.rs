@@ -183,7 +183,8 @@ impl DocumentKind {
         DocumentKind(Cow::Borrowed(name))
     }
 
-    /// Returns the kind with this name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
+    /// Returns the kind with this name. Errors: `InvalidArgument` unless the name has 1 to 32 lower-case letters and
+    /// hyphens.
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {

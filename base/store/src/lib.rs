@@ -81,7 +81,7 @@ pub const ROOT_DIR: &str = ".";
 pub struct FileServerProbe {
     /// A number that identifies the file system on this machine.
     pub file_system: u64,
-    /// Sends a request to the server. Returns once the server has responded, regardless of the result.
+    /// Sends a request to the server. Returns when the server has responded, regardless of the result.
     pub ask: Arc<dyn Fn() + Send + Sync>,
 }
 

@@ -227,7 +227,7 @@ pub trait ObjectLocks {
 
     /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
     /// removing a retention in governance mode. Errors: as [`Objects::get`](crate::Objects::get); `AccessDenied` if the
-    /// present retention forbids it, and for `bypass` by users who may not change the bucket's settings;
+    /// present retention forbids the change, and for `bypass` by users who may not change the bucket's settings;
     /// `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
     fn set_retention(
         &self,

@@ -245,7 +245,8 @@ impl BucketState {
         DeleteResult { is_marker: version.is_some(), version }
     }
 
-    /// Removes one version; the newest remaining version becomes the latest. Errors: `AccessDenied` if it is locked.
+    /// Removes one version; the newest remaining version becomes the latest. Errors: `AccessDenied` if the version is
+    /// locked.
     pub(super) fn delete_version(
         &mut self,
         key: &Key,
