@@ -113,7 +113,7 @@ fn unsafe_place(path: &str, why: &str) -> Error {
 }
 
 /// Runs `make` in `parent` as the bucket's owner, if the process may act as others and the caller is root or may write
-/// to a bucket with the sticky bit. Otherwise runs it as the caller.
+/// to a bucket with the sticky bit. Otherwise runs `make` as the caller.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -144,8 +144,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode for a directory in the private area: the mode of the bucket's directory, except that in a bucket
-/// with the sticky bit only the user who started an upload may write to the upload's directory.
+/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. In a bucket with
+/// the sticky bit, however, only the user who started an upload may write to the upload's directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
         true => of.mode & 0o755,
@@ -285,7 +285,7 @@ impl StoreRootDirectory {
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. These files are
+    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. The file is
     /// always empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
@@ -380,7 +380,7 @@ impl StoreRootDirectory {
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
     /// third user could remove the files.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // Staged files are protected by a separate directory instead.
+        // `staging_dir` protects staged files by a separate directory.
         if is_tmp_dir(path) {
             return Ok(());
         }
@@ -389,7 +389,8 @@ impl StoreRootDirectory {
             return self.check_uploader(path);
         }
         match self.first_untrusted(guard, path)? {
-            // The private directory itself holds the lock table and other shared files, which can be used in any case.
+            // The private directory itself contains the lock table and other shared files. These files can be used even
+            // if a third user owns the directory.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),

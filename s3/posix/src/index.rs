@@ -2,8 +2,8 @@
 //!
 //! Without an index, a program that lists by prefix after each delete, as IOR does, would read the whole directory each
 //! time. The index of a directory contains its names in sorted order. The kernel's queue of changes (inotify) keeps the
-//! index up to date: every listing first applies all changes that any process has made before. A listing by prefix then
-//! costs one lookup. An index is possible only on a file system that no other kernel changes.
+//! index up to date: every listing first applies all changes that any process made before the listing. A listing by
+//! prefix then costs one lookup. An index is possible only on a file system that no other kernel changes.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
 //! been listed for a while. A program that does not list directories pays nothing for the index.

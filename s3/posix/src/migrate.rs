@@ -43,9 +43,9 @@ impl PosixStore {
     /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
     /// binds sidecar files to their objects again, and records the root's format version. Must be run by the root user,
     /// or by the owner of the root directory and the buckets. No other program may work in the root directory at the
-    /// same time, because programs already running may still create files in the old way. Memory: the records in all
-    /// sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell`
-    /// returns.
+    /// same time, because programs that are already running may still create files with other owners and modes. Memory:
+    /// the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file system, and
+    /// errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -151,7 +151,7 @@ fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
-/// Sets the owner, group and mode of an open file or directory. Returns whether this changed anything. Attributes that
+/// Sets the owner, group and mode of an open file or directory. Returns whether anything was changed. Attributes that
 /// the process may not change remain unchanged.
 fn hand_over(
     of: &FileStat,

@@ -1,7 +1,7 @@
 //! Limits the total time that one operation waits for other nodes' changes to become visible.
 //!
-//! On a shared file system, a single file may take a second until its state is certain. A listing examines many files,
-//! and another user may have prepared each of them so that the wait is as long as possible.
+//! On a shared file system, it may take a second to determine the state of a single file. A listing examines many
+//! files, and another user may have prepared each of them so that the wait is as long as possible.
 
 use std::cell::Cell;
 use std::time::Duration;

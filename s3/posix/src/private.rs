@@ -270,7 +270,8 @@ impl PrivateDirectoryCache {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing. Anything here that is not a directory was not created by Fordway.
+            // A missing directory has no contents. If the path leads to something other than a directory, Fordway did
+            // not create it, and the directory counts as missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }

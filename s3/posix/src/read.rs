@@ -407,7 +407,7 @@ impl StoreRootDirectory {
     }
 
     /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object
-    /// never existed. The caller has just read the bucket's contents.
+    /// never existed. The caller must have just read the bucket's contents.
     #[cold]
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);

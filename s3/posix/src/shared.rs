@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `statx` of the directory with `AT_STATX_FORCE_SYNC` | every case | no |
 //! | reading an attribute by name | sometimes | if the old file is gone |
-//! | reading the directory | every case | every case but a deleted name, which it does not show |
+//! | reading the directory | every case | every case except a deleted name, which is not shown |
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
 //! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
@@ -170,7 +170,8 @@ pub(crate) fn open_spared<T: AsFd>(
     match open(&spare_name(name)) {
         // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may have just been replaced. Otherwise its writer died; a removal removes the spare name first.
+        // The file may have just been replaced. Otherwise, its writer has died. The file was not removed, because a
+        // removal removes the spare name first.
         Ok(spare) => match again() {
             Err(Errno::NOENT) => Ok(spare),
             found => found,

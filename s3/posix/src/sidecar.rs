@@ -129,7 +129,7 @@ impl StoreRootDirectory {
         dir: impl AsFd,
         name: &str,
     ) -> Option<UnlinkingFile> {
-        // This check is inlined, because almost no bucket has sidecar files.
+        // Only this check is inlined, because almost no bucket has sidecar files.
         if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 

@@ -44,7 +44,8 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// A file being written. If the value is dropped before the file is published, nothing is left behind.
+/// A file being written. If the value is dropped before the file is published, the file is removed, unless it has a
+/// name in an upload.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
@@ -137,7 +138,7 @@ impl StagedFile {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             let started = CoarseInstant::now();
-            // The bucket may be a separate mount.
+            // The bucket may be a separate mount, so its mount is checked too.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
             // Few shared file systems support unnamed files, and some of those that claim to do so lose these files.

@@ -190,7 +190,7 @@ impl StoreRootDirectory {
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version, in place of the version at `place`, which is removed.
+    /// Makes `newest` the latest version. It replaces the version at `place`, which is thereby removed.
     fn promote_over(
         &self,
         bucket: &Bucket,
@@ -510,7 +510,8 @@ impl PosixStoreState {
                         self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
                         self.volume.unshield(&opened.file, opened.record().lock)?;
                     }
-                    // A name whose lock was not checked is not removed, in case it reappears.
+                    // A name whose lock could not be checked is not removed, because its file may reappear and may be
+                    // locked.
                     None => drop(archived.remove(at)),
                 }
             }
@@ -675,8 +676,8 @@ impl PosixStoreState {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // This lookup may have missed a version that has become the latest, or has stopped being the latest, in
-            // the meantime.
+            // The lookup in the directory may have missed a version that has become the latest, or has stopped being
+            // the latest, in the meantime.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;

@@ -182,7 +182,8 @@ impl StoreRootDirectory {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
-                // Another process is removing empty directories while this one creates them, so start again.
+                // Another process is removing empty directories while this process creates them, so the attempt is
+                // repeated.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(unmade(errno, dir)),
             }

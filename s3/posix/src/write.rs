@@ -217,7 +217,7 @@ impl PosixStoreState {
                 copied.parts.iter_mut().for_each(|part| part.checksum = None);
             }
         }
-        // An object that is a directory has no content.
+        // An object that is a directory has no content that could change.
         if before.is_file {
             self.volume.require_unchanged(&file, (before.size, system_time(before.modified_ns)))?;
         }

@@ -57,7 +57,7 @@ fn a_tree_that_exists_is_a_bucket() {
     assert!(at.join("a/b").is_dir(), "a directory that the store did not make is kept");
 }
 
-/// The first set of tags fits into an attribute, the second does not.
+/// The first set of tags fits into an attribute; the second set does not.
 #[test]
 fn a_file_that_posix_made_takes_tags() {
     let (dir, store, bucket) = open();
@@ -330,7 +330,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }
 
-/// A gateway sends metadata in headers. It could not serve an object whose metadata is not valid there.
+/// A gateway sends metadata in HTTP headers, so it could not serve an object whose metadata is not valid in a header.
 #[test]
 fn metadata_that_no_header_can_hold_is_refused() {
     let (_dir, store, bucket) = open();
@@ -520,7 +520,7 @@ fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     }
 }
 
-/// Another program writes to the source of a copy, which keeps its name and inode, while it is copied.
+/// Another program writes to the source of a copy while the source is copied. The source keeps its name and inode.
 #[test]
 fn a_source_that_changes_while_it_is_copied_is_refused() {
     let (dir, store, bucket) = open();

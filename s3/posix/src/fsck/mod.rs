@@ -84,7 +84,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. The other buckets must be checked nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. The other buckets must be checked
+                // nonetheless.
                 Ok(None) => {}
                 Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
             }

@@ -72,8 +72,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. Garbage in the other buckets must be collected
-                // nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. Garbage in the other buckets must be
+                // collected nonetheless.
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }

@@ -194,7 +194,8 @@ fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -
 }
 
 /// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong
-/// to a new object by now. The sidecar file is first moved aside, so that only the file that was examined is removed.
+/// to a new object by now. The sidecar file is first renamed into the directory for staged files, so that only the file
+/// that was examined is removed.
 fn remove_if_same(
     volume: &StoreRootDirectory,
     bucket: &Bucket,

@@ -82,7 +82,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Removes an empty directory that was created by a put. Returns whether it is gone.
+    /// Removes an empty directory that was created by a put. Returns whether the directory is gone.
     fn empty_dir(
         &mut self,
         area: &BucketArea,

@@ -1,10 +1,10 @@
 //! Expires objects, versions and uploads according to their buckets' rules.
 //!
-//! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
-//! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
-//! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that at most one run at a time
-//! works on a bucket. If a run dies, the next run continues its work, because objects that have already expired no
-//! longer exist.
+//! A run lists a bucket, and examines each object that seems due. The run then takes the key's lock. It changes the
+//! object only if the file, its size and its times are still the same, and a rule still applies. Any number of runs may
+//! work on one root, on any nodes. A lock ensures that at most one run at a time works on a bucket; the kernel releases
+//! this lock when the process dies. If a run dies, the next run continues its work, because objects that have already
+//! expired no longer exist.
 //!
 //! A locked version does not expire. The next run after the end of its retention removes the version.
 //!
@@ -158,7 +158,7 @@ impl PosixStore {
                     let done = actors.act_as(owner, || Ok(run.bucket(bucket, owner)))?;
                     run.survive(bucket, "", done)?;
                 }
-                // The bucket's owner has removed it in the meantime.
+                // The bucket's owner has removed the bucket in the meantime.
                 Ok(None) => {}
                 Err(error) => run.failed(bucket, "", error)?,
             }
@@ -440,7 +440,8 @@ impl<'s> LifecycleRun<'s> {
             rule: rule.id.clone(),
             size_bytes: seen.stat.size,
         };
-        // `self` is needed to report the change, so the check under the lock uses another value with the same time.
+        // `self` is borrowed to report the change, so the check under the lock uses a separate value with the same
+        // time.
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {

@@ -164,7 +164,7 @@ impl LifecycleRun<'_> {
         })
     }
 
-    /// Removes the delete marker of a key that has no versions left.
+    /// Removes the delete marker of a key that has no other versions.
     fn end_of_key(
         &mut self,
         bucket: &Bucket,
@@ -257,8 +257,8 @@ impl NoncurrentVersionReference<'_> {
 /// next to another user's versions. Such names must not make a version seem older than it is, or seem to have more
 /// newer versions than it has.
 struct VersionWitnesses {
-    /// The key's versions directory, the owner of the version, and the other trusted user; `None` if every writer is
-    /// trusted.
+    /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
+    /// is trusted.
     doubts: Option<(File, u32, TrustedOwner)>,
 }
 

@@ -172,7 +172,7 @@ impl MultipartUploadManager<'_> {
         self.remove_upload(&upload.dir)
     }
 
-    /// Locks and closes an upload. From then on no part can be started.
+    /// Locks and closes an upload. No part can be started afterwards.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let mut race = 0;
         loop {
@@ -240,7 +240,7 @@ impl MultipartUploadManager<'_> {
         }
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| match errno {
-                // Another node has ended the upload, and this node has cached its files.
+                // Another node has ended the upload, while this node still has the upload's files cached.
                 Errno::NOENT => missing(),
                 errno => from_errno(errno, "closing the upload"),
             })?;
@@ -349,7 +349,7 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that Fordway did not create are kept, and so is the directory.
+                // The directory is kept if it contains files that Fordway did not create.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },

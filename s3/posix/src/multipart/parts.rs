@@ -1,4 +1,4 @@
-//! Defines which files are in a multipart upload's directory, and where the bytes of each part are written.
+//! Defines the files in a multipart upload's directory, and the file that receives the bytes of each part.
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
@@ -50,7 +50,7 @@ pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 /// The content of the future object, if it was copied from the parts.
 pub(crate) const WHOLE: &str = "whole";
-/// A file that exists from the time when [`WHOLE`] was complete. If [`WHOLE`] is then missing, it has become the
+/// A file that exists from the time when [`WHOLE`] was complete. If [`WHOLE`] is then missing, [`WHOLE`] has become the
 /// object.
 pub(crate) const ASSEMBLED: &str = "assembled";
 /// The content of the future object while it is being linked to its key.
@@ -321,7 +321,7 @@ pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> 
 
 /// Removes an upload's directory with all of Fordway's files in it. Fordway's files are recognized by their names
 /// alone, and links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if
-/// the directory holds something else.
+/// the directory contains other files.
 pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
@@ -456,7 +456,8 @@ impl<'u> UploadDirectory<'u> {
         volume.names_in(path)
     }
 
-    /// Returns the length of uniform parts; `None` if no length was ever set. No part is in `data` then.
+    /// Returns the length of uniform parts; `None` if no length was ever set. If no length was set, no part is in
+    /// `data`.
     pub(crate) fn part_size(&self) -> Result<Option<u64>> {
         let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
