@@ -255,13 +255,14 @@ impl Checksum {
     }
 }
 
-/// The size and digests that the sender states for the content. They are checked before the content is published.
+/// The size and digests that the sender states for the content. The size and digests are checked before the content is
+/// published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
     /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// The MD5 of the content (`Content-MD5`). It is checked only if the writer was opened with `check_md5` or an MD5
-    /// ETag.
+    /// The MD5 of the content (`Content-MD5`). This MD5 is checked only if the writer was opened with `check_md5` or an
+    /// MD5 ETag.
     pub md5: Option<[u8; 16]>,
     /// The checksum of the content, computed with the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,

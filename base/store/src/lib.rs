@@ -1,8 +1,8 @@
 //! The model of an S3 object store: names, metadata, conditions, listings, errors, and the blocking [`Store`] trait
 //! that every lane implements. This crate does not depend on files, sockets or HTTP.
 //!
-//! [`MemoryStore`] is the smallest complete implementation. It is the reference against which the conformance suite and
-//! the random-operation tests compare every other lane.
+//! [`MemoryStore`] is the smallest complete implementation. The conformance suite and the random-operation tests
+//! compare every other lane with this store.
 
 mod conditions;
 mod digest;

@@ -104,8 +104,8 @@ pub struct ObjectListing {
 pub enum WalkInstruction {
     /// Offer the next key.
     Next,
-    /// Skip keys that start with this prefix: they belong to the entry that was just added, or come before the first
-    /// key of the page.
+    /// Skip keys that start with this prefix. These keys belong to the entry that was just added, or come before the
+    /// first key of the page.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -212,8 +212,8 @@ mod tests {
         }
     }
 
-    /// The object `p/` is an entry of a listing with the prefix `p/`; it does not represent the keys that start with
-    /// it.
+    /// The object `p/` is an entry of a listing with the prefix `p/`, and does not represent the other keys that start
+    /// with `p/`.
     #[test]
     fn a_marker_that_is_the_prefix_hides_nothing() {
         let keys = ["p/", "p/a", "p/b/1"];
