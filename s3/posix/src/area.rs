@@ -49,7 +49,8 @@ impl TrustedOwner {
         TrustedOwner { owner: of.user }
     }
 
-    /// Returns whether `user` is the bucket's owner or root. Both can remove other users' files in any case.
+    /// Returns whether `user` is the bucket's owner or root. The owner and root can remove other users' files in any
+    /// case.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
     }

@@ -50,10 +50,10 @@ impl PosixStoreState {
         }
     }
 
-    /// Removes the key's file, at its plain path or its odd path. A key may have two files: the first was written to
-    /// the odd path while the plain path was taken; the second was written to the plain path afterwards, and hides the
-    /// first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash, or between
-    /// the two steps.
+    /// Removes the key's file, at its plain path or its odd path. A key may have two files. The first file was written
+    /// to the odd path while the plain path was taken. The second file was written to the plain path afterwards, and
+    /// hides the first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash,
+    /// or between the two steps.
     pub(crate) fn remove(
         &self,
         bucket: &Bucket,
@@ -61,8 +61,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if !contents.exists {
-            // Later deletes are cheaper if the private directory exists. If it cannot be created, they are merely as
-            // expensive as this one.
+            // Later deletes are cheaper if the private directory exists. If this directory cannot be created, later
+            // deletes cost as much as this delete.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
@@ -204,9 +204,9 @@ impl PosixStoreState {
         Ok(removed)
     }
 
-    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would have if it were an object: this function calls `remove` under that
-    /// lock, and does not call `remove` if another process holds the lock. Returns the result of `remove`, or `false`
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. If the directory were an
+    /// object, it would have a key. This function calls `remove` under the lock of this key, and does not call `remove`
+    /// if another process holds the lock. The caller must not hold the lock. Returns the result of `remove`, or `false`
     /// if `remove` was not called.
     pub(crate) fn unless_marker(
         &self,

@@ -57,7 +57,7 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
 
 /// Returns the content and mode of the file `name` in the root's private directory; the content is returned as empty if
 /// it is longer than `bytes_max` bytes. Returns `None` unless the file belongs to the root user or to the owner of the
-/// root directory: if everyone may write to the root directory, anyone could have created the file.
+/// root directory, because anyone who may write to the root directory could have created the file.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,

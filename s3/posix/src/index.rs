@@ -6,7 +6,7 @@
 //! prefix then costs one lookup. An index is possible only on a file system that no other kernel changes.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
-//! been listed for a while. A program that does not list directories pays nothing for the index.
+//! been listed for 3 s. A program that does not list directories pays nothing for the index.
 
 use std::collections::BTreeSet;
 use std::fs::File;

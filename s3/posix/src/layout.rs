@@ -17,7 +17,8 @@ use std::fmt::Write as _;
 use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
-/// The private directory of a bucket, next to its objects. It is never listed, and no key refers to it.
+/// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
+/// it.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -146,8 +147,8 @@ fn path_of(key: &str) -> String {
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
-        // A trailing `%` is not a valid escape, so the name is never a file's name: it belongs to a directory that
-        // holds the rest of the key.
+        // A trailing `%` is not a valid escape, so no file has such a name. The name belongs to a directory that
+        // contains the rest of the key.
         let _ = write!(path, "{head}%/");
         rest = tail;
     }

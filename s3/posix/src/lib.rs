@@ -1,5 +1,5 @@
 //! S3 semantics inside the calling process: a bucket is a directory, and an object is a plain file whose path is its
-//! key. There is no server, no copy of the data and no access key; the kernel's permission checks control access.
+//! key. This lane has no server, no copy of the data and no access key; the kernel's permission checks control access.
 //!
 //! The system calls that each operation makes:
 //!

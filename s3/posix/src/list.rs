@@ -226,7 +226,7 @@ impl PosixStoreState {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that the caller may not open is listed nonetheless, and the error must not hide the other files.
+            // A file that the caller may not open is also listed, and the error must not hide the other files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
@@ -298,7 +298,7 @@ impl BucketWalk<'_> {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // A bucket need not be checked: it existed a moment ago.
+            // A bucket need not be checked, because the bucket was found to exist at the start of the call.
             Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
             _ => return Ok(None),
         };

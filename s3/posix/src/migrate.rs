@@ -1,8 +1,8 @@
 //! Migrates a root to this program's format version, and repairs the damage done by copying a root. Objects are not
 //! changed, and nothing is removed.
 //!
-//! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
-//! which contain the inodes that the objects' files had in the original root.
+//! A copy loses the owners and modes in the private areas of buckets. A copy also invalidates the names of sidecar
+//! files, which contain the inodes that the objects' files had in the original root.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -41,11 +41,11 @@ pub struct MigrationStep {
 
 impl PosixStore {
     /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
-    /// binds sidecar files to their objects again, and records the root's format version. Must be run by the root user,
-    /// or by the owner of the root directory and the buckets. No other program may work in the root directory at the
-    /// same time, because programs that are already running may still create files with other owners and modes. Memory:
-    /// the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file system, and
-    /// errors that `tell` returns.
+    /// and binds sidecar files to their objects again. Also records the root's format version. Must be run by the root
+    /// user, or by the owner of the root directory and the buckets. No other program may work in the root directory at
+    /// the same time, because programs that are already running may still create files with other owners and modes.
+    /// Memory: the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file
+    /// system, and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],

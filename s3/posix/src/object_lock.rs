@@ -293,8 +293,8 @@ impl StoreRootDirectory {
     }
 
     /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or
-    /// its record as missing, and a locked version would then appear to be unlocked. Both are therefore looked up
-    /// again.
+    /// its record as missing, and a locked version would then appear to be unlocked. The version and its record are
+    /// therefore looked up again.
     pub(crate) fn open_to_check(
         &self,
         bucket: &Bucket,

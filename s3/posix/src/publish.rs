@@ -9,9 +9,9 @@
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. If there are files at both paths nonetheless, the plain file is the object. Two files may exist if the first odd
-//!    key of a bucket was created while another writer, which did not know of the odd key, created the plain file. The
-//!    next write or delete of the key removes the odd file first, before it replaces or removes the plain file.
+//! 3. If there are files at both paths, the plain file is the object. Two files may exist if the first odd key of a
+//!    bucket was created while another writer, which did not know of the odd key, created the plain file. The next
+//!    write or delete of the key removes the odd file first, before it replaces or removes the plain file.
 
 use std::time::SystemTime;
 
@@ -103,7 +103,7 @@ impl StagedFile {
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or has disappeared again; both cases are decided under the lock.
+                // The name is a directory, or has disappeared again. These cases are decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };

@@ -223,8 +223,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns whether an object that was not found at `place` may exist nonetheless. The object may be at its odd path
-    /// or among the old versions, or another node may have written it. If `dir` was removed and recreated while it was
+    /// Returns whether an object that was not found at `place` may still exist. The object may be at its odd path or
+    /// among the old versions, or another node may have written it. If `dir` was removed and recreated while it was
     /// held open, the object may also be at `place`.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
@@ -291,9 +291,9 @@ impl StoreRootDirectory {
     }
 
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
-    /// this node has written a part, a FUSE client may show the file's earlier size and time for as long as it caches
-    /// names. If size and time do not change within that period, a program must have set the time back. The function
-    /// then returns the state that the client shows.
+    /// this node has written a part, a FUSE client may show an earlier size and time until its cached names expire. If
+    /// size and time do not change within that period, a program must have set the time back. The function then returns
+    /// the state that the client shows.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {

@@ -320,8 +320,8 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
     part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
-/// Returns the ETag of a file that has no stored ETag. It is derived from the inode, size and modification time. At
-/// least one of these changes when a POSIX program changes the file.
+/// Returns the ETag of a file that has no stored ETag. The ETag is derived from the inode, size and modification time.
+/// At least one of these changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     let low = stat.inode.rotate_left(32) ^ stat.size;
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))

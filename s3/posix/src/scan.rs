@@ -46,8 +46,8 @@ impl<'b> BucketArea<'b> {
         path.get(self.top.len() + 1..).and_then(decode)
     }
 
-    /// Returns whether the directory at `path` in the private area has a name that Fordway gives to directories: a part
-    /// of a long name, or the name of a key's versions directory.
+    /// Returns whether the directory at `path` in the private area has a name that Fordway gives to directories. Such a
+    /// name is a part of a long name, or the name of a key's versions directory.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
         let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();

@@ -229,9 +229,9 @@ impl StoreRootDirectory {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Returns the device of the shared file system that is used by calls for `bucket`, and a directory through which
-    /// its server can be queried, as far as both are known. The argument `bucket` has the same meaning as in
-    /// [`fordway_store::Store::file_server`]. Cost: no system call.
+    /// Returns the device of the shared file system that calls for `bucket` use, and a directory through which the file
+    /// server can be queried. Returns `None` if no shared file system is known. The argument `bucket` has the same
+    /// meaning as in [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
         let of_bucket = self.private.remote_bucket(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))

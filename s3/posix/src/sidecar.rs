@@ -1,9 +1,9 @@
-//! The storage of an object's record: an extended attribute of its file or, if the record does not fit there or the
-//! file system has no attributes, a sidecar file below `meta/`.
+//! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
+//! not fit there, or the file system has no attributes, the record is in a sidecar file below `meta/`.
 //!
 //! A sidecar file is named after the inode of the object's file, so it need not be changed when the object is renamed
-//! or gets a second name. It is valid only for a file that has the size and modification time in the sidecar file's
-//! seal.
+//! or gets a second name. A sidecar file is valid only for a file that has the size and modification time in the
+//! sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,8 +42,8 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once the file is
-/// closed, a new object may get its inode, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last name. The file is held open until its sidecar file is removed. After the file
+/// is closed, a new object may get the file's inode, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,

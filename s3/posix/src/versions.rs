@@ -190,7 +190,7 @@ impl StoreRootDirectory {
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version. It replaces the version at `place`, which is thereby removed.
+    /// Makes `newest` the latest version. The rename replaces the version at `place`, which is thereby removed.
     fn promote_over(
         &self,
         bucket: &Bucket,
@@ -301,8 +301,8 @@ impl PosixStoreState {
             None => {
                 let archived = self.volume.archived(bucket, key)?;
                 if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
-                    // A POSIX program has replaced the latest version while the version `null` is locked. Both are
-                    // kept.
+                    // A POSIX program has replaced the latest version while the version `null` is locked. Both versions
+                    // are kept.
                     let newest = archived.first().map_or(0, |newest| newest.order);
                     let named = NoncurrentVersion::of(&new_version(newest)?, false);
                     return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);

@@ -342,9 +342,9 @@ impl BucketTree {
 
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
-    /// user's directory in the bucket, and a program of that user would then remove or overwrite files in this
-    /// directory. Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name
-    /// in the path. Errors: also `LOOP` for another user's link.
+    /// user's directory in the bucket. A program of that user would then remove or overwrite files in this directory.
+    /// Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name in the
+    /// path. Errors: also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());

@@ -165,8 +165,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
 }
 
-/// A writer whose client has given up may keep writing after the upload has been completed. Its bytes must not get into
-/// the object.
+/// A writer whose client has given up may keep writing after the upload has been completed. The bytes of this writer
+/// must not get into the object.
 #[test]
 fn a_part_that_comes_too_late_is_not_in_the_object() {
     let (_dir, store, bucket) = open();

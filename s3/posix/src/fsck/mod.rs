@@ -84,8 +84,7 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
-                // The bucket's owner has removed the bucket in the meantime. The other buckets must be checked
-                // nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. The other buckets must still be checked.
                 Ok(None) => {}
                 Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
             }
@@ -422,9 +421,9 @@ findings! {
     /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
-    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it: for example, it is a link, a
-    /// FIFO, or a file instead of a directory. In a bucket with the sticky bit, the finding may also mean that the file
-    /// or directory belongs to a third user, who could remove other users' files there.
+    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
+    /// or a file is in the place of a directory. In a bucket with the sticky bit, the finding may also mean that the
+    /// file or directory belongs to a third user, who could remove other users' files there.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

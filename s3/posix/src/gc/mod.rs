@@ -1,6 +1,6 @@
-//! Removes files that interrupted work has left behind. The removal is safe while other processes write, because it
-//! concerns only old files, files that were rechecked under their key's lock, and empty directories, which writers
-//! recreate if they need them.
+//! Removes files that interrupted work has left behind. The removal is safe while other processes write, because only
+//! three kinds are removed: old files, files that were rechecked under their key's lock, and empty directories, which
+//! writers recreate if necessary.
 
 mod sidecars;
 mod tree;
@@ -26,9 +26,9 @@ use crate::{PosixStore, PosixStoreState};
 pub struct GcOptions {
     /// The buckets to clean; all if empty.
     pub buckets: Vec<Bucket>,
-    /// The time for which a file of one of these kinds must have been unchanged before it is removed: staged files,
+    /// The time for which a file must have been unchanged before it is removed. The time applies to staged files,
     /// remains of an upload whose record is gone, sidecar files whose objects are gone, and second names of the latest
-    /// version. The time must be longer than the longest pause of any writer between two writes.
+    /// version. It must be longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
     /// The time for which an upload must have been inactive before it is removed.
     pub upload_age: Duration,
@@ -72,8 +72,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
-                // The bucket's owner has removed the bucket in the meantime. Garbage in the other buckets must be
-                // collected nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. Garbage in the other buckets must still be
+                // collected.
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }

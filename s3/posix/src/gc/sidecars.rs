@@ -4,8 +4,9 @@
 //! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
 //! is removed only if two searches have failed to find its object's file.
 //!
-//! If an object's own sidecar file is missing, no sidecar file of the bucket is removed: in a copy of a root, the
-//! objects' files have other inodes, until `fsck --migrate` has renamed the sidecar files.
+//! If an object's own sidecar file is missing, no sidecar file of the bucket is removed, because the root may be a
+//! copy. In a copy of a root, the objects' files have other inodes than those in the names of the sidecar files, until
+//! `fsck --migrate` has renamed the sidecar files.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -1,10 +1,10 @@
 //! Expires objects, versions and uploads according to their buckets' rules.
 //!
-//! A run lists a bucket, and examines each object that seems due. The run then takes the key's lock. It changes the
-//! object only if the file, its size and its times are still the same, and a rule still applies. Any number of runs may
-//! work on one root, on any nodes. A lock ensures that at most one run at a time works on a bucket; the kernel releases
-//! this lock when the process dies. If a run dies, the next run continues its work, because objects that have already
-//! expired no longer exist.
+//! A run lists a bucket, and examines each object that seems due. The run then takes the key's lock. The object is
+//! changed only if the file, its size and its times are still the same, and a rule still applies. Any number of runs
+//! may work on one root, on any nodes. A lock ensures that at most one run at a time works on a bucket; the kernel
+//! releases this lock when the process dies. If a run dies, the next run continues its work, because objects that have
+//! already expired no longer exist.
 //!
 //! A locked version does not expire. The next run after the end of its retention removes the version.
 //!
@@ -465,7 +465,7 @@ pub(super) struct ExpiryRecheck<'r> {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Returns whether the latest version, `opened`, is due. Its key and size are not checked again, because they have
+    /// Returns whether the latest version, `opened`, is due. The key and size are not checked again, because they have
     /// not changed.
     pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {
         let due = self.rule.current_expiry(system_time(opened.stat.modified_ns), self.day);

@@ -204,7 +204,7 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed; they create the same object.
+            // Without locks, two concurrent completions may both succeed. Both completions create the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
@@ -361,8 +361,9 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Returns whether `data`, which has `size` bytes, consists of exactly these parts: they are numbered from 1 without
-/// gaps, all but the last have the same size, none is in a separate file, and no bytes follow them.
+/// Returns whether `data`, which has `size` bytes, consists of exactly these parts. The parts must be numbered from 1
+/// without gaps, and all but the last must have the same size. No part may be in a separate file, and no bytes may
+/// follow the parts.
 fn lie_in_place(parts: &[&ArrivedPart], size: u64) -> bool {
     let part_size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);

@@ -196,8 +196,8 @@ impl MultipartUploadManager<'_> {
     /// Returns an upload's listing entry, or `None` if the upload has ended.
     fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
         let dir = upload_dir(bucket, &upload);
-        // A closed upload is being completed, or was being completed when the completing process died. It is listed,
-        // because a client may try again to complete or abort it.
+        // A closed upload is being completed, or was being completed when the completing process died. A closed upload
+        // is listed, because a client may try again to complete or abort the upload.
         let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
         let found = open.map_or_else(
             || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),

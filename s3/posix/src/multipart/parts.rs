@@ -478,8 +478,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
-/// bytes to stable storage if durability requires it or other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if it has none. Writes the bytes
+/// to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
