@@ -1,6 +1,6 @@
 //! Decides requests from standard input, one JSON object per line, for `tools/soak-policy`: `{"policy": TEXT,
 //! "bucket": NAME, "key": KEY or null, "action": NAME, "user": NAME or null, "owner": BOOLEAN, "values": {KEY:
-//! [VALUE, ...]}}`. Writes `allow`, `deny` or `malformed: REASON` for each.
+//! [VALUE, ...]}}`. Writes `allow`, `deny` or `malformed: REASON` for each request.
 
 use std::io::{BufRead as _, Write as _};
 

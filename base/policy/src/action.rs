@@ -117,7 +117,7 @@ const COUNT: usize = OF_BUCKETS.len() + OF_OBJECTS.len();
 const _: () = assert!(COUNT <= 128, "a set of actions has a bit for each action");
 
 impl Action {
-    /// Returns the action with this name, without its prefix `s3:`; `None` if there is none. Case is ignored.
+    /// Returns the action with this name, without its prefix `s3:`; `None` if no action has this name. Case is ignored.
     pub fn new(name: &str) -> Option<Self> {
         Action::all().find(|action| action.short_name().eq_ignore_ascii_case(name))
     }

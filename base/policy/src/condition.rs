@@ -128,7 +128,7 @@ enum SetQualifier {
     Any,
 }
 
-/// The values in the document, at least one of which must match.
+/// The values in the document. At least one of them must match.
 #[derive(Clone, Debug, PartialEq)]
 enum ExpectedValues {
     Texts(Vec<Pattern>),
@@ -211,7 +211,7 @@ fn as_v6(address: IpAddr) -> u128 {
 const ARN_PARTS: usize = 6;
 
 impl Condition {
-    /// Reads the values of `key` below `operator`. Errors: a message that says what is wrong.
+    /// Reads the values of `key` below `operator`. Errors: a message with the reason.
     pub(crate) fn read(
         operator: &str,
         key: &str,
@@ -262,7 +262,7 @@ impl Condition {
         }
     }
 
-    /// Returns the networks that a positive condition names.
+    /// Returns the networks of a positive condition on addresses; `None` for any other condition.
     pub(crate) fn networks(&self) -> Option<&[Network]> {
         match &self.expected {
             ExpectedValues::Networks(networks) if self.restricts() => Some(networks),
@@ -270,7 +270,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether no value of a positive condition contains a wildcard or variable.
+    /// Returns whether the condition is positive, and all its values are strings or ARNs without wildcards and
+    /// variables.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {

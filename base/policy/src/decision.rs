@@ -1,5 +1,5 @@
-//! The evaluation of a policy (IAM user guide, "Policy evaluation logic"): a request is denied if any statement
-//! denies it, allowed if another statement allows it, and otherwise not allowed.
+//! The evaluation of a policy (IAM user guide, "Policy evaluation logic"): a request is denied if any statement denies
+//! it. Otherwise, the request is allowed if a statement allows it.
 
 use crate::document::{Effect, Policy, Statement};
 use crate::request::AccessRequest;
@@ -7,7 +7,7 @@ use crate::request::AccessRequest;
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A statement allows the request, and none denies it.
+    /// A statement allows the request, and no statement denies it.
     Allowed,
     /// A statement denies the request.
     Denied,
@@ -54,8 +54,8 @@ pub struct StatementReport {
 }
 
 impl Policy {
-    /// Decides whether the policy allows a request. Cost: one pass over the statements; allocates only for patterns
-    /// with variables.
+    /// Decides whether the policy allows a request. Cost: one pass over the statements. Allocates only for patterns
+    /// with variables, conditions on ARNs, comparisons that ignore case, and very long resource names.
     pub fn decide(&self, request: &AccessRequest<'_>) -> Decision {
         let mut allowed = None;
         for (at, statement) in self.statements.iter().enumerate() {
@@ -118,11 +118,12 @@ impl Statement {
     }
 }
 
-/// The size of the buffer for a resource name. It holds the longest bucket name (63 bytes), a slash and the longest key
-/// (1,024 bytes), rounded up.
+/// The size of the buffer for a resource name. The size is rounded up from the length of the longest bucket name in AWS
+/// (63 bytes), a slash and the longest key (1,024 bytes).
 const RESOURCE_BYTES: usize = 1152;
 
-/// Writes the name of a request's resource: `BUCKET` or `BUCKET/KEY`.
+/// Returns the name of a request's resource, `BUCKET` or `BUCKET/KEY`. The name is written into `room`, or into `long`
+/// if it does not fit there.
 fn resource<'m>(
     request: &AccessRequest<'_>,
     room: &'m mut [u8; RESOURCE_BYTES],

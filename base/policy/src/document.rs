@@ -19,7 +19,7 @@ const RESOURCE: &str = "arn:aws:s3:::";
 pub struct PolicyError {
     /// AWS's message.
     pub words: String,
-    /// Which statement and element are invalid, and how to correct them; empty if the message already says so.
+    /// The invalid statement and element, and advice for correcting them; empty if the message is sufficient.
     pub detail: String,
 }
 
@@ -43,7 +43,7 @@ fn error<T>(words: &str, detail: impl Into<String>) -> Result<T, PolicyError> {
 pub enum Version {
     /// The version without variables, which applies to documents that do not state a version.
     V2008,
-    /// With variables.
+    /// The version with variables.
     V2012,
 }
 
@@ -237,8 +237,8 @@ impl Statement {
         Ok(statement)
     }
 
-    /// Checks that each action has a resource that it can apply to. An action pattern needs a resource that all its
-    /// actions can apply to, unless it matches both actions on buckets and actions on objects.
+    /// Checks that each action has a resource that it can apply to. If an action pattern matches both actions on
+    /// buckets and actions on objects, a resource of one of these two kinds suffices.
     fn check_resources(&self, element: Option<&Json>) -> Result<(), PolicyError> {
         let has_objects = self.resources.iter().any(|pattern| may_be_of_objects(pattern.text()));
         let has_bucket = self.resources.iter().any(|pattern| may_be_of_buckets(pattern.text()));
@@ -383,7 +383,7 @@ fn conditions(element: Option<&Json>, version: Version) -> Result<Vec<Condition>
     Ok(conditions)
 }
 
-/// Returns a string, or the strings of a non-empty list.
+/// Returns the string or the non-empty list of strings in an element; `None` for any other value.
 fn texts_of(element: Option<&Json>) -> Option<Vec<&str>> {
     fn text(value: &Json) -> Option<&str> {
         match value {

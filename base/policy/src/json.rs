@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// Builds a JSON value from what the parser finds, and refuses objects with duplicate members.
+/// Builds a JSON value from the parser's calls, and rejects objects with duplicate members.
 struct JsonVisitor;
 
 impl<'de> Visitor<'de> for JsonVisitor {

@@ -1,13 +1,13 @@
 //! Bucket policies: decides whether a policy document allows a request. This crate uses no files, sockets or clocks.
 //!
-//! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and allocates only for patterns with
-//! variables. [`BucketAccessRules`] combines the policy with the bucket's public access block and the caller's role.
+//! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and seldom allocates memory.
+//! [`BucketAccessRules`] combines the policy with the bucket's public access block and the caller's role.
 //! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
 //!
 //! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
 //! element, operator, key or action is rejected, so that no part of a policy is silently ignored.
 //!
-//! * `document`: the elements of a policy; `json`: the JSON below them
+//! * `document`: the elements of a policy; `json`: the JSON values that contain them
 //! * `action`, `principal`, `pattern`, `condition`: the elements of a statement
 //! * `request`: the properties of a request that a policy can refer to
 //! * `decision`: the evaluation; `rules`: the rules of a bucket as a whole; `public`: the meaning of "public"

@@ -1,5 +1,5 @@
 //! Patterns with wildcards and variables. `*` matches any characters, including slashes, and `?` matches one character.
-//! `${NAME}` stands for the value of a condition key, in which `*` and `?` are literal.
+//! `${NAME}` is replaced by the value of a condition key; `*` and `?` in this value are literal.
 
 use crate::request::AccessRequest;
 
@@ -25,7 +25,7 @@ pub(crate) struct Pattern {
     pieces: Vec<PatternSegment>,
 }
 
-/// Which characters of a pattern are special.
+/// The special characters of a pattern.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PatternSyntax {
     /// Whether `*` and `?` are wildcards.
@@ -58,7 +58,7 @@ impl Pattern {
                 return Err(rest[at..].to_owned());
             };
             match name {
-                // AWS's escapes for these characters.
+                // These are AWS's escapes for the three characters.
                 "*" | "?" | "$" => {
                     fixed(&mut pieces, name, PatternSyntax { has_wildcards: false, has_variables: false });
                 }

@@ -1,5 +1,5 @@
-//! Whether a policy is public (S3 user guide, "Blocking public access to your Amazon S3 storage", The meaning of
-//! "public").
+//! Determines whether a policy is public (S3 user guide, "Blocking public access to your Amazon S3 storage", The
+//! meaning of "public").
 
 use crate::condition::{Condition, Network};
 use crate::document::{Effect, Policy, Statement};
@@ -11,7 +11,7 @@ const KEYS: [&str; 4] =
 const PREFIX_BITS: (u8, u8) = (8, 32);
 
 impl Policy {
-    /// Returns whether a statement allows anything to callers that it does not specify.
+    /// Returns whether a statement allows requests by callers that the statement does not identify.
     pub fn is_public(&self) -> bool {
         self.statements.iter().any(Statement::is_public)
     }

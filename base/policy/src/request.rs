@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::action::Action;
 use crate::principal::Principal;
 
-/// A request, as a policy sees it.
+/// The properties of one request that policies can refer to.
 #[derive(Clone, Debug)]
 pub struct AccessRequest<'r> {
     /// The caller.

@@ -37,22 +37,22 @@ pub struct BucketAccessRules {
     pub block: PublicAccessBlock,
 }
 
-/// What a bucket's rules decide about a request, and the reason.
+/// The decision of a bucket's rules about a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketAccessDecision {
     /// The bucket has no policy, so only the file system checks access by users.
     NoPolicy,
     /// The caller owns the bucket, and no statement denies the request.
     Owner,
-    /// A statement allows the request, and none denies it.
+    /// A statement allows the request, and no statement denies it.
     Allowed(usize),
     /// A statement denies the request.
     Denied(usize),
     /// The bucket has a policy, and no statement allows the request.
     NotAllowed,
-    /// The policy is public, and the bucket's public access block limits it to the owner.
+    /// The policy is public, and the bucket's public access block limits a public policy to the owner.
     Restricted,
-    /// The request is not signed, and the bucket has no policy.
+    /// The request is anonymous, and the bucket has no policy.
     Anonymous,
 }
 
@@ -67,7 +67,8 @@ impl BucketAccessDecision {
 }
 
 impl BucketAccessRules {
-    /// Returns whether the rules permit every request of a user. Unsigned requests still need [`BucketAccessRules::rule`].
+    /// Returns whether the rules permit every request of a user. Anonymous requests still need
+    /// [`BucketAccessRules::rule`].
     pub fn are_open_to_users(&self) -> bool {
         self.policy.is_none()
     }

@@ -1,4 +1,4 @@
-//! AWS's documented examples of policy evaluation as a table, and properties that hold for all policies.
+//! Tests AWS's documented examples of policy evaluation, and properties that hold for all policies.
 
 use fordway_policy::{
     AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Policy,
@@ -44,8 +44,8 @@ type Case = (
     )],
 );
 
-/// From the S3 user guide, "Examples of Amazon S3 bucket policies", and the IAM user guide, "Policy evaluation
-/// logic" and "Policies and permissions: examples". Supported condition keys replace unsupported ones.
+/// The examples are from the S3 user guide, "Examples of Amazon S3 bucket policies", and the IAM user guide, "Policy
+/// evaluation logic" and "Policies and permissions: examples". Supported condition keys replace unsupported ones.
 const CASES: &[Case] = &[
     // Read-only permission for everybody.
     (
@@ -261,7 +261,7 @@ fn an_old_policy_has_no_variables() {
     assert_eq!(verdict(&parsed(statement), Some("ann"), "GetObject", Some("ann/x"), &[]), Allowed);
 }
 
-/// From "The meaning of public" of the S3 user guide.
+/// The examples are from "The meaning of public" in the S3 user guide.
 #[test]
 fn public_policies_are_known() {
     let is_public = |principal: &str, condition: &str| {
@@ -305,7 +305,7 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
 }
 
-/// Elements of random statements; some of the elements are malformed.
+/// Generates random statements, some of which have malformed elements.
 fn statement() -> impl Strategy<Value = String> {
     let effect = prop_oneof![Just("Allow"), Just("Deny")];
     let principal =
@@ -339,8 +339,8 @@ proptest! {
         let _ = Policy::parse(resource.as_bytes(), BUCKET);
     }
 
-    /// The order of statements does not matter, adding a deny never allows more, and the report agrees with the
-    /// decision.
+    /// The order of statements does not matter. An additional deny never allows more requests. The report agrees with
+    /// the decision.
     #[test]
     fn denials_only_take_away(
         statements in proptest::collection::vec(statement(), 1..6),

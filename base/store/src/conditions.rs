@@ -16,7 +16,7 @@ pub enum ETagMatch {
 }
 
 impl ETagMatch {
-    /// Returns whether `current` matches; it is the object's ETag, or `None` if there is no object.
+    /// Returns whether `current` matches. `current` is the object's ETag, or `None` if there is no object.
     pub fn matches(&self, current: Option<&ETag>) -> bool {
         match (self, current) {
             (_, None) => false,
@@ -26,7 +26,7 @@ impl ETagMatch {
     }
 }
 
-/// The conditions that must hold for a request to be executed. By default, there are none.
+/// The conditions that must hold for a request to be executed. By default, there are no conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// The object must have one of these ETags.
@@ -123,7 +123,8 @@ impl Conditions {
                     ErrorKind::NoSuchKey,
                     "If-Match requires an existing object, and there is none",
                 ),
-                // The ETag is not named: a caller who may write the object may not be allowed to read it.
+                // The message does not contain the ETag, because a caller who may write the object may not be allowed
+                // to read it.
                 Some(_) => Error::new(ErrorKind::PreconditionFailed, "the object has another ETag"),
             });
         }

@@ -109,10 +109,10 @@ impl ChecksumAlgorithm {
 /// The data from which the checksum of a multipart object is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumType {
-    /// The whole content, as if it had been put in one piece. Possible for the three CRCs, because they can be
-    /// combined.
+    /// The whole content, as if it had been put in one piece. Only the three CRCs support this type, because the CRCs
+    /// of parts can be combined.
     FullObject,
-    /// The checksums of the parts, one after the other. Possible for all algorithms except CRC-64/NVME.
+    /// The checksums of the parts, one after the other. All algorithms except CRC-64/NVME support this type.
     Composite,
 }
 
@@ -130,7 +130,7 @@ impl ChecksumType {
         [Self::FullObject, Self::Composite].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns the type that S3 uses if a request states none.
+    /// Returns the type that S3 uses if a request specifies none.
     pub const fn default_of(algorithm: ChecksumAlgorithm) -> Self {
         match algorithm {
             ChecksumAlgorithm::Crc64Nvme => Self::FullObject,
@@ -153,7 +153,7 @@ impl ChecksumType {
             Self::Composite => algorithm != ChecksumAlgorithm::Crc64Nvme,
         };
         let misfit = || {
-            let detail = format!("{} does not go with the checksum type {}", algorithm.name(), self.name());
+            let detail = format!("{} does not support the checksum type {}", algorithm.name(), self.name());
             Error::new(ErrorKind::InvalidArgument, detail)
         };
         fits.then_some(()).ok_or_else(misfit)
@@ -255,13 +255,14 @@ impl Checksum {
     }
 }
 
-/// The size and digests that the sender states for the content. They are checked before the content is published.
+/// The size and digests that the sender states for the content. The size and digests are checked before the content is
+/// published.
 #[derive(Clone, Debug, Default)]
 pub struct ExpectedContent {
     /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// The MD5 of the content (`Content-MD5`). It is checked only if the writer was opened with `check_md5` or an MD5
-    /// ETag.
+    /// The MD5 of the content (`Content-MD5`). This MD5 is checked only if the writer was opened with `check_md5` or an
+    /// MD5 ETag.
     pub md5: Option<[u8; 16]>,
     /// The checksum of the content, computed with the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,
@@ -282,7 +283,7 @@ enum ChecksumHasherState {
     Sha512(sha2::Sha512),
     Md5(fast_md5::Md5),
     XxHash64(XxHash64),
-    // Boxed, because XXH3 has a kilobyte of state.
+    // The hasher is boxed, because the state of XXH3 takes a kilobyte.
     XxHash3(Box<XxHash3_64>),
     XxHash128(Box<XxHash3_128>),
 }
@@ -448,8 +449,8 @@ mod tests {
         hex(&found.checksum.unwrap().value)
     }
 
-    /// Check values for "123456789": for the CRCs, from the CRC catalogue; for the SHAs, computed according to
-    /// FIPS 180.
+    /// The check values for "123456789". The values of the CRCs are from the CRC catalogue; the values of the SHAs were
+    /// computed according to FIPS 180.
     #[test]
     fn check_values() {
         assert_eq!(digest(ChecksumAlgorithm::Crc32), "cbf43926");

@@ -57,7 +57,7 @@ kinds! {
     InvalidArgument = "";
     /// There are too many tags, a tag is too long, or a name occurs twice.
     InvalidTag = "use at most 10 tags, with names of 1 to 128 and values of up to 256 characters";
-    /// `If-None-Match` or `If-Modified-Since` finds that the caller's copy is current.
+    /// According to `If-None-Match` or `If-Modified-Since`, the caller's copy is current.
     NotModified = "";
     /// `If-Match`, `If-None-Match` or `If-Unmodified-Since` is not satisfied.
     PreconditionFailed = "read the current state, and try again if the change still makes sense";
@@ -95,17 +95,17 @@ kinds! {
     NotImplemented = "";
     /// The operation does not apply to this object.
     MethodNotAllowed = "";
-    /// The endpoint cannot be reached, or asks the client to try again later.
+    /// The endpoint cannot be reached, or tells the client to retry later.
     Unavailable = "check that the server runs and the endpoint is right";
     /// Another program held the required lock for longer than the maximum wait; nothing was changed.
     LockTimeout = "try again; if it keeps failing, see with `lslocks` which process holds the bucket's .fordway/locks";
     /// A deadline passed.
     Timeout = "retry, or raise the time limit";
-    /// The other side sent an invalid response.
+    /// The peer sent an invalid response.
     BadResponse = "check the address, and which server responds there";
     /// Data on disk is not in a valid format.
     Corrupt = "restore the file, or remove its `user.fordway` attribute to accept the file as it is";
-    /// The caller asked to stop.
+    /// The caller interrupted the operation.
     Interrupted = "";
     /// Any other error from the operating system, which is kept as the source.
     Io = "";
@@ -130,9 +130,9 @@ struct ErrorFields {
 }
 
 impl Error {
-    /// Creates an error of `kind`. `detail` is a sentence fragment that says why, and may be empty.
-    // Cold, like everything that makes errors: the compiler then moves the handling of errors out of the way of the code
-    // that usually runs.
+    /// Creates an error of `kind`. `detail` is a sentence fragment that states the reason, and may be empty.
+    // All functions that create errors are marked as cold. The compiler therefore separates the code that handles
+    // errors from the code that usually runs.
     #[cold]
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         let (operation, lane, target) = ("", "", String::new());
@@ -227,7 +227,7 @@ const EMFILE: i32 = 24;
 /// The `errno` value for too many open files in the system.
 const ENFILE: i32 = 23;
 
-/// The only place that maps errors of the operating system to kinds. A missing file becomes `Io`, because what it means
+/// The only place that maps errors of the operating system to kinds. A missing file becomes `Io`, because its meaning
 /// depends on the caller.
 impl From<&io::Error> for ErrorKind {
     fn from(error: &io::Error) -> Self {

@@ -9,7 +9,7 @@ use super::name::InlineText;
 const SHORT_BYTES: usize = 40;
 
 /// An object's entity tag, without the quotes of HTTP. It needs no allocation unless it is longer than S3's own ETags.
-/// Its alignment lets the compiler move it in whole vector registers; moves of odd lengths and offsets would cause
+/// Its alignment lets the compiler move the tag in whole vector registers; moves of odd lengths and offsets would cause
 /// store-forwarding stalls.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
@@ -19,7 +19,7 @@ impl ETag {
     /// Creates a tag from text as a client or server writes it; quotes are dropped.
     pub fn new(tag: &str) -> Self {
         match tag.as_bytes() {
-            // No quotes or spaces to drop.
+            // The tag has no quotes or spaces to drop.
             [first, .., last] if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() => {
                 ETag::of(tag)
             }
@@ -87,7 +87,8 @@ impl fmt::Debug for ETag {
 struct AlignedETagBuffer([u8; 34]);
 
 /// Returns the 32 lower-case hexadecimal digits of `bytes`. Uses no branch and no table, so that the compiler can
-/// compute all digits at once: the tag of an object without a record is computed again for every request.
+/// compute all digits at once. Speed matters because the tag of an object without a record is computed again for every
+/// request.
 fn hex_digits(bytes: [u8; 16]) -> [u8; 32] {
     let digit = |value: u8| value + b'0' + u8::from(value > 9) * (b'a' - b'0' - 10);
     let mut digits = [0; 32];
@@ -103,7 +104,7 @@ fn text(ascii: &[u8]) -> &str {
     std::str::from_utf8(ascii).unwrap_or_default()
 }
 
-/// How the ETag of a new object is computed. The ETag belongs to the object, and is the same on every lane.
+/// The method of computing the ETag of a new object. The ETag belongs to the object, and is the same on every lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ETagPolicy {
     /// The content's MD5, which S3 clients check (about 1.4 ms per MiB).

@@ -17,8 +17,8 @@ use crate::{
     VersioningState, VersionsQuery, Writer,
 };
 
-/// Calls on many objects. The default implementations process objects one by one; stores that can do better override
-/// them.
+/// Calls on many objects. The default implementations process objects one by one. Stores that have a faster way
+/// override them.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; returns one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
@@ -35,8 +35,8 @@ pub trait ObjectBatches: Objects {
         one_by_one(keys, |key| self.head(bucket, key, &GetOptions::default()))
     }
 
-    /// Stores many objects, each as with [`Objects::put`]; returns one result per object, in order. If several have the
-    /// same key, any of them may win.
+    /// Stores many objects, each as with [`Objects::put`]; returns one result per object, in order. If several objects
+    /// have the same key, any of them may remain.
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -161,7 +161,7 @@ fn one_by_one<I, T>(items: &[I], call: impl Fn(&I) -> Result<T>) -> Vec<Result<T
     items.iter().map(one).collect()
 }
 
-/// Reads one object of a batch into its own memory.
+/// Reads one object of a batch into a new buffer.
 fn get_whole<S: Objects + ?Sized>(store: &S, bucket: &Bucket, key: &Key) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     store.read(bucket, key, &GetOptions::default(), &mut body)?;
@@ -183,7 +183,8 @@ impl DocumentKind {
         DocumentKind(Cow::Borrowed(name))
     }
 
-    /// Returns the kind with this name. Errors: `InvalidArgument` unless it has 1 to 32 lower-case letters and hyphens.
+    /// Returns the kind with this name. Errors: `InvalidArgument` unless the name has 1 to 32 lower-case letters and
+    /// hyphens.
     pub fn new(name: &str) -> Result<Self> {
         let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         if name.is_empty() || name.len() > MAX_KIND_BYTES || !is_name {
@@ -243,9 +244,9 @@ pub type Tags = BTreeMap<String, String>;
 
 /// The maximum number of tags per object (S3's limit).
 pub const MAX_TAGS: usize = 10;
-/// The maximum length of a name, in characters.
+/// The maximum length of a tag's name, in characters.
 const MAX_NAME_CHARS: usize = 128;
-/// The maximum length of a value, in characters.
+/// The maximum length of a tag's value, in characters.
 const MAX_VALUE_CHARS: usize = 256;
 
 /// Checks tags against S3's limits: at most 10 tags, with names of 1 to 128 and values of up to 256 characters,

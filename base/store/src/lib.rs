@@ -1,8 +1,8 @@
 //! The model of an S3 object store: names, metadata, conditions, listings, errors, and the blocking [`Store`] trait
 //! that every lane implements. This crate does not depend on files, sockets or HTTP.
 //!
-//! [`MemoryStore`] is the smallest complete implementation. It is the reference against which the conformance suite and
-//! the random-operation tests compare every other lane.
+//! [`MemoryStore`] is the smallest complete implementation. The conformance suite and the random-operation tests
+//! compare every other lane with this store.
 
 mod conditions;
 mod digest;
@@ -58,30 +58,30 @@ use std::sync::Arc;
 pub trait Store:
     ObjectBatches + ObjectRenames + ObjectTags + ObjectVersions + ObjectLocks + MultipartUploads + BucketDocuments
 {
-    /// Returns the same store, but confined: no symbolic link leads out of the requested bucket. This store is for
-    /// users who may access only some buckets. Returns `None` if the store has no links. Errors: from opening the
-    /// confined store.
+    /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. The
+    /// confined store is for users who may access only some buckets. Returns `None` if the store has no links. Errors:
+    /// from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
 
-    /// Returns the file server that calls on `bucket` may have to wait for without a time limit; `None` if there is no
-    /// file server, or if the waits have a time limit. [`ROOT_DIR`] stands for the directory that contains the buckets,
-    /// and an empty name for all buckets. Cost: no system call.
+    /// Returns the file server for which calls on `bucket` may wait without a time limit. Returns `None` if there is no
+    /// file server, or if such waits have a time limit. The name [`ROOT_DIR`] means the directory that contains the
+    /// buckets, and an empty name means all buckets. Cost: no system call.
     fn file_server(&self, _bucket: &str) -> Option<FileServerProbe> {
         None
     }
 }
 
-/// The name that stands for the directory that contains the buckets in [`Store::file_server`]; no bucket has this name.
+/// In [`Store::file_server`], the name of the directory that contains the buckets. No bucket has this name.
 pub const ROOT_DIR: &str = ".";
 
-/// A file server, and how to find out whether it responds.
+/// A file server, and a function that checks whether the server responds.
 #[derive(Clone)]
 pub struct FileServerProbe {
     /// A number that identifies the file system on this machine.
     pub file_system: u64,
-    /// Sends a request to the server. Returns once the server has responded, regardless of the result.
+    /// Sends a request to the server. Returns when the server has responded, regardless of the result.
     pub ask: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -96,12 +96,12 @@ impl std::fmt::Debug for FileServerProbe {
 
 /// Buckets and the objects in them, the basis of every store.
 ///
-/// Calls block until they are done; threads can share an implementation. Every object that a call publishes appears
-/// whole or not at all, and the last writer wins unless [`PutOptions::conditions`] specify otherwise.
+/// Calls block until they are done. Threads can share a store. Readers see a published object as a whole or not at all.
+/// The last writer wins unless [`PutOptions::conditions`] specify otherwise.
 ///
-/// Errors carry an [`ErrorKind`], which all bindings map. Each method names the kinds that a caller is expected to
-/// handle; any method may also fail with the kinds for machine problems (`Io`, `NoSpace`, `AccessDenied`,
-/// `Unavailable`, ...).
+/// Each error has an [`ErrorKind`], which every binding maps to its own errors. The documentation of each method names
+/// the kinds that callers should handle. Any method may also fail with the kinds for machine problems (`Io`, `NoSpace`,
+/// `AccessDenied`, `Unavailable`, ...).
 pub trait Objects: Send + Sync {
     /// Returns the lane's name, for tables and messages: `embedded`, `http`, `memory`, ...
     fn lane(&self) -> &'static str;
@@ -115,7 +115,7 @@ pub trait Objects: Send + Sync {
     /// Describes a bucket. Errors: `NoSuchBucket`.
     fn head_bucket(&self, bucket: &Bucket) -> Result<BucketInfo>;
 
-    /// Removes an empty bucket: one without objects, versions and delete markers.
+    /// Removes an empty bucket, which has no objects, versions or delete markers.
     /// Errors: `NoSuchBucket`, `BucketNotEmpty`.
     fn delete_bucket(&self, bucket: &Bucket) -> Result<()>;
 
@@ -136,8 +136,8 @@ pub trait Objects: Send + Sync {
     fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject>;
 
     /// Reads an object (or the requested range) into `buffer`, which is cleared first and keeps its capacity between
-    /// calls. Returns the size of the whole object. For callers that need only the bytes: no other property is looked
-    /// up unless `options` has conditions.
+    /// calls. Returns the size of the whole object. This method is for callers that need only the bytes: it looks up no
+    /// other property unless `options` has conditions.
     fn read(&self, bucket: &Bucket, key: &Key, options: &GetOptions, buffer: &mut Vec<u8>) -> Result<u64> {
         let object = self.get(bucket, key, options)?;
         object.content.read_to(buffer)?;
@@ -158,7 +158,7 @@ pub trait Objects: Send + Sync {
             options.range = Some(*range);
             let object = self.get(bucket, key, &options)?;
             if options.conditions.if_match.is_none() {
-                // The other ranges must come from the same version.
+                // All other ranges must be read from the same version.
                 options.conditions = Conditions::only_if(object.info.etag.clone());
             }
             object.content.into_vec()
@@ -189,14 +189,15 @@ pub trait Objects: Send + Sync {
     fn list(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
 }
 
-/// An object or part being written. Dropping it without a commit leaves nothing behind.
+/// An object or part being written. A writer that is dropped without a commit publishes nothing and leaves no data
+/// behind.
 pub trait Writer: Send {
     /// Appends `data`.
     fn write(&mut self, data: &[u8]) -> Result<()>;
 
-    /// Returns the file that receives the content. A caller may fill it from the first byte instead of calling
-    /// [`Writer::write`], and then call [`Writer::filled`]. Returns `None` if there is no file, if the file holds more
-    /// than this content, or if the writer must see the bytes to digest them.
+    /// Returns the file that receives the content. Instead of calling [`Writer::write`], a caller may write the content
+    /// to the file from its first byte on, and then call [`Writer::filled`]. Returns `None` if there is no file, if the
+    /// file holds more than this content, or if the writer must see the bytes to digest them.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -226,8 +227,9 @@ pub trait Writer: Send {
 
 /// The reason why a writer did not commit.
 pub enum CommitFailure {
-    /// The commit failed, and the writer is gone.
+    /// The commit failed, and the writer was dropped.
     Failed(Error),
-    /// Another writer holds the lock (`LockTimeout`): nothing was published, and the caller may try again.
+    /// Another writer holds the lock (`LockTimeout`). Nothing was published, and the caller may commit the returned
+    /// writer again.
     Locked(Box<dyn Writer>, Error),
 }

@@ -57,7 +57,7 @@ pub struct ObjectSummary {
     pub size: u64,
     /// The ETag.
     pub etag: ETag,
-    /// When the object was last written.
+    /// The time at which the object was last written.
     pub modified: SystemTime,
     /// The algorithm and type of the object's checksum, if they are known without further reads.
     pub checksum: Option<crate::ChecksumFormat>,
@@ -99,13 +99,13 @@ pub struct ObjectListing {
     pub next: Option<String>,
 }
 
-/// What the code that walks a bucket must do after it has offered a key.
+/// The instruction to the code that walks a bucket, after this code has offered a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WalkInstruction {
     /// Offer the next key.
     Next,
-    /// Skip keys that start with this prefix: they belong to the entry that was just added, or come before the first
-    /// key of the page.
+    /// Skip keys that start with this prefix. These keys belong to the entry that was just added, or come before the
+    /// first key of the page.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -138,12 +138,11 @@ impl<'q> ListPageBuilder<'q> {
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(ListEntry::name);
-        // Keys come in order, so all keys below one prefix are adjacent.
+        // Keys arrive in order, so all keys below one prefix are adjacent.
         if prefix.is_some() && prefix == last {
             return Ok(WalkInstruction::Next);
         }
-        // Whether the page is full is checked only here, when there is another entry for the next page, so that the
-        // next page is never empty.
+        // The page counts as full only if there is an entry for the next page. The next page is therefore never empty.
         if self.entries.len() >= self.query.max_keys {
             self.full = true;
             return Ok(WalkInstruction::Full);
@@ -213,8 +212,8 @@ mod tests {
         }
     }
 
-    /// The object `p/` is an entry of a listing with the prefix `p/`; it does not represent the keys that start with
-    /// it.
+    /// The object `p/` is an entry of a listing with the prefix `p/`, and does not represent the other keys that start
+    /// with `p/`.
     #[test]
     fn a_marker_that_is_the_prefix_hides_nothing() {
         let keys = ["p/", "p/a", "p/b/1"];

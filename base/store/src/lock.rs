@@ -1,7 +1,8 @@
 //! Object lock: versions that nobody may delete or replace before a date, or while a legal hold is on.
 //!
-//! A lock belongs to one version of an object. Object lock is enabled for a bucket by its configuration. It
-//! requires versioning and cannot be disabled. The rules are from the S3 user guide, "Locking objects with Object Lock".
+//! A lock belongs to one version of an object. Object lock is enabled for a bucket by its configuration. Object lock
+//! requires versioning and cannot be disabled. The rules are from the S3 user guide, "Locking objects with Object
+//! Lock".
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,9 +19,10 @@ const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 /// The mode of a retention, which determines which users may shorten or remove it before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetentionMode {
-    /// Only users who may change the bucket's settings, and only if they request to bypass the retention.
+    /// Users who may change the bucket's settings can shorten or remove the retention, but only if they request to
+    /// bypass it.
     Governance,
-    /// Nobody.
+    /// Nobody can shorten or remove the retention.
     Compliance,
 }
 
@@ -86,8 +88,8 @@ impl ObjectLock {
         *self == ObjectLock::NONE
     }
 
-    /// Checks that the version may be deleted at the time `now`. `bypass` says whether the caller may bypass a
-    /// retention in governance mode and requests to do so. Errors: `AccessDenied`.
+    /// Checks that the version may be deleted at the time `now`. `bypass` is true if the caller may bypass a retention
+    /// in governance mode and requests to do so. Errors: `AccessDenied`.
     pub fn check_delete(&self, now: SystemTime, bypass: bool) -> Result<()> {
         if self.legal_hold == Some(true) {
             return Err(locked("the version has a legal hold; remove the hold first"));
@@ -171,7 +173,7 @@ impl RetentionPeriod {
     }
 }
 
-/// The retention of new versions whose writer states none.
+/// The retention of new versions whose writer specifies no retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultRetention {
     /// The mode, which determines which users may change the retention.
@@ -225,7 +227,7 @@ pub trait ObjectLocks {
 
     /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
     /// removing a retention in governance mode. Errors: as [`Objects::get`](crate::Objects::get); `AccessDenied` if the
-    /// present retention forbids it, and for `bypass` by users who may not change the bucket's settings;
+    /// present retention forbids the change, and for `bypass` by users who may not change the bucket's settings;
     /// `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
     fn set_retention(
         &self,

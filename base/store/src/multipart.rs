@@ -94,7 +94,7 @@ impl CompleteOptions {
     }
 }
 
-/// A part that the store holds.
+/// A part of an upload in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartInfo {
     /// The part number, 1 to 10,000.
@@ -244,8 +244,8 @@ impl CompletedPart {
     }
 }
 
-/// Returns the ETag of an object completed from `parts`: the MD5 of their MD5s, and their number, as in S3; under
-/// [`ETagPolicy::Fast`], a tag of the same form that is derived from the parts' tags.
+/// Returns the ETag of an object completed from `parts`. As in S3, the tag consists of the MD5 of the parts' MD5s and
+/// the number of parts. Under [`ETagPolicy::Fast`], the tag has the same form, but is derived from the parts' tags.
 pub fn multipart_etag(policy: ETagPolicy, parts: &[&PartInfo]) -> ETag {
     let mut md5 = fast_md5::Md5::new();
     for part in parts {

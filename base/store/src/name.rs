@@ -1,4 +1,4 @@
-//! Bucket names and object keys. Both are valid by construction. Short keys need no allocation.
+//! Bucket names and object keys. Every value of these types is valid. Short keys need no allocation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -37,9 +37,10 @@ impl Bucket {
     }
 
     /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
-    /// or ends in a hyphen, because clients could not use such a name as part of a host name. Amazon allows at most 63
-    /// bytes, no capitals and no underscores, but programs that address buckets by path (such as libs3 programs) use
-    /// longer names and these characters. Errors: `InvalidBucketName`.
+    /// or starts or ends with a hyphen. Clients could not use a name that breaks these rules as part of a host name.
+    /// Amazon allows at most 63 bytes, no capitals and no underscores. These limits do not apply here, because programs
+    /// that address buckets by path (such as libs3 programs) use longer names and these characters. Errors:
+    /// `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
         let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
@@ -90,8 +91,8 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
     const HIGH_BITS: u64 = ONES << 7;
-    // The subtraction sets a high bit that was clear only in a zero byte (or in a byte above one, because of the
-    // borrow).
+    // The subtraction sets a clear high bit only in a zero byte, or, because of the borrow, in a byte above a zero
+    // byte.
     let in_word = |word: &[u8; WORD]| {
         let difference = u64::from_ne_bytes(*word) ^ (ONES * u64::from(byte));
         difference.wrapping_sub(ONES) & !difference & HIGH_BITS != 0
@@ -99,7 +100,7 @@ pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     match text.last_chunk() {
         None => text.contains(&byte),
         Some(_) if text.len() > 64 => memchr::memchr(byte, text).is_some(),
-        // The last word may overlap with the one before.
+        // The last word may overlap the word before it.
         Some(last) => in_word(last) || text.as_chunks().0.iter().any(in_word),
     }
 }

@@ -53,11 +53,11 @@ impl ObjectPart {
     }
 }
 
-/// The properties that a writer may specify for an object in addition to its content. Empty strings are kept as they
-/// are.
+/// The properties that a writer may specify for an object in addition to its content. An empty string is stored as an
+/// empty string, not as `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// `Content-Type`; S3 returns `binary/octet-stream` if none was given.
+    /// `Content-Type`; S3 returns `binary/octet-stream` if the writer specified none.
     pub content_type: Option<String>,
     /// `Content-Encoding`.
     pub content_encoding: Option<String>,
@@ -84,8 +84,8 @@ static NOTHING_SAID: Metadata = Metadata {
     user: BTreeMap::new(),
 };
 
-/// [`Metadata`] as it is stored in requests and objects. Metadata is usually empty; this value is then a single word
-/// without an allocation, so that moving and dropping it costs next to nothing.
+/// The form in which requests and objects store [`Metadata`]. Metadata is usually empty. This value is then a single
+/// word without an allocation, so moving and dropping it costs almost nothing.
 #[derive(Clone, Default)]
 pub struct BoxedMetadata(Option<Box<Metadata>>);
 
@@ -208,7 +208,7 @@ pub struct PutOptions {
     /// The checksum type of an object that is uploaded in parts; `None` uses the algorithm's
     /// [default](ChecksumType::default_of).
     pub checksum_type: Option<ChecksumType>,
-    /// The length of the content, if it is known, so that a lane can choose the best way to send the content.
+    /// The length of the content, if it is known. A lane uses it to choose the best way to send the content.
     pub size_hint: Option<u64>,
     /// The lock of the new version. Errors: `InvalidArgument` in a bucket without object lock.
     pub lock: ObjectLock,
@@ -323,10 +323,11 @@ impl GetOptions {
 pub struct DeleteOptions {
     /// Conditions that must hold (`if_match` only).
     pub conditions: Conditions,
-    /// The version to remove permanently; `None` deletes the latest, which a versioned bucket keeps.
+    /// The version to remove permanently. `None` deletes the latest version, which a versioned bucket keeps as an old
+    /// version.
     pub version: Option<VersionId>,
-    /// Deletes the version even if its retention in governance mode has not ended. Only for users who may change the
-    /// bucket's settings; ignored in a bucket without object lock.
+    /// Deletes the version even if its retention in governance mode has not ended. Only users who may change the
+    /// bucket's settings may set this option. A bucket without object lock ignores it.
     pub bypass_governance: bool,
 }
 
@@ -372,7 +373,7 @@ pub struct CopyOptions {
     pub source_conditions: Conditions,
     /// Conditions on the destination.
     pub conditions: Conditions,
-    /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's.
+    /// The algorithm of the copy's checksum, computed from its content; `None` keeps the source's checksum.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The lock of the copy. The source's lock is not copied.
     pub lock: ObjectLock,
@@ -430,10 +431,11 @@ pub enum ObjectContent {
     Stream(Box<dyn Read + Send>, u64),
 }
 
-/// Bytes `offset .. offset + len` of an open file, owned or borrowed.
+/// Bytes `offset .. offset + len` of an open file, which is owned or borrowed.
 #[derive(Clone, Debug)]
 pub struct FileRegion<F = File> {
-    /// The file, opened read-only. It keeps the content of this version, even if another version is published later.
+    /// The file, opened read-only. The open file keeps the content of this version, even if another version is
+    /// published later.
     pub file: F,
     /// The offset of the first byte.
     pub offset: u64,
@@ -539,7 +541,8 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Maps an error that occurred while content was read: distinguishes a premature end from a device error.
+/// Maps an error that occurred while content was read, and distinguishes a premature end of the content from a device
+/// error.
 fn short(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return Error::new(inner.kind(), inner.detail());
@@ -547,7 +550,7 @@ fn short(error: io::Error, left: u64) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Error::new(
             ErrorKind::IncompleteBody,
-            format!("the content ended with {left} bytes or fewer to come"),
+            format!("the content ended early; up to {left} bytes are missing"),
         ),
         _ => Error::new(ErrorKind::Io, "reading the content").caused_by(error),
     }

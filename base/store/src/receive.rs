@@ -10,11 +10,11 @@ pub const TRUSTED_BYTES: usize = 256 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
-/// MiB, memory grows with the bytes that have arrived: at most twice as much is allocated, regardless of the stated
+/// MiB, the size of the allocation is at most twice the number of bytes that have arrived, regardless of the stated
 /// length.
 ///
-/// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error
-/// its content is undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
+/// The previous content of the buffer is not cleared first, because that would cost a pass over memory. After an error,
+/// the content of the buffer is undefined. Errors: from `receive`; `EntityTooLarge` if there is no memory.
 pub fn receive_exact(
     buffer: &mut Vec<u8>,
     len: usize,

@@ -75,8 +75,8 @@ impl VersioningState {
 }
 
 impl VersioningState {
-    /// Checks that object lock can be enabled for a bucket in this state. Errors: `InvalidArgument` if it does not keep
-    /// versions.
+    /// Checks that object lock can be enabled for a bucket in this state. Errors: `InvalidArgument` if the bucket does
+    /// not keep versions.
     pub fn check_lockable(self) -> Result<()> {
         match self {
             VersioningState::Enabled => Ok(()),
@@ -87,7 +87,7 @@ impl VersioningState {
         }
     }
 
-    /// Checks that a bucket can be set to this state; `has_object_lock` says whether it has object lock. Errors:
+    /// Checks that a bucket can be set to this state; `has_object_lock` is whether the bucket has object lock. Errors:
     /// `InvalidArgument` for a bucket with object lock that would stop keeping versions.
     pub fn check_lock(self, has_object_lock: bool) -> Result<()> {
         match has_object_lock && self != VersioningState::Enabled {
@@ -103,7 +103,7 @@ impl VersioningState {
 /// The result of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteResult {
-    /// The version that was removed, or the delete marker that was made; `None` in a bucket without versions.
+    /// The version that was removed, or the delete marker that was created; `None` in a bucket without versions.
     pub version: Option<VersionId>,
     /// Whether `version` is a delete marker.
     pub is_marker: bool,
@@ -116,7 +116,7 @@ pub struct VersionSummary {
     pub key: String,
     /// The version ID.
     pub version: VersionId,
-    /// Whether this is the version that a request without a version ID gets.
+    /// Whether this is the version that a request without a version ID refers to.
     pub is_latest: bool,
     /// The time at which the version was written.
     pub modified: SystemTime,
@@ -195,11 +195,11 @@ impl<'q> VersionPageBuilder<'q> {
         VersionPageBuilder { query, keys: query.keys(), page: VersionListing::default(), last: None }
     }
 
-    /// Considers `key` for the page. `list` is called only if the key's versions may become entries. It returns them
-    /// from the newest to the oldest: all of them, or those after the given version, which was the last one on the
-    /// previous page. If that version no longer exists, its position is unknown; `list` then returns all versions, so
-    /// that none is missed. `describe` is called only for versions that become entries, and returns `None` for a
-    /// version that no longer exists.
+    /// Considers `key` for the page. `list` is called only if the key's versions may become entries, and returns
+    /// versions from the newest to the oldest. Its argument is the key's last version on the previous page, and `list`
+    /// returns only versions after this one. `list` returns all versions if the argument is `None`, and also if that
+    /// version no longer exists: its position is then unknown, and no version may be missed. `describe` is called only
+    /// for versions that become entries, and returns `None` for a version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -225,7 +225,7 @@ impl<'q> VersionPageBuilder<'q> {
         Ok(WalkInstruction::Next)
     }
 
-    /// Adds a common prefix, of which at least one key is after the start.
+    /// Adds a common prefix. At least one key with this prefix must be after the start of the page.
     pub fn offer_prefix(&mut self, prefix: String) -> WalkInstruction {
         // This check precedes the check for room on the page, because a prefix that is already on the page needs no
         // more room.
@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// Two versions each of `a`, `b/x`, `b/y` and `c`.
+    /// Returns a page of a bucket that has two versions each of `a`, `b/x`, `b/y` and `c`.
     fn page(query: &VersionsQuery) -> VersionListing {
         let mut page = VersionPageBuilder::new(query);
         for key in ["a", "b/x", "b/y", "c"] {

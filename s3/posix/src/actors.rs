@@ -30,7 +30,7 @@ impl RoleCache {
     }
 
     /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process may not act
-    /// as other users. Directories that one user has open are not used as another user, because it depends on the user
+    /// as other users. The cache of open directories is cleared before and after `work`, because the user determines
     /// which links may be followed for changes.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {

@@ -4,9 +4,9 @@
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and only up to the size that
 //! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
-//! sticky bit, writers may not remove each other's files, so ownership matters here as well: the process creates
-//! directories as the bucket's owner if it may act as other users, and a writer keeps no files in a directory that a
-//! third user owns.
+//! sticky bit, writers may not remove each other's files, so ownership matters in the private area as well. If the
+//! process may act as other users, it creates directories as the bucket's owner. A writer stores no files in a
+//! directory that a third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,7 +49,8 @@ impl TrustedOwner {
         TrustedOwner { owner: of.user }
     }
 
-    /// Returns whether `user` is the bucket's owner or root. Both can remove other users' files in any case.
+    /// Returns whether `user` is the bucket's owner or root. The owner and root can remove other users' files in any
+    /// case.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         user == self.owner || user == 0
     }
@@ -73,7 +74,7 @@ pub(crate) struct StagingDirectory {
 
 impl Drop for StagingDirectory {
     fn drop(&mut self) {
-        // If it cannot be removed now, `gc` removes it later.
+        // If the directory cannot be removed now, `gc` removes it later.
         let _ = remove_dir(&self.parent, &self.name);
     }
 }
@@ -97,13 +98,13 @@ pub(crate) fn read_small(file: impl AsFd, most: usize) -> Result<Option<(Vec<u8>
     Ok(Some((bytes, state)))
 }
 
-/// Returns an error that says why `path` cannot be used, and what to do about that.
+/// Returns an error with the reason why `path` cannot be used, and with advice.
 pub(crate) fn not_ours(path: &str, why: &str) -> Error {
     let next = "Fordway does not create such a file; have the bucket's owner remove it";
     Error::new(ErrorKind::AccessDenied, format!("{path} {why}, and {next}"))
 }
 
-/// Returns an error that says why the caller's files cannot be kept at `path`, and what to do about that.
+/// Returns an error with the reason why the caller's files cannot be stored at `path`, and with advice.
 fn unsafe_place(path: &str, why: &str) -> Error {
     let next = "run `fordway fsck ROOT --migrate` as root, which makes the bucket's owner its owner and sets its mode";
     Error::new(
@@ -113,7 +114,7 @@ fn unsafe_place(path: &str, why: &str) -> Error {
 }
 
 /// Runs `make` in `parent` as the bucket's owner, if the process may act as others and the caller is root or may write
-/// to a bucket with the sticky bit. Otherwise runs it as the caller.
+/// to a bucket with the sticky bit. Otherwise runs `make` as the caller.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -144,8 +145,8 @@ fn owned(dir: impl AsFd) -> Result<OwnedFd, Errno> {
     dir.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE)
 }
 
-/// Returns the mode for a directory in the private area: the mode of the bucket's directory, except that in a bucket
-/// with the sticky bit only the user who started an upload may write to the upload's directory.
+/// Returns the mode for a directory in the private area, which is the mode of the bucket's directory. In a bucket with
+/// the sticky bit, however, only the user who started an upload may write to the upload's directory.
 pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     match of.mode & STICKY != 0 && is_upload_dir(path) {
         true => of.mode & 0o755,
@@ -158,7 +159,7 @@ fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Resul
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
     }
-    // A directory that is not empty, or is owned by another user, has replaced the new directory, and is left as it is.
+    // A directory that is not empty, or is owned by another user, has replaced the new directory, and is not changed.
     if let Ok(dir) = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         && stat(&dir).is_ok_and(|made| made.user == file_user())
         && is_empty(&dir)
@@ -175,7 +176,7 @@ fn is_empty(dir: &OwnedFd) -> bool {
 }
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
-/// can use it whatever the umask is. Leaves attributes that the process may not change as they are.
+/// can use it regardless of the umask. Attributes that the process may not change remain unchanged.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -225,9 +226,9 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 }
 
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
-/// removed while the directory is read, because it may hold more names than memory. A file system may then skip some
-/// names, so the directory is read again until there are none, or as many as before. Errors: the first error of
-/// `remove`.
+/// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
+/// may then skip some names, so the directory is read again until it contains no such names, or as many as before.
+/// Errors: the first error of `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,
@@ -285,7 +286,7 @@ impl StoreRootDirectory {
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. These files are
+    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. The file is
     /// always empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
@@ -380,7 +381,7 @@ impl StoreRootDirectory {
     /// Checks that the caller may keep files in the directory `path` in the private area. Errors: `AccessDenied` if a
     /// third user could remove the files.
     pub(crate) fn check_keeping(&self, bucket: &Bucket, path: &str) -> Result<()> {
-        // Staged files are protected in another way: by a separate directory.
+        // `staging_dir` protects staged files by a separate directory.
         if is_tmp_dir(path) {
             return Ok(());
         }
@@ -389,7 +390,8 @@ impl StoreRootDirectory {
             return self.check_uploader(path);
         }
         match self.first_untrusted(guard, path)? {
-            // The private directory itself holds the lock table and other shared files, which can be used in any case.
+            // The private directory itself contains the lock table and other shared files. These files can be used even
+            // if a third user owns the directory.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),

@@ -1,9 +1,9 @@
 //! Buckets (the subdirectories of the root) and their documents: small files in the private area, such as
 //! `document-cors` or `document-tagging`.
 //!
-//! A document is accepted if it is a regular file within the size limit for documents and, in a bucket with the sticky
-//! bit, if the file belongs to the bucket's owner or root and only its owner may write to it. For a document that
-//! controls access, this is so in every bucket. Documents are not cached: each call reads the file.
+//! A document must be a regular file within the size limit for documents. In a bucket with the sticky bit, the file
+//! must also belong to the bucket's owner or root, and only its owner may have write permission. For a document that
+//! controls access, the last two conditions apply in every bucket. Documents are not cached: each call reads the file.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -54,8 +54,8 @@ impl PosixStoreState {
         })
         .map_err(|errno| from_errno(errno, "reading the root"))?;
         names.sort_unstable();
-        // This omits names that have disappeared in the meantime, and links that do not lead to a directory beneath the
-        // root.
+        // The result omits names that have disappeared in the meantime, and links that do not lead to a directory
+        // beneath the root.
         Ok(names.iter().filter_map(|name| self.head_bucket(name).ok()).collect())
     }
 
@@ -111,8 +111,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Reads the bucket's settings. Errors: as [`PosixStoreState::document`]: a document that is not trusted could not
-    /// be restored as it is.
+    /// Reads the bucket's settings. Errors: as [`PosixStoreState::document`], because a document that is not trusted
+    /// could not be restored unchanged.
     fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
         let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
         let mut documents: Vec<(DocumentKind, Vec<u8>)> = Vec::new();
@@ -251,8 +251,8 @@ impl PosixStoreState {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // The spare name is removed first: otherwise, if this process were killed between the two removals, the
-        // document would reappear.
+        // The spare name is removed first. Otherwise, the document would reappear if this process were killed between
+        // the two removals.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))
@@ -295,7 +295,7 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
     remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)?;
-    // The settings apply to a bucket that cannot be removed, so they are removed last.
+    // The settings still apply if the bucket cannot be removed, so they are removed last.
     let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);
     remove_each(private, is_file, file).map_err(failed)
 }

@@ -50,10 +50,10 @@ impl PosixStoreState {
         }
     }
 
-    /// Removes the key's file, at its plain path or its odd path. A key may have two files: the first was written to
-    /// the odd path while the plain path was taken; the second was written to the plain path afterwards, and hides the
-    /// first. The hidden file is removed first: otherwise readers would see it again after a crash, or between the two
-    /// steps.
+    /// Removes the key's file, at its plain path or its odd path. A key may have two files. The first file was written
+    /// to the odd path while the plain path was taken. The second file was written to the plain path afterwards, and
+    /// hides the first. The hidden file is removed first. Otherwise, readers would see the hidden file after a crash,
+    /// or between the two steps.
     pub(crate) fn remove(
         &self,
         bucket: &Bucket,
@@ -61,8 +61,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if !contents.exists {
-            // Later deletes are cheaper if the private directory exists. If it cannot be created, they are merely as
-            // expensive as this one.
+            // Later deletes are cheaper if the private directory exists. If this directory cannot be created, later
+            // deletes cost as much as this delete.
             let _ = self.volume.make_dirs(bucket, &private_dir(bucket));
         }
         self.recent_puts.remove(self.recent_puts.hash(bucket, key));
@@ -156,7 +156,7 @@ impl PosixStoreState {
     }
 
     /// Removes `dir` and its parents as long as they are empty and were created by Fordway. A directory that cannot be
-    /// removed is left behind: an empty directory is not an object, so it is not visible through S3.
+    /// removed remains. An empty directory is not an object, so it is not visible through S3.
     pub(crate) fn prune(&self, bucket: &Bucket, dir: &str, contents: PrivateDirectoryContents) {
         let mut dir = dir;
         while dir.len() > bucket.as_str().len() {
@@ -173,7 +173,7 @@ impl PosixStoreState {
     }
 
     /// Removes the record of the directory that is the object `key`, so that the directory is no longer an object. Also
-    /// removes the directory if it is empty and was created by Fordway. Returns whether it was an object.
+    /// removes the directory if it is empty and was created by Fordway. Returns whether the directory was an object.
     pub(crate) fn remove_marker(
         &self,
         bucket: &Bucket,
@@ -204,10 +204,10 @@ impl PosixStoreState {
         Ok(removed)
     }
 
-    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. The caller must not hold
-    /// the lock of the key that the directory would have if it were an object: this function calls `remove` under that
-    /// lock, and does not call `remove` if another process holds the lock. Returns what `remove` returned, or false if
-    /// it was not called.
+    /// Calls `remove` for the empty directory at `path`, unless the directory is an object. If the directory were an
+    /// object, it would have a key. This function calls `remove` under the lock of this key, and does not call `remove`
+    /// if another process holds the lock. The caller must not hold the lock. Returns the result of `remove`, or `false`
+    /// if `remove` was not called.
     pub(crate) fn unless_marker(
         &self,
         bucket: &Bucket,
@@ -215,7 +215,7 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
         remove: impl FnOnce() -> bool,
     ) -> bool {
-        // The bucket's first marker may have been created since.
+        // The bucket's first marker may have been created since `contents` was read.
         if !contents.has_markers && self.volume.contents(bucket).is_ok_and(|now| !now.has_markers) {
             return remove();
         }
@@ -235,8 +235,8 @@ pub(crate) fn is_marked(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)))
 }
 
-/// Like [`is_marked`], but also returns true if the file system cannot mark directories: otherwise a bucket there could
-/// never be emptied.
+/// Like [`is_marked`], but also returns true if the file system cannot mark directories: otherwise a bucket on that
+/// file system could never be emptied.
 fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
     matches!(get_xattr_in(parent, name, OUR_DIR, &mut [0; 8]), Ok(Some(_)) | Err(Errno::OPNOTSUPP))
 }
@@ -245,7 +245,7 @@ fn may_be_ours(parent: impl AsFd, name: &str) -> bool {
 const DEEPEST_TREE: usize = 32;
 
 /// Removes the directory `name` in `parent` with all directories below it, if they contain nothing else. A missing
-/// directory is not an error. Errors: `NOTEMPTY`, also for a tree that is deeper than any of Fordway's.
+/// directory is not an error. Errors: `NOTEMPTY`, also for a tree that is deeper than any tree that Fordway creates.
 pub(crate) fn remove_empty_tree(parent: &impl AsFd, name: &str) -> Result<(), Errno> {
     remove_empty_levels(parent, name, DEEPEST_TREE)
 }

@@ -2,7 +2,7 @@
 //!
 //! If another program moves or replaces a directory, the cache notices within [`HOLD`]. A removed directory is noticed
 //! at once, because its link count is then zero. S3 operations create and remove directories but never move them, so
-//! they never make a held directory stale unnoticed.
+//! the cache notices all their changes at once.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -17,9 +17,9 @@ use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
-/// How long a held directory is assumed to still be at its path, to within one tick of the kernel's clock. In this
-/// time, a thousand operations can share the cost of opening the directory; on the other hand, the store may not notice
-/// that another program has renamed it.
+/// The time for which a held directory is assumed to be at its path, with the precision of the kernel's clock tick.
+/// During this time, a thousand operations can share the cost of opening the directory. During the same time, the store
+/// may not notice that another program has renamed the directory.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
@@ -54,7 +54,7 @@ struct DirectoryCacheEntry {
     is_foreign: bool,
 }
 
-/// A directory to work in.
+/// An open directory, in which names are looked up, created and removed.
 #[derive(Clone)]
 pub(crate) struct DirectoryHandle {
     file: Arc<File>,
@@ -83,7 +83,7 @@ impl DirectoryHandle {
         if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
 
-    /// Returns whether this directory was removed while it was held: if so, a name that is missing from it may exist in
+    /// Returns whether this directory was removed while it was held. If so, a name that is missing from it may exist in
     /// a new directory at the same path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
@@ -94,7 +94,8 @@ impl DirectoryHandle {
         &self.file
     }
 
-    /// Returns a number that is unique among the directories held for the same path at the same time. Never 0.
+    /// Returns a number that is unique among the directories held for the same path at the same time. The number is
+    /// never 0.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.file).addr()
     }
@@ -168,7 +169,7 @@ impl DirectoryCache {
     pub(crate) fn unask(&self, path: &str) {
         let all = self.held.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let hash = all.hasher().hash_one(path);
-        // If another path has taken the slot in the meantime, the slot is left as it is.
+        // If another path has taken the slot in the meantime, the slot remains unchanged.
         let slot = &self.asked[hash as usize % SLOTS];
         let _ = slot.compare_exchange(hash, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -187,13 +188,13 @@ impl DirectoryCache {
         all.insert(path.into(), held);
     }
 
-    /// Forgets the directory at `path`, which turned out to be gone.
+    /// Forgets the directory at `path`, which no longer exists.
     pub(crate) fn forget(&self, path: &str) {
         self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(path);
     }
 
-    /// Forgets all directories. A thread that begins to act as another user must do so: which links may be followed
-    /// for changes depends on the user.
+    /// Forgets all directories. A thread that begins to act as another user must call this method, because the user
+    /// determines which links may be followed for changes.
     pub(crate) fn forget_all(&self) {
         self.held.write().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use fordway_store::{Error, ErrorKind};
 use fordway_sys::Errno;
 
-/// Returns the store's error for `errno` in an operation on an object; `doing` says what was being done.
+/// Returns the store's error for `errno` in an operation on an object; `doing` names the step that failed.
 #[cold]
 pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     let error = std::io::Error::from(errno);
@@ -26,7 +26,7 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
-/// Explains what this kind of error means in this store. Returns `None` if the system's own message is sufficient.
+/// Returns the meaning of this kind of error in this store; `None` if the system's own message is sufficient.
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
         ErrorKind::AccessDenied if matches!(errno, Errno::XDEV | Errno::LOOP) => {
@@ -55,7 +55,7 @@ pub(crate) fn is_stale(error: &Error) -> bool {
     source.is_some_and(|source| source.raw_os_error() == Some(Errno::STALE.raw_os_error()))
 }
 
-/// Returns an error that says why the root directory itself cannot be used.
+/// Returns an error with the reason why the root directory cannot be used.
 pub(crate) fn on_root(errno: Errno, root: &Path) -> Error {
     let root = root.display();
     match errno {

@@ -2,8 +2,8 @@
 //! file.
 //!
 //! The version is increased when a format change would let older programs damage a root. A program refuses to open a
-//! root whose version it does not know. Programs that predate the format file are kept out by the version byte in each
-//! record.
+//! root whose version it does not know. For programs that predate the format file, the version byte in each record has
+//! the same purpose.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) const VERSION: u32 = 2;
 const FORMAT: &str = "format";
 /// The prefix of the file's content.
 const NAME: &str = "fordway ";
-/// A size limit, in bytes, that every valid format file is well below.
+/// The maximum size of a format file, in bytes. Every valid file is much smaller.
 const FORMAT_BYTES: usize = 64;
 
 /// Returns the version of the root's format; 1 if the root has no format file. Errors: `Corrupt` if the format file is
@@ -57,7 +57,7 @@ pub(crate) fn check(root: &RootDirectory, path: &Path) -> Result<u32> {
 
 /// Returns the content and mode of the file `name` in the root's private directory; the content is returned as empty if
 /// it is longer than `bytes_max` bytes. Returns `None` unless the file belongs to the root user or to the owner of the
-/// root directory: if everyone may write to the root directory, anyone could have created the file.
+/// root directory, because anyone who may write to the root directory could have created the file.
 pub(crate) fn read_trusted(
     root: &RootDirectory,
     name: &str,
@@ -94,7 +94,7 @@ pub(crate) fn write(root: &RootDirectory) -> Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let file = open_in(&dir, &name, flags, Mode::from_raw_mode(0o644)).map_err(failed)?;
     write_all_at(&file, format!("{NAME}{VERSION}\n").as_bytes(), 0).map_err(failed)?;
-    // An empty file would make the root unusable after a power cut.
+    // Without this call, a power cut could leave an empty file, which would make the root unusable.
     sync_all(&file).map_err(failed)?;
     rename(&dir, &name, &dir, FORMAT).map_err(failed)
 }

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the on-disk formats (`dev/fuzz`). Each takes arbitrary bytes, and panics if a parser
-//! accepts something that it must reject.
+//! Entry points for fuzzing the on-disk formats (`dev/fuzz`). Each function takes arbitrary bytes, and panics if a
+//! parser accepts something that it must reject.
 
 use fordway_store::{Bucket, Key};
 

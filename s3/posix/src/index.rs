@@ -1,12 +1,12 @@
 //! An index of the names in directories that are listed again and again while they change.
 //!
-//! A program that lists by prefix after each delete, as IOR does, would read the whole directory each time. The index
-//! of a directory holds its names, sorted. The kernel's queue of changes (inotify) keeps the index up to date: every
-//! listing first applies all changes that any process has made before. A listing by prefix then costs one lookup. This
-//! works only where all changes go through this kernel.
+//! Without an index, a program that lists by prefix after each delete, as IOR does, would read the whole directory each
+//! time. The index of a directory contains its names in sorted order. The kernel's queue of changes (inotify) keeps the
+//! index up to date: every listing first applies all changes that any process made before the listing. A listing by
+//! prefix then costs one lookup. An index is possible only on a file system that no other kernel changes.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
-//! been listed for a while. A program that does not list directories pays nothing for the index.
+//! been listed for 3 s. A program that does not list directories pays nothing for the index.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::dirs::DirectoryHandle;
 use crate::layout::{PRIVATE_DIR, is_left_behind};
 use crate::names::{MOST_BYTES, SortedNames};
 
-/// How long a directory is watched after it was listed.
+/// The time for which a directory is watched after a listing.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
 /// The minimum number of names that a directory must have to be indexed. Reading a smaller directory costs less than
 /// the index saves.
@@ -83,7 +83,7 @@ struct WatchedDirectory {
     used: CoarseInstant,
 }
 
-/// What became of a name in a change.
+/// The state of a name after a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NameChange {
     File,
@@ -92,7 +92,7 @@ enum NameChange {
     GoneDirectory,
 }
 
-/// Which names of a directory to return.
+/// Selects the names of a directory to return.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexQuery<'q> {
     /// The first requested name.
@@ -109,8 +109,8 @@ impl NameIndexes {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns names from the index of `dir`, which exists, or `None` if `dir` has no index. Cost: one `read`, one
-    /// `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created since the last call.
+    /// Returns names from the index of the existing directory `dir`, or `None` if `dir` has no index. Cost: one `read`,
+    /// one `fstat` whenever `dir` has been reopened, and one `fstatat` for each file created since the last call.
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
@@ -129,7 +129,7 @@ impl NameIndexes {
     }
 
     /// Reads all names of `dir` with `read`, returns them, and keeps them in an index if possible. `stat` is the
-    /// directory's state; `is_bucket` says whether it is a bucket.
+    /// directory's state; `is_bucket` is whether the directory is a bucket.
     pub(crate) fn read(
         &self,
         dir: &File,
@@ -304,7 +304,8 @@ impl WatchedDirectory {
                 NameChange::Directory => true,
                 NameChange::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
-                    // If the name has been removed again, or is now a directory, a later change in the queue says so.
+                    // If the name has been removed again, or is now a directory, a later change in the queue reports
+                    // this.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
             };

@@ -1,4 +1,4 @@
-//! Where keys are located on disk.
+//! The paths of objects and of Fordway's own files on disk.
 //!
 //! ```text
 //! ROOT/BUCKET/a/b.txt             the object a/b.txt
@@ -17,7 +17,8 @@ use std::fmt::Write as _;
 use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 
-/// The private directory of a bucket, next to its objects. It is never listed, and no key refers to it.
+/// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
+/// it.
 pub const PRIVATE_DIR: &str = ".fordway";
 /// The subdirectory of the private directory for odd keys.
 pub(crate) const ODD: &str = "odd";
@@ -33,7 +34,7 @@ pub(crate) const UPLOADS: &str = "mpu";
 pub(crate) const LOCKS: &str = "locks";
 /// The empty file in the private directory whose presence means that directories may be objects.
 pub(crate) const MARKERS: &str = "markers";
-/// The file in the private directory that says whether old versions are kept.
+/// The file in the private directory that records whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
 /// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
@@ -46,7 +47,8 @@ pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
 /// The maximum length of a file name, in bytes, on every file system Fordway knows.
 const MAX_NAME_BYTES: usize = 255;
-/// The maximum number of encoded bytes in a name below `odd/`. Leaves room for the `%` that marks a directory.
+/// The maximum number of encoded bytes in a name below `odd/`. The limit leaves room for the `%` that marks a
+/// directory.
 const ODD_NAME_BYTES: usize = 240;
 
 /// The location of a key's file: a directory, relative to the root, and a name in it.
@@ -75,8 +77,8 @@ impl ObjectPath<'_> {
 }
 
 /// Returns the plain path of `key` if the key can be a path. The key cannot be a path if a segment is empty, is `.` or
-/// `..`, is too long for a file name, or is a name that NFS or FUSE gives to removed files, or if the first segment is
-/// `.fordway`.
+/// `..`, is too long for a file name, or is a name that NFS or FUSE gives to removed files. The first segment must not
+/// be `.fordway`.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -123,8 +125,8 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// Returns the location of `key` for the case that the key has no plain path, or that another key's object blocks its
-/// plain path (for `a` and `a/b`, the key that is written later gets this location).
+/// Returns the odd path of `key`. An object is stored there if its key has no plain path, or if another key's object
+/// blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd path.
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }
@@ -145,8 +147,8 @@ fn path_of(key: &str) -> String {
     let mut rest = encoded.as_str();
     while rest.len() > ODD_NAME_BYTES {
         let (head, tail) = rest.split_at(ODD_NAME_BYTES);
-        // A trailing `%` is not a valid escape, so the name is never a file's name: it belongs to a directory that
-        // holds the rest of the key.
+        // A trailing `%` is not a valid escape, so no file has such a name. The name belongs to a directory that
+        // contains the rest of the key.
         let _ = write!(path, "{head}%/");
         rest = tail;
     }
@@ -191,14 +193,14 @@ pub(crate) fn upload_dir(bucket: &Bucket, upload: &UploadId) -> String {
 
 /// Returns the offset, in the lock file, of the byte that serves as the lock of `key`.
 pub(crate) fn lock_byte(key: &Key) -> u32 {
-    // FNV-1a, 32 bits: every process on every node must compute the same byte.
+    // The hash function is fixed (32-bit FNV-1a), because every process on every node must compute the same byte.
     key.as_str()
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
         & 0x00ff_ffff
 }
 
-/// `directory/name`.
+/// Returns `directory/name`.
 pub(crate) fn join(directory: &str, name: &str) -> String {
     let mut path = String::with_capacity(directory.len() + 1 + name.len());
     path.push_str(directory);

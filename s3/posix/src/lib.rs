@@ -1,25 +1,25 @@
 //! S3 semantics inside the calling process: a bucket is a directory, and an object is a plain file whose path is its
-//! key. There is no server, no copy of the data and no access key; the kernel's permission checks control access.
+//! key. This lane has no server, no copy of the data and no access key; the kernel's permission checks control access.
 //!
 //! The system calls that each operation makes:
 //!
 //! | call | system calls in the common case |
 //! |---|---|
 //! | `read` | `openat`, `fstat`, `pread`, `close` |
-//! | `get` | `openat`, `fstat`; then what the caller reads, and `close` |
+//! | `get` | `openat`, `fstat`; later the caller's reads, and `close` |
 //! | `head` | `newfstatat` |
 //! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `utimensat`, `fstat`, `linkat`, `close` |
 //! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
-//! An object with an MD5, metadata or similar properties also has a record: `fsetxattr` instead of `utimensat`, and one
-//! more `fgetxattr` or `getxattrat` for `get` and `head`. For a file written by a POSIX program, `head` also repeats
-//! its `newfstatat`.
+//! An object with an MD5, metadata or similar properties also has a record. A put of such an object calls `fsetxattr`
+//! instead of `utimensat`; `get` and `head` make one more call, `fgetxattr` or `getxattrat`. For a file written by a
+//! POSIX program, `head` also repeats its `newfstatat`.
 //!
 //! The directory of a key is held open and looked up again every 10 ms (one `openat2`, one `close`). A put that creates
 //! directories, and a delete that empties them, take more calls.
 //!
-//! The format on disk is in `layout` (paths) and `record` (the attribute).
+//! The modules `layout` (paths) and `record` (the attribute) describe the format on disk.
 
 mod actors;
 mod area;
@@ -78,7 +78,7 @@ pub use usage::{FileTotals, UsageEvent, UserUsage};
 use volume::StoreRootDirectory;
 pub use volume::SymlinkScope;
 
-/// How durable a write must be before it returns.
+/// The durability that a write must have before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
     /// The content is in the page cache, as after a plain `write`: a crash of the node may lose it.
@@ -101,15 +101,15 @@ impl Durability {
     }
 }
 
-/// How stale read results may be on a file system that other nodes also change.
+/// The permitted age of read results on a file system that other nodes also change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ReadConsistency {
-    /// As stale as the file system's caches on this node: up to seconds on NFS and GlusterFS.
+    /// Results may be as old as the file system's caches on this node: up to seconds on NFS and GlusterFS.
     #[default]
     FileSystem,
-    /// Not stale: a result is no older than the call, because each read asks the server first, as conditional writes
-    /// do. This costs nothing on a file system that only this kernel changes. On other file systems it costs two to
-    /// five round trips per call, and a few more for each entry of a listing.
+    /// A result is no older than the call, because each read queries the server first, as conditional writes do. The
+    /// query costs nothing on a file system that only this kernel changes. On other file systems, it costs two to five
+    /// round trips per call, and a few more for each entry of a listing.
     Strong,
 }
 
@@ -120,24 +120,24 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// The options of a [`PosixStore`].
 #[derive(Clone, Debug)]
 pub struct PosixConfig {
-    /// How the ETags of new objects are computed, unless the options of a put say otherwise.
+    /// The method of computing the ETags of new objects, unless the options of a put specify another one.
     pub etag_policy: ETagPolicy,
-    /// How durable a write must be before it returns.
+    /// The durability that a write must have before it returns.
     pub durability: Durability,
     /// Whether every overwrite and delete takes the key's lock (about 4 µs each), which makes `If-Match` on writes
     /// atomic. Without locks, `If-Match` on writes is refused.
     pub if_match: bool,
-    /// How the store ensures that paths do not leave the root.
+    /// The method that keeps paths beneath the root.
     pub resolution: PathResolution,
-    /// How far symbolic links in a bucket may lead.
+    /// The directory tree to which symbolic links in a bucket may lead.
     pub links: SymlinkScope,
-    /// How stale read results may be.
+    /// The permitted age of read results.
     pub consistency: ReadConsistency,
-    /// How long a writer waits for the lock of a key that another writer holds. After that time, the write fails with
+    /// The maximum time for which a writer waits for a key's lock that another writer holds. The write then fails with
     /// `LockTimeout`. The wait is limited because any writer of a bucket can hold the bucket's locks.
     pub lock_patience: Duration,
-    /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove them
-    /// either. Requires `CAP_LINUX_IMMUTABLE` and a file system that supports the flag.
+    /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove
+    /// these files either. Requires `CAP_LINUX_IMMUTABLE` and a file system that supports the flag.
     pub immutable_locks: bool,
 }
 

@@ -35,7 +35,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
-/// What a name in a directory of encoded keys stands for.
+/// The meaning of a name in a directory of encoded keys.
 pub(crate) enum EncodedName {
     /// The last part of a key.
     Key,
@@ -71,7 +71,7 @@ impl Iterator for ListingKeyRange {
     }
 }
 
-/// What the walk is to do next.
+/// The next step of the walk.
 enum WalkContinuation {
     On,
     /// Continue after all keys that begin with this prefix.
@@ -102,7 +102,7 @@ impl PosixStoreState {
         let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListPageBuilder::new(query);
         let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
-        // The deepest directory that all keys with the prefix share.
+        // The walk starts at the deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
         let mut flow = match is_path && !start.is_empty() {
@@ -127,8 +127,8 @@ impl PosixStoreState {
     }
 
     /// Returns all keys whose encoded form is a path below `top`, sorted. Caches the keys as long as the directories
-    /// are unchanged, unless other nodes may change the file system. `part_of` returns what an entry stands for, given
-    /// its name and kind.
+    /// are unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with the
+    /// given name and kind.
     pub(crate) fn encoded_keys(
         &self,
         bucket: &Bucket,
@@ -211,12 +211,12 @@ impl PosixStoreState {
         place: &impl Fn() -> ObjectPath<'p>,
         key: &str,
     ) -> Result<Option<ObjectSummary>> {
-        // NFS does not need this: its client looks names up again when the directory has changed.
+        // NFS does not need this call, because its client looks names up again when the directory has changed.
         if self.volume.is_strong() && sharing == FileSystemSharing::Unknown {
             look_again(dir, name);
         }
         match stat_in(dir, name) {
-            // Most entries are bare, and an `ObjectInfo` is large.
+            // Most entries are bare, so this case avoids the large `ObjectInfo`.
             Ok(stat) if stat.is_file && is_bare(&stat) => return Ok(Some(summary_of_bare(key, &stat))),
             Ok(stat) => {
                 if let Ok(NameLookup::Found(object)) = self.volume.describe_stat(dir, name, &stat) {
@@ -226,13 +226,14 @@ impl PosixStoreState {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that the caller may not open is listed nonetheless, and the error must not hide the other files.
+            // A file that the caller may not open is also listed, and the error must not hide the other files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
     }
 
-    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a link or has an odd key.
+    /// Like [`PosixStoreState::summary`], for a file that has to be opened because it is behind a link or has an odd
+    /// key.
     fn summary_by_open(
         &self,
         bucket: &Bucket,
@@ -297,7 +298,7 @@ impl BucketWalk<'_> {
             return Ok(None);
         }
         let dir = match inner.volume.dirs.open_if_busy(&inner.volume.root, path) {
-            // A bucket need not be checked: it existed a moment ago.
+            // A bucket need not be checked, because the bucket was found to exist at the start of the call.
             Ok(Some(dir)) if is_bucket || !dir.is_gone() => dir,
             _ => return Ok(None),
         };
@@ -308,7 +309,7 @@ impl BucketWalk<'_> {
             if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
             }
-            // Continues with the smallest text that sorts after the last name.
+            // The next block begins with the smallest text that sorts after the last name.
             from.clear();
             from.push_str(found.names.get(found.names.len() - 1).text);
             from.push('\0');
@@ -352,7 +353,8 @@ impl BucketWalk<'_> {
             LastListing::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
-            // The first page of a listing by prefix needs only names with the prefix, so no others are kept or sorted.
+            // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
+            // nor sorted.
             LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
@@ -360,9 +362,9 @@ impl BucketWalk<'_> {
         Ok(names)
     }
 
-    /// Reads a directory on NFS again once no writer is replacing an object in the bucket, and adds the names found to
-    /// `names`. This is needed because the directory contained the hidden name of a file that was removed or replaced
-    /// while it was open: see [`PosixStoreState::settled`].
+    /// Reads a directory on NFS again when no writer is replacing an object in the bucket, and adds the names found to
+    /// `names`. The caller has found the hidden name of a file that was removed or replaced while it was open, so
+    /// `names` may lack an object (see [`PosixStoreState::settled`]).
     #[cold]
     fn read_between_writes(
         &self,
@@ -451,16 +453,16 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit: there, no
-    /// user can keep others from listing the bucket by closing a directory. Errors: `error` in other buckets, so that
-    /// nobody takes the listing for complete.
+    /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit. A user
+    /// could otherwise prevent other users from listing such a bucket by making a directory unreadable. Errors: `error`
+    /// in other buckets, so that nobody assumes that the listing is complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;
         if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
             return Err(error);
         }
-        // With a delimiter, the directory itself is an entry, whatever it contains.
+        // With a delimiter, the directory itself is an entry, regardless of its content.
         self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
 
@@ -544,8 +546,7 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // This is a link that does not lead to an object, or a file of which the caller may not even read the
-                // state.
+                // This is a link that does not lead to an object, or a file whose state the caller may not even read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }

@@ -24,7 +24,7 @@ use crate::volume::{StoreRootDirectory, unreadable};
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
 
-/// The lock table byte that a run over a whole bucket locks; it follows the bytes for keys.
+/// The byte of the lock table that an operation on a whole bucket locks. This byte follows the bytes for keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
 /// The lock table bytes for keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
@@ -34,7 +34,7 @@ const REPLACEMENTS_MAX: usize = 3;
 /// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_millis(250);
 
-/// The condition that lets an operation run without the lock.
+/// The condition under which an operation runs without the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockBypassCondition {
     Nothing,
@@ -49,7 +49,7 @@ pub(crate) struct BucketLocks {
 
 impl BucketLocks {
     /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
-    /// do not reach other nodes, and errors of the file system.
+    /// have no effect on other nodes, and errors of the file system.
     fn of(&self, volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
         if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
             return Ok(locks.clone());
@@ -105,8 +105,8 @@ impl PosixStoreState {
         self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
     }
 
-    /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one, `act`
-    /// runs without the lock, because deleting must be possible on a full disk.
+    /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one,
+    /// `act` runs without the lock, because deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
@@ -129,7 +129,7 @@ impl PosixStoreState {
             && let Some(locks) = known.lock_table()
         {
             let _held = hold(locks, (key, second), self.volume.config.lock_patience)?;
-            // The bucket may have been replaced during the wait, so what is known must not be too old.
+            // The bucket may have been replaced during the wait, so the known contents must be recent.
             if known.is_recent() && known.is_unchanged() {
                 return act(known.contents);
             }
@@ -166,8 +166,9 @@ impl PosixStoreState {
         self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(act)
     }
 
-    /// Runs `act`, unless another process is running this function for the same bucket; returns `None` at once in that
-    /// case. Like the keys' locks, the lock used here is a byte lock, so the kernel releases it when the process dies.
+    /// Runs `act`, unless another process is running this function for the same bucket. In that case, returns `None` at
+    /// once. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the process
+    /// dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
@@ -179,10 +180,10 @@ impl PosixStoreState {
     }
 
     /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
-    /// and runs `read` again: when a node replaces a file that it has open, its NFS client renames the old file to
-    /// `.nfs...` before it renames the new file, so other nodes see no file of that name for the duration of one
-    /// request. Further cost: none if an object is found. If no object is found on NFS: one request for the directory's
-    /// state and, if the directory has changed recently, an open, an `fcntl` and another read.
+    /// and runs `read` again. The reason is that a node may be replacing a file that it has open: its NFS client
+    /// renames the old file to `.nfs...` before it renames the new file, so other nodes see no file of that name for
+    /// the duration of one request. Further cost: none if an object is found. If no object is found on NFS: one request
+    /// for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -196,7 +197,7 @@ impl PosixStoreState {
         }
     }
 
-    /// Runs `read` once no writer holds the key's lock. If a writer held the lock until then and the object is still
+    /// Runs `read` when no writer holds the key's lock. If a writer held the lock until then and the object is still
     /// missing, waits and reads again. Returns `None` if the result that the caller already has remains valid. Not
     /// inlined, because only file systems that several nodes share need this function.
     #[cold]
@@ -206,7 +207,7 @@ impl PosixStoreState {
         mut read: impl FnMut() -> T,
         is_missing: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        // This is checked first, because it costs no system call.
+        // This check comes first, because it costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
@@ -237,8 +238,8 @@ impl PosixStoreState {
     /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
     /// the bucket has no lock file, so that nobody can have replaced an object there, or if the caller may not open the
     /// lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock
-    /// forever, so the wait ends after `most`, or earlier within an operation that has waited before (see
-    /// [`crate::patience`]); this is not an error.
+    /// forever, so the wait is limited to `most`. The limit is shorter within an operation that has waited before (see
+    /// [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
@@ -257,9 +258,9 @@ impl PosixStoreState {
         Some(true)
     }
 
-    /// Returns whether the open lock table is still the bucket's lock file. The owner of the file can rename it, so it
-    /// must also still have its name: other processes find the lock table by that name. The name is not checked on
-    /// FUSE, where a file may have two inode numbers. Cost: one `fstat` and usually one `newfstatat`.
+    /// Returns whether the open lock table is still the bucket's lock file. The function also checks the file's name,
+    /// because the owner of the file can rename it, and other processes find the lock table by its name. The name is
+    /// not checked on FUSE, where a file may have two inode numbers. Cost: one `fstat` and usually one `newfstatat`.
     fn is_current(
         &self,
         locks: &ByteRangeLocks,
@@ -298,7 +299,7 @@ impl PosixStoreState {
 }
 
 /// Locks the first key, and then the second one if there is one. The guards are dropped in the opposite order, because
-/// the first may keep other threads from the second.
+/// the first guard may also exclude the process's other threads from the second key.
 #[inline]
 fn hold<'l>(
     locks: &'l ByteRangeLocks,
@@ -326,7 +327,7 @@ pub(crate) fn not_locked(errno: Errno) -> Error {
     }
 }
 
-/// Returns whether the error says that there is no such object or version.
+/// Returns whether the error means that there is no such object or version.
 fn is_missing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchVersion)
 }

@@ -3,8 +3,8 @@
 //!
 //! Creating the first marker of a bucket also creates the file `markers` in the private directory; without that file,
 //! no marker is looked up. All changes are made under the key's lock. If an object with such a key has content, or the
-//! key cannot be a directory, the object is stored at the key's odd path instead. There it hides any marker with the
-//! same key.
+//! key cannot be a directory, the object is stored at the key's odd path instead. An object at the odd path hides any
+//! marker with the same key.
 
 use std::fs::File;
 
@@ -72,7 +72,7 @@ impl StoreRootDirectory {
         }
         self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
-        // A delete that does not know of markers would remove the directory as an empty one.
+        // A delete that does not know of markers yet would remove a marker's directory as an empty directory.
         self.private.outlast(&contents);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl StagedFile {
             give_way(race);
             let dir = match self.inner.volume.parent_of(&self.bucket, &path) {
                 Ok(dir) => dir,
-                // A file is in the way.
+                // A file blocks the path.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(None),
                 Err(error) => return Err(error),
             };

@@ -1,8 +1,8 @@
 //! Migrates a root to this program's format version, and repairs the damage done by copying a root. Objects are not
 //! changed, and nothing is removed.
 //!
-//! A copy loses the owners and modes in the private areas of buckets. It also invalidates the names of sidecar files,
-//! which contain the inodes that the objects' files had in the original root.
+//! A copy loses the owners and modes in the private areas of buckets. A copy also invalidates the names of sidecar
+//! files, which contain the inodes that the objects' files had in the original root.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -41,11 +41,11 @@ pub struct MigrationStep {
 
 impl PosixStore {
     /// Gives the files and directories in each bucket's private area the owner, group and mode that this version uses,
-    /// binds sidecar files to their objects again, and records the root's format version. Must be run by the root user,
-    /// or by the owner of the root directory and the buckets. No other program may work in the root directory at the
-    /// same time, because programs already running may still create files in the old way. Memory: the records in all
-    /// sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file system, and errors that `tell`
-    /// returns.
+    /// and binds sidecar files to their objects again. Also records the root's format version. Must be run by the root
+    /// user, or by the owner of the root directory and the buckets. No other program may work in the root directory at
+    /// the same time, because programs that are already running may still create files with other owners and modes.
+    /// Memory: the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file
+    /// system, and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -69,7 +69,7 @@ impl PosixStore {
 const MAX_DEPTH: usize = 64;
 
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
-/// mode that all writers need. Links are not followed, and names that Fordway does not write are left alone.
+/// mode that all writers need. Links are not followed, and names that Fordway does not write are not changed.
 fn migrate_owners(
     volume: &StoreRootDirectory,
     bucket: &Bucket,
@@ -87,8 +87,8 @@ fn migrate_owners(
             }
             Ok(())
         }
-        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could lock out
-        // the others.
+        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could deny access
+        // to the other writers.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -151,8 +151,8 @@ fn is_below(path: &str, names: &[&str]) -> bool {
     path.split('/').nth(2).is_some_and(|name| names.contains(&name))
 }
 
-/// Sets the owner, group and mode of an open file or directory. Returns whether this changed anything. Attributes that
-/// the process may not change are left as they are.
+/// Sets the owner, group and mode of an open file or directory. Returns whether anything was changed. Attributes that
+/// the process may not change remain unchanged.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),
@@ -189,8 +189,9 @@ type VersionIdentity = (u64, i64, String, String);
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, Record>;
 
-/// Rewrites each record that is in a sidecar file, under the current inode of the object's file. A record whose sidecar
-/// file is replaced keeps another name until all are rewritten, so that a run that was interrupted can be repeated.
+/// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode of the
+/// object's file. A sidecar file that is replaced keeps another name until all records are written, so that an
+/// interrupted run can be repeated.
 fn rebind_sidecars(
     inner: &Arc<PosixStoreState>,
     bucket: &Bucket,
@@ -293,8 +294,9 @@ impl Rebinding<'_> {
         }
     }
 
-    /// Gives the sidecar file `name`, which is about to be replaced, another name: it may hold the record of an object
-    /// that has not been bound to it yet. Any number is a name that is read again.
+    /// Gives the sidecar file `name`, which is about to be replaced, another name, because it may contain the record of
+    /// an object that is still to be bound again. The other name is also valid for a sidecar file, so a repeated run
+    /// reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {
         let other = hidden_name()?;
         match link(&self.meta, name, &self.meta, &other) {
@@ -306,8 +308,8 @@ impl Rebinding<'_> {
     }
 }
 
-/// Returns the record in the file's attribute if the record says that the rest of it is in a sidecar file, and the file
-/// has not changed since the record was sealed.
+/// Returns the record in the file's attribute if the rest of the record is in a sidecar file, and the object's file has
+/// not changed since the record was sealed.
 fn short_record(file: &File, state: &FileStat) -> Option<Record> {
     match read_attribute(file) {
         Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {

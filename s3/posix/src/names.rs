@@ -1,8 +1,8 @@
 //! A directory's names, sorted in key order and cached between the pages of a listing.
 //!
 //! A directory is unsorted, so the first page of a listing requires reading and sorting all of it. The sorted names of
-//! recently listed directories are cached, within limits, so that a later page costs only its own entries. They remain
-//! valid as long as the directory's times show that nothing has been added or removed.
+//! recently listed directories are cached, within limits, so that a later page costs only its own entries. The cached
+//! names remain valid as long as the directory's times show that no name has been added or removed.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -68,7 +68,7 @@ impl ListedName<'_> {
 impl SortedNames {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
     /// `resolve` returns the type: a directory, a file, a link to a file, or something else. Names of the last kind are
-    /// left out.
+    /// omitted.
     pub(crate) fn read(
         dir: &File,
         mut wanted: impl FnMut(&[u8]) -> bool,
@@ -233,7 +233,7 @@ fn shared_len(text: &str, entries: &[PackedName]) -> usize {
 }
 
 /// Returns the state of a directory whose names are about to be read. Every later change alters this state, unless it
-/// falls within the same tick of the clock and leaves the times as they are.
+/// falls within the same tick of the clock and does not alter the times.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -258,7 +258,7 @@ struct ListedDirectory {
     names: usize,
 }
 
-/// What the cache knows about the last listing of a directory.
+/// The cached knowledge about the last listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LastListing {
     /// Nothing is known: the directory was never listed, was last listed long ago, or is small.
@@ -272,7 +272,7 @@ pub(crate) enum LastListing {
 /// A directory's device, inode and times.
 type DirectoryFingerprint = (u64, u64, (i64, i64));
 
-/// The keys that the names in a directory, and in all directories below it, stand for.
+/// The keys that the names in a directory and in all directories below it encode.
 struct KeyTree {
     top: String,
     dirs: Vec<(String, DirectoryFingerprint)>,
@@ -284,7 +284,7 @@ struct KeyTree {
 #[derive(Default)]
 pub(crate) struct WalkedDirectories {
     dirs: Vec<(String, DirectoryFingerprint)>,
-    /// Whether this caller could not read one of the directories, or one of them may change unnoticed.
+    /// Whether one of the directories could not be read by this caller, or may change unnoticed.
     pub(crate) has_closed: bool,
 }
 
@@ -306,12 +306,12 @@ struct NameCacheEntry {
     times: (i64, i64),
     /// The time at which these directory times were first seen.
     seen: CoarseInstant,
-    /// The sorted names; `None` while a further change might leave the directory's times as they are.
+    /// The sorted names; `None` while a further change might not alter the directory's times.
     names: Option<Arc<SortedNames>>,
 }
 
 impl NameCache {
-    /// Returns the cached keys below `top` if none of the directories they were read from has changed. Cost: an
+    /// Returns the cached keys below `top` if none of the directories from which they were read has changed. Cost: an
     /// `openat2`, an `fstat` and a `close` for each directory.
     pub(crate) fn tree(
         &self,
@@ -377,7 +377,7 @@ impl NameCache {
         self.find(stat).0
     }
 
-    /// Returns what the cache knows about the last listing of the directory, whose state is now `stat`.
+    /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
     pub(crate) fn last_listing(&self, stat: &FileStat) -> LastListing {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
@@ -400,7 +400,7 @@ impl NameCache {
         asked.push(ListedDirectory { device, inode, times, when, names });
     }
 
-    /// Returns the names cached for the directory's current times, and when these times were first seen.
+    /// Returns the names cached for the directory's current times, and the time at which these times were first seen.
     fn find(&self, stat: &FileStat) -> (Option<Arc<SortedNames>>, CoarseInstant) {
         let all = self.all.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let found = all.iter().find(|memory| (memory.device, memory.inode) == (stat.device, stat.inode));

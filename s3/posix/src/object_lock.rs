@@ -131,13 +131,13 @@ impl PosixStoreState {
         })
     }
 
-    /// Changes the setting under a lock, so that no concurrent change is lost, such as enabling object lock.
+    /// Changes the setting under a lock, so that no concurrent change, such as enabling object lock, is lost.
     pub(crate) fn with_setting(
         self: &Arc<Self>,
         bucket: &Bucket,
         change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
     ) -> Result<()> {
-        // This takes the lock of a key with this name; no object with that key needs to exist.
+        // The lock is the lock of the key `versioning`; no object with this key needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
             let before = VersioningSetting { versioning, object_lock };
@@ -292,8 +292,9 @@ impl StoreRootDirectory {
         Ok(opened.is_some_and(|opened| self.check_unlocked(bucket, &opened, contents, false).is_err()))
     }
 
-    /// Opens the file at `place` to check its lock: on a shared file system, a version is not unlocked because this node
-    /// has cached that the version, or its record, is missing.
+    /// Opens the file at `place` to check its lock. On a shared file system, this node may have cached the version or
+    /// its record as missing, and a locked version would then appear to be unlocked. The version and its record are
+    /// therefore looked up again.
     pub(crate) fn open_to_check(
         &self,
         bucket: &Bucket,

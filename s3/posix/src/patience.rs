@@ -1,7 +1,7 @@
 //! Limits the total time that one operation waits for other nodes' changes to become visible.
 //!
-//! On a shared file system, a single file may take a second until its state is certain. A listing examines many files,
-//! and another user may have prepared each of them so that the wait is as long as possible.
+//! On a shared file system, it may take a second to determine the state of a single file. A listing examines many
+//! files, and another user may have prepared each of them so that the wait is as long as possible.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,8 +11,8 @@ thread_local! {
     static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs `work`. All its calls of [`pause`] and [`spend`] together take at most `total`, or less if the caller has less
-/// time left.
+/// Runs `work`. All its calls of [`pause`] and [`spend`] together take at most `total`, or less if the caller's own
+/// limit ends earlier.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
     let _restored = RestoredLimit(LEFT.get());
     if LEFT.get().is_none() {
@@ -31,7 +31,7 @@ pub(crate) fn spend(time: Duration) {
     LEFT.set(LEFT.get().map(|left| left.saturating_sub(time)));
 }
 
-/// Sleeps for `time`, or until the operation has waited for as long as it may.
+/// Sleeps for `time`, or until the operation has used up its waiting time.
 pub(crate) fn pause(time: Duration) {
     let time = left_of(time);
     spend(time);

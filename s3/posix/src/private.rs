@@ -1,9 +1,9 @@
 //! Caches the contents of a bucket's private directory, and its lock table, to save lookups.
 //!
 //! Most buckets have no odd keys, no sidecar files and no versions, but every put, every delete and every read of a
-//! missing object must check for them. What the private directory contains changes only when a name in the bucket's
-//! `.fordway` is created, replaced or removed, which also changes the directory's times. The directory is held open; as
-//! long as its times are unchanged, the cached contents are valid.
+//! missing object must check for them. The contents of the private directory change only when a name in the bucket's
+//! `.fordway` is created, replaced or removed. Every such change also alters the directory's times. The directory is
+//! held open; as long as its times are unchanged, the cached contents are valid.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,18 +28,18 @@ use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, ope
 use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
-/// A change within the same tick of the file system's clock (at most 10 ms) may leave the times as they are. A time is
-/// therefore trusted only once it is older than a tick.
+/// A change within the same tick of the file system's clock (at most 10 ms) may not alter the times. A time is
+/// therefore trusted only if it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 
-/// How long a device number is assumed to refer to the same device. A device may be unmounted, and its number reused
-/// for another device.
+/// The time for which a device number is assumed to refer to the same device. A device may be unmounted, and its number
+/// reused for another device.
 const SAME_DEVICE: Duration = Duration::from_secs(1);
 
 /// The maximum number of cached buckets. The number is limited because each may hold a directory open.
 const MOST: usize = 128;
 
-/// A limit, in bytes, above the length of any valid `versioning` file.
+/// The maximum length of a `versioning` file, in bytes. Every valid file is shorter.
 pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// The cache for all buckets that have been examined.
@@ -88,7 +88,7 @@ impl PrivateDirectoryContents {
     }
 }
 
-/// What is known about the private directory of one bucket.
+/// The cached state of the private directory of one bucket.
 pub(crate) struct CachedPrivateDirectory {
     /// The directory whose times change with the contents: the private directory, or the bucket's directory if there is
     /// no private directory.
@@ -97,15 +97,15 @@ pub(crate) struct CachedPrivateDirectory {
     /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
     times: Option<(i64, i64)>,
     pub(crate) contents: PrivateDirectoryContents,
-    /// The lock table, if it was found in the private directory at these times.
+    /// The lock table, if it was found in the private directory while the directory had these `times`.
     lock_table: OnceLock<Arc<ByteRangeLocks>>,
-    /// The address of the handle to the bucket's directory, if the directory was found to exist at these times and to
-    /// contain `watched`; otherwise 0.
+    /// The address of the handle to the bucket's directory, if the directory was found to exist and to contain
+    /// `watched` while `watched` had these `times`; otherwise 0.
     bucket: AtomicUsize,
 }
 
 impl CachedPrivateDirectory {
-    /// Returns whether this was read in the last 10 ms.
+    /// Returns whether the contents were read in the last 10 ms.
     pub(crate) fn is_recent(&self) -> bool {
         self.opened.elapsed() < HOLD
     }
@@ -115,8 +115,8 @@ impl CachedPrivateDirectory {
         stat(&self.watched).is_ok_and(|now| now.links > 0 && self.times == Some(times(&now)))
     }
 
-    /// Returns the bucket's lock table if it is known. It is still the bucket's lock table if, after this call, the
-    /// directory is found to be unchanged. Cost: none.
+    /// Returns the bucket's lock table if it is known. The lock table is current if the directory is found to be
+    /// unchanged after this call. Cost: none.
     pub(crate) fn lock_table(&self) -> Option<&ByteRangeLocks> {
         self.lock_table.get().map(Arc::as_ref).filter(|locks| locks.is_of_this_process())
     }
@@ -144,7 +144,7 @@ impl PrivateDirectoryLookup {
     }
 
     /// Records that `locks` was current after this lookup. If the lock table is replaced later, the next lookup detects
-    /// that.
+    /// the replacement.
     pub(crate) fn vouch_for(&self, locks: Arc<ByteRangeLocks>) {
         if let Some(known) = &self.known {
             let _ = known.lock_table.set(locks);
@@ -223,8 +223,8 @@ impl PrivateDirectoryCache {
     /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
     /// may use it for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is
     /// harmless: readers also look for odd keys, and a write that does not yet see that versioning was enabled counts
-    /// as an earlier write. With strong consistency, if other nodes may change the bucket, the server is asked each
-    /// time.
+    /// as an earlier write. With strong consistency, if other nodes may change the bucket, every call queries the
+    /// server.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketTree,
@@ -240,9 +240,9 @@ impl PrivateDirectoryCache {
         contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
 
-    /// Waits until no writer in any process still uses the contents that the bucket had before this call: a put that is
-    /// begun afterwards must not overlook that versions are kept. Writers use contents that are up to 10 ms old for up
-    /// to 10 ms, and some clients of shared file systems cache missing names for longer.
+    /// Waits until no writer in any process still uses the contents that the bucket had before this call. For example,
+    /// every put that begins after versioning was enabled must keep versions. Writers use contents that are up to 10 ms
+    /// old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
     pub(crate) fn outlast(&self, contents: &PrivateDirectoryContents) {
         let names = match contents.sharing {
             FileSystemSharing::Local | FileSystemSharing::Nfs => Duration::ZERO,
@@ -256,7 +256,8 @@ impl PrivateDirectoryCache {
         self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(bucket);
     }
 
-    /// Returns what is known about the private directory of `bucket`, unless that is older than 10 ms. Cost: none.
+    /// Returns the cached state of the private directory of `bucket`, unless this state is older than 10 ms. Cost:
+    /// none.
     pub(crate) fn held(&self, bucket: &Bucket) -> Option<Arc<CachedPrivateDirectory>> {
         self.all_known().get(bucket).filter(|known| known.is_recent()).cloned()
     }
@@ -269,7 +270,8 @@ impl PrivateDirectoryCache {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
-            // A missing directory holds nothing. Anything here that is not a directory was not created by Fordway.
+            // A missing directory has no contents. If the path leads to something other than a directory, Fordway did
+            // not create it, and the directory counts as missing.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 return self.look_without(root, bucket);
             }
@@ -280,7 +282,7 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // From here on, the changes of other nodes are visible.
+            // These calls make the changes of other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
@@ -362,7 +364,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         Err(errno) => Err(errno),
     };
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
-    // The caller has just asked the server for this state.
+    // The caller has just queried the server for this state.
     let state = || stat(private);
     if sharing == FileSystemSharing::Nfs && is_recent(&state()?) {
         correct_names(private)?;
@@ -388,9 +390,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
     })
 }
 
-/// Returns whether `dir` has the directory `name`, according to the file server. A bucket that another node has just
-/// given its first setting must not seem to have none. Cost: some round trips; on NFS, a directory that has changed
-/// recently is also read.
+/// Returns whether `dir` has the directory `name`, according to the file server. If another node has just set the first
+/// setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a directory
+/// that has changed recently is also read.
 fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<bool, Errno> {
     let state = stat_now(dir)?;
     look_again(dir, name);
@@ -401,9 +403,9 @@ fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<b
     Ok(has())
 }
 
-/// Reads the names in `dir` from the server. This corrects the view of an NFS client that has cached names as missing
-/// although they exist. This happens if a name is created within the same step of the server's clock as an earlier
-/// change of the directory. Cost: four calls.
+/// Reads the names in `dir` from the server. The read corrects the view of an NFS client that has cached existing names
+/// as missing. A client may cache a name as missing if the name is created within the same step of the server's clock
+/// as an earlier change of the directory. Cost: four calls.
 pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
     let dir = open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     forget_names(&dir);
@@ -411,7 +413,7 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
-/// user, old versions are kept, because a version that is not kept is lost for good.
+/// user, old versions are kept, because a version that is not kept is lost permanently.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

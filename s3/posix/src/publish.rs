@@ -1,17 +1,17 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This needs no lock, except for a conditional creation on NFS. The outcome of all other
-//! writes, including a put of a key that this process has put before, is decided under the key's lock.
+//! fails if the name is taken. This call needs no lock, except for a conditional creation on NFS. All other writes,
+//! including a put of a key that this process has put before, are made under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
 //! path first, see a single object:
 //!
 //! 1. No file is put at an odd path without the key's lock.
 //! 2. An object at one of the two paths remains there until it is deleted.
-//! 3. If there are files at both paths nonetheless, the plain file is the object. This may happen if the first odd key
-//!    of a bucket was created while another writer, which did not know of it, created the plain file. The next write or
-//!    delete of the key removes the odd file first, before it replaces or removes the plain file.
+//! 3. If there are files at both paths, the plain file is the object. Two files may exist if the first odd key of a
+//!    bucket was created while another writer, which did not know of the odd key, created the plain file. The next
+//!    write or delete of the key removes the odd file first, before it replaces or removes the plain file.
 
 use std::time::SystemTime;
 
@@ -91,18 +91,19 @@ impl StagedFile {
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         // While a node replaces an object that is open on that node, NFS shows no object to other nodes. The content of
-        // an upload could not be withdrawn, because it leaves the upload when it becomes the object.
+        // an upload could not be withdrawn, because it leaves the upload when it becomes the object. Both cases are
+        // therefore decided under the lock.
         if self.sharing() == FileSystemSharing::Nfs || self.is_named_in_upload() {
             return Ok(false);
         }
         if !self.link(Some(key))? {
-            // The cached state of the name may be stale. Publishing under the lock asks the server.
+            // The cached state of the name may be stale. Publishing under the lock queries the server.
             if self.sharing().is_shared() {
                 return Ok(false);
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or has disappeared again; both cases are decided under the lock.
+                // The name is a directory, or has disappeared again. These cases are decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };
@@ -150,7 +151,7 @@ impl StagedFile {
         if record.retain(contents)? {
             self.seal(record)?;
         }
-        // The wait for the lock may have been long.
+        // The parent directory may have been moved during a long wait for the lock.
         self.renew_parent(key)?;
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
@@ -202,7 +203,7 @@ impl StagedFile {
     }
 
     /// Gives the version a new ID if its current ID does not sort after `floor`, the highest order among the key's
-    /// versions. This may happen if the clocks of two nodes differ.
+    /// versions. An ID may sort too early if the clocks of two nodes differ.
     fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
@@ -223,8 +224,8 @@ impl StagedFile {
             return Ok(false);
         }
         self.move_to_odd(key)?;
-        // The directory of the odd path is now visible. A plain file that was created before is found here. A writer
-        // that creates a plain file afterwards finds this odd file.
+        // The directory of the odd path is now visible. The following lookup finds a plain file that was created
+        // before. A writer that creates a plain file afterwards finds this odd file.
         let is_taken = match plain(&self.bucket, key) {
             Some(place) => self.inner.volume.open_file(&self.bucket, &place)?.is_some(),
             None => false,
@@ -232,8 +233,8 @@ impl StagedFile {
         Ok(!is_taken && self.link(Some(key))?)
     }
 
-    /// Gives the file its name, provided that the name is free. Returns whether it was free. `key` is `None` unless the
-    /// file is an object.
+    /// Gives the file its name if the name is free. Returns whether the name was free. `key` is `None` unless the file
+    /// is an object.
     pub(crate) fn link(&mut self, key: Option<&Key>) -> Result<bool> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -257,8 +258,8 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Replaces the existing file of that name, under the key's lock. If the name is a directory, switches to the key's
-    /// odd path.
+    /// Replaces the existing file at the publication path, under the key's lock. If the name is a directory, switches
+    /// to the key's odd path.
     fn replace(&mut self, key: &Key, contents: PrivateDirectoryContents) -> Result<()> {
         for race in 0..MAX_RACES {
             give_way_on(self.sharing(), race);
@@ -303,8 +304,8 @@ impl StagedFile {
             let (dir, shelter) = self.inner.volume.staging_dir(&self.bucket)?;
             match link_unnamed(&self.file, &dir, &name) {
                 Ok(()) => return Ok(HiddenName { dir, name, is_temporary: true, _shelter: shelter }),
-                // Another program has put a file there, or a directory of the bucket is on another file system, with
-                // its own inode numbers.
+                // Another program has created a file with this name, or a directory of the bucket is on another file
+                // system, which has its own inode numbers.
                 Err(Errno::EXIST) => name = hidden_name()?,
                 // A concurrent removal of the bucket has removed the directory.
                 Err(Errno::NOENT | Errno::STALE) if dir.is_removed() => {
@@ -316,8 +317,9 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Looks up the parent directory again if the file was started more than 10 ms ago: while the content arrived,
-    /// another program may have moved the directory away, and the file would be published where the key does not lead.
+    /// Looks up the parent directory again if the file was started more than 10 ms ago. While the content arrived,
+    /// another program may have moved the directory, and the file would then be published at a path that is not the
+    /// key's.
     /// Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
     fn renew_parent(&mut self, key: &Key) -> Result<()> {
         if !self.is_long_started() {

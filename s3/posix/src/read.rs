@@ -73,7 +73,8 @@ pub(crate) struct UnopenedObject {
 }
 
 impl UnopenedObject {
-    /// Returns the object's properties as S3 reports them. The returned value is large, so call this last.
+    /// Returns the object's properties as S3 reports them. The returned value is large, so callers should call this
+    /// method last.
     #[inline]
     pub(crate) fn into_info(self) -> ObjectInfo {
         match self.recorded {
@@ -116,7 +117,8 @@ pub(crate) enum NameLookup {
     Found(UnopenedObject),
     /// The name does not exist.
     Missing,
-    /// The file must be opened to find out: the name is a link, or may have been replaced between two system calls.
+    /// Only opening the file shows whether there is an object: the name is a link, or may have been replaced between
+    /// two system calls.
     Unclear,
 }
 
@@ -139,8 +141,8 @@ impl StoreRootDirectory {
     }
 
     /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
-    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually one `fstat`,
-    /// and two for a key with a `/`.
+    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually one
+    /// `fstat`, and two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(NameLookup::Unclear) };
@@ -150,8 +152,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless the
-    /// object is bare; another `newfstatat` for a file written by a POSIX program.
+    /// Like [`StoreRootDirectory::describe`], for `name` in `dir`. Cost: one `newfstatat`, and one `getxattrat` unless
+    /// the object is bare; another `newfstatat` for a file written by a POSIX program.
     #[inline]
     pub(crate) fn describe_in(&self, dir: impl AsFd, name: &str) -> Result<NameLookup> {
         match stat_in(&dir, name) {
@@ -161,8 +163,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the object is
-    /// bare; one `newfstatat` for a file written by a POSIX program.
+    /// Like [`StoreRootDirectory::describe_in`], for a name with the state `stat`. Cost: one `getxattrat` unless the
+    /// object is bare; one `newfstatat` for a file written by a POSIX program.
     #[inline]
     pub(crate) fn describe_stat(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         if !stat.is_file {
@@ -179,7 +181,7 @@ impl StoreRootDirectory {
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
-        // This is determined before the next system call, so that every later change gives the file another time.
+        // This check precedes the next system call, so that every later change gives the file a different time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
         // replaced between the two calls.
@@ -221,9 +223,9 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns whether an object that was not found at `place` may exist nonetheless: as an odd key or an old version,
-    /// because another node has written it, or at `place` after all if `dir` was removed and recreated while it was
-    /// held.
+    /// Returns whether an object that was not found at `place` may still exist. The object may be at its odd path or
+    /// among the old versions, or another node may have written it. If `dir` was removed and recreated while it was
+    /// held open, the object may also be at `place`.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;
@@ -281,17 +283,17 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
-    /// has stored a record, a FUSE client may still show the file's earlier state, but it asks the server for
-    /// attributes. Therefore reads that ask the server first also ask for the record. Returns false on local file
-    /// systems and NFS.
+    /// has stored a record, a FUSE client may still show the file's earlier state, but it requests attributes from the
+    /// server. Reads that query the server first therefore also request the record. Returns false on local file systems
+    /// and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
 
     /// Returns the state of a file whose record is newer than `stat`. If another node has completed an upload to which
-    /// this node has written a part, a FUSE client may show the file's earlier size and time for as long as it caches
-    /// names. If size and time do not change within that period, a program must have set the time back; then the
-    /// function returns `stat`.
+    /// this node has written a part, a FUSE client may show an earlier size and time until its cached names expire. If
+    /// size and time do not change within that period, a program must have set the time back. The function then returns
+    /// the state that the client shows.
     #[cold]
     fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
@@ -405,7 +407,7 @@ impl StoreRootDirectory {
     }
 
     /// Returns the error for a missing object: the bucket is missing, a delete marker hides the object, or the object
-    /// never existed. The caller has just read the bucket's contents.
+    /// never existed. The caller must have just read the bucket's contents.
     #[cold]
     pub(crate) fn missing_object(&self, bucket: &Bucket, key: &Key) -> Error {
         let error = self.missing(bucket, ErrorKind::NoSuchKey);
@@ -423,7 +425,8 @@ impl StoreRootDirectory {
 
 impl PosixStoreState {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        // A loop and not `retry_stale`, because the result is large, and each function that returns it copies it.
+        // This is a loop and not a call of `retry_stale`, because each function that returns the large result copies
+        // it.
         let mut race = 1;
         loop {
             let opened = self.open_settled(bucket, key, options.version.as_ref())?;
@@ -443,8 +446,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Opens the object or version. If it is missing, looks again when no writer holds the key's lock: see
-    /// [`PosixStoreState::settled`].
+    /// Opens the object or version. If the object is missing, looks it up again when no writer holds the key's lock
+    /// (see [`PosixStoreState::settled`]).
     #[inline]
     pub(crate) fn open_settled(
         &self,
@@ -458,12 +461,12 @@ impl PosixStoreState {
         })
     }
 
-    /// Returns a range of a file's content, to be read later. FUSE may open a file on its server only at the first read,
-    /// by which time another node may have removed the file. On such a file system, the first byte is therefore read
-    /// now, or all bytes if the content is small. `device` is the device of the file.
+    /// Returns a range of a file's content, to be read later. FUSE may open a file on its server only at the first
+    /// read, by which time another node may have removed the file. On such a file system, the first byte is therefore
+    /// read now, or all bytes if the content is small. `device` is the device of the file.
     fn content_of(&self, file: File, range: &Range<u64>, device: u64) -> Result<ObjectContent> {
         if range.is_empty() {
-            // An empty object may be a directory.
+            // An empty object may be a directory, which has no content to read.
             return Ok(ObjectContent::Bytes(Default::default()));
         }
         let region = FileRegion { file, offset: range.start, len: range.end - range.start };

@@ -1,8 +1,8 @@
 //! Remembers keys that this process has put and has not deleted since.
 //!
-//! A put cannot know whether its key exists. It tries to create the name, and replaces the file under the key's lock if
-//! the name is taken. If this process has put the key before, the attempt to create the name would most likely fail,
-//! and is skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
+//! A put cannot know whether its key exists. The put tries to create the name, and replaces the file under the key's
+//! lock if the name is taken. If this process has put the key before, the attempt to create the name would most likely
+//! fail, and is skipped. A wrong guess is harmless: replacing a name that does not exist creates it.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,8 +50,8 @@ impl RecentPuts {
     /// Records that the key was deleted.
     pub(crate) fn remove(&self, key: KeyHash) {
         let slot = self.slot(key);
-        // If another key has taken the slot, that key is kept. It is lost if it takes the slot just now, which is harmless,
-        // and costs less than an atomic exchange.
+        // If another key has taken the slot, that key is kept. A key that takes the slot between the load and the store
+        // is lost. This loss is harmless, and costs less than an atomic exchange.
         if slot.load(Ordering::Relaxed) == key.0 {
             slot.store(0, Ordering::Relaxed);
         }

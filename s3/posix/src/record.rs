@@ -67,8 +67,8 @@ pub(crate) struct Record {
     pub(crate) upload_checksum: Option<ChecksumFormat>,
     /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
-    /// The upload from which the object was created. If its completion is requested again, this shows that the
-    /// completion has already succeeded.
+    /// The upload from which the object was created. If the completion is requested again, this field shows that the
+    /// upload was already completed.
     pub(crate) made_by: Option<UploadId>,
     /// The lock of this version.
     pub(crate) lock: ObjectLock,
@@ -91,8 +91,8 @@ pub(crate) static NOTHING: Record = Record {
     lock: ObjectLock::NONE,
 };
 
-/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. This is
-/// longer than the time for which any client caches a state, because the nodes' clocks may differ.
+/// The maximum age of a sealed record's content at which a FUSE client may still show the file's earlier state. The
+/// limit is longer than the time for which any client caches a state, because the nodes' clocks may differ.
 const RECENT_NS: u64 = 60_000_000_000;
 
 /// The maximum total size, in bytes, of the part checksums in one field.
@@ -320,8 +320,8 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
     part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
-/// Returns the ETag of a file that has no stored ETag. It consists of the inode, size and modification time, of which
-/// at least one changes when a POSIX program changes the file.
+/// Returns the ETag of a file that has no stored ETag. The ETag is derived from the inode, size and modification time.
+/// At least one of these changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     let low = stat.inode.rotate_left(32) ^ stat.size;
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))

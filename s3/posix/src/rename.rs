@@ -1,7 +1,7 @@
 //! Changes an object's key with one `rename` call, while holding the locks of both keys.
 //!
-//! The locks are taken in one order, so that two renames do not deadlock. If no object has the
-//! new key yet, the rename is made to fail if the new name is taken, because a put of a new key takes no lock.
+//! All renames take the two locks in the same order, so that two renames do not deadlock. A put of a new key takes no
+//! lock. If no object has the new key yet, the rename must therefore fail if a put takes the new name first.
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
 use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_in};
@@ -87,7 +87,7 @@ impl ObjectRename<'_> {
             );
             return Err(Error::new(ErrorKind::NotImplemented, why));
         }
-        // Without this call, the hidden object would reappear under the old key.
+        // Without this call, an object at the odd path of the old key would become visible after the rename.
         store.remove_hidden_odd(bucket, from, &place, contents)?;
         Ok((place, identity))
     }

@@ -41,13 +41,13 @@ impl<'b> BucketArea<'b> {
         ]
     }
 
-    /// Decodes a path below `top` into the key that it stands for.
+    /// Decodes a path below `top` into the key that the path encodes.
     pub(crate) fn decode(&self, path: &str) -> Option<Key> {
         path.get(self.top.len() + 1..).and_then(decode)
     }
 
-    /// Returns whether the directory at `path` in the private area has a name that Fordway gives to directories: a part
-    /// of a long name, or the name of a key's versions directory.
+    /// Returns whether the directory at `path` in the private area has a name that Fordway gives to directories. Such a
+    /// name is a part of a long name, or the name of a key's versions directory.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
         let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
@@ -102,7 +102,6 @@ pub(crate) fn known_kind(dir: &File, name: &str, kind: EntryKind) -> EntryKind {
 pub(crate) fn path_of_child(bucket: &Bucket, path: &str, name: &str) -> Option<String> {
     let path = join(path, name);
     let key_bytes = path.len() - bucket.as_str().len();
-    // Odd keys are encoded, so that each of their bytes becomes up to three, and their paths begin with a private
-    // directory.
+    // The path of an odd key begins with the private directory, and encodes each byte of the key as up to three bytes.
     (key_bytes <= 4 * MAX_KEY_BYTES).then_some(path)
 }

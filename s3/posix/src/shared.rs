@@ -1,22 +1,22 @@
 //! File systems that other nodes may also change.
 //!
-//! The client of a shared file system caches names and attributes for a while, so even while this node holds a key's
-//! lock, the client may still show a file that another node has replaced. Before a condition is checked, the key's name
-//! is therefore looked up again at the server. Measurements with two mounts of each file system showed which calls
-//! achieve this:
+//! The client of a shared file system caches names and attributes for a while. Even while this node holds a key's lock,
+//! the client may still show a file that another node has replaced. The key's name is therefore looked up again at the
+//! server before a condition is checked. Measurements with two mounts of each file system showed which calls achieve
+//! this:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
 //! | `statx` of the directory with `AT_STATX_FORCE_SYNC` | every case | no |
 //! | reading an attribute by name | sometimes | if the old file is gone |
-//! | reading the directory | every case | every case but a deleted name, which it does not show |
+//! | reading the directory | every case | every case except a deleted name, which is not shown |
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
 //! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
-//! name while another node creates it, the Linux client may cache that the name is missing, as if it had learned this
-//! after the name was created: the client records the directory's state when it handles the response, not when it sends
-//! the request. The name then stays missing on this node until the directory changes again. Reading the directory
-//! reveals the name.
+//! name while another node creates it, the Linux client may cache the name as missing, together with the directory's
+//! state after the creation. The reason is that the client records the directory's state when it handles the response,
+//! not when it sends the request. The name then stays missing on this node until the directory changes again. Reading
+//! the directory reveals the name.
 //!
 //! If the replaced file still exists under another name, as old versions do, GlusterFS does not show that the file was
 //! replaced until the directory is read.
@@ -51,13 +51,13 @@ const QUICK_REFRESHES: usize = 10;
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_millis(1100);
 /// The number of attempts to publish that are made without a pause.
 const QUICK_RACES: usize = 4;
-/// A directory that has not changed for this long contains no file that is being replaced. This is longer than the
+/// A directory that has not changed for this long contains no file that is being replaced. The time is longer than the
 /// usual difference between the clocks of servers and nodes.
 const RECENT: Duration = Duration::from_secs(300);
 /// The maximum number of times that an operation restarts because the server no longer has a file (`ESTALE`).
 pub(crate) const MAX_STALE: usize = 20;
 
-/// When a name that was looked up again is also compared with its directory's listing.
+/// The condition under which a repeated lookup of a name is also compared with the listing of its directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListingComparisonPolicy {
     Never,
@@ -86,8 +86,8 @@ pub(crate) fn give_way_on(sharing: FileSystemSharing, race: usize) {
     }
 }
 
-/// Returns the result of `attempt`. As long as that is an error for which `is_stale` holds, drops this node's cached names
-/// with `refresh`, and attempts it again, up to [`MAX_STALE`] times in all.
+/// Returns the result of `attempt`. After an error for which `is_stale` holds, drops this node's cached names with
+/// `refresh` and repeats the attempt, up to [`MAX_STALE`] attempts in all.
 pub(crate) fn retry_stale<T>(
     is_stale: impl Fn(&Error) -> bool,
     refresh: impl Fn(),
@@ -147,10 +147,10 @@ pub(crate) fn look_before_opening(
 /// Opens a file in `dir`, a bucket's private directory, by calling `open` with the file's name. On NFS, also tries the
 /// file's spare name: while a node replaces a file that it has open, the file has no other name (see
 /// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point, the
-/// spare name is all that is left of a setting, which then still applies. Errors: from `open`. Further cost on NFS if
-/// the file is missing: one call of `state`, which returns the state of `dir`; if `dir` has changed recently, or if the
-/// file is a setting, also an attempt to open the spare name; another attempt and one `statx` if `dir` has changed
-/// recently or there is a spare name.
+/// spare name is the only name of a setting, and the setting still applies. Errors: from `open`. Further cost on NFS if
+/// the file is missing: one call of `state`, which returns the state of `dir`. If `dir` has changed recently, or if the
+/// file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a spare name,
+/// also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
     dir: impl AsFd,
     name: &str,
@@ -170,7 +170,8 @@ pub(crate) fn open_spared<T: AsFd>(
     match open(&spare_name(name)) {
         // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may have just been replaced. Otherwise its writer died; a removal removes the spare name first.
+        // The file may have just been replaced. Otherwise, its writer has died. The file was not removed, because a
+        // removal removes the spare name first.
         Ok(spare) => match again() {
             Err(Errno::NOENT) => Ok(spare),
             found => found,
@@ -200,8 +201,8 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
-    /// others, some round trips. If the bucket keeps versions, or reads ask the server first, the directory is also
-    /// read; on NFS, only if the key is missing.
+    /// others, some round trips. If the bucket keeps versions, or reads query the server first, the directory is also
+    /// read. On NFS, the directory is read only if the key is missing.
     pub(crate) fn refresh(
         &self,
         bucket: &Bucket,
@@ -223,14 +224,14 @@ impl StoreRootDirectory {
         Ok(())
     }
 
-    /// Returns whether the store is configured so that reads ask the server first.
+    /// Returns whether the store is configured so that reads query the server first.
     pub(crate) fn is_strong(&self) -> bool {
         self.config.consistency == ReadConsistency::Strong
     }
 
-    /// Returns the device of the shared file system that is used by calls for `bucket`, and a directory through which
-    /// its server can be queried, as far as both are known. The argument `bucket` has the same meaning as in
-    /// [`fordway_store::Store::file_server`]. Cost: no system call.
+    /// Returns the device of the shared file system that calls for `bucket` use, and a directory through which the file
+    /// server can be queried. Returns `None` if no shared file system is known. The argument `bucket` has the same
+    /// meaning as in [`fordway_store::Store::file_server`]. Cost: no system call.
     pub(crate) fn remote_dir(&self, bucket: &str) -> Option<(u64, String)> {
         let of_bucket = self.private.remote_bucket(bucket);
         of_bucket.or_else(|| Some((self.own_remote_device()?, ROOT_DIR.to_owned())))
@@ -242,7 +243,7 @@ impl StoreRootDirectory {
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
-    /// If reads ask the server first, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
+    /// If reads query the server first, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
     #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
@@ -260,7 +261,7 @@ impl StoreRootDirectory {
         self.refresh(bucket, key, contents)
     }
 
-    /// Refreshes a private file before it is read, if reads ask the server first. Cost: none on a local file system;
+    /// Refreshes a private file before it is read, if reads query the server first. Cost: none on a local file system;
     /// otherwise as for a key.
     pub(crate) fn freshen_file(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !self.is_strong() || !sharing.is_shared() {
@@ -270,7 +271,7 @@ impl StoreRootDirectory {
         self.refresh_place(place, sharing, ListingComparisonPolicy::on(sharing))
     }
 
-    /// Opens a private file to read it. Errors: as [`look_before_opening`].
+    /// Opens a private file for reading. Errors: as [`look_before_opening`].
     pub(crate) fn open_private(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         if sharing != FileSystemSharing::Nfs {
@@ -290,8 +291,8 @@ impl StoreRootDirectory {
         bucket.map_or(FileSystemSharing::Unknown, |bucket| self.sharing_of(&bucket))
     }
 
-    /// Looks up the directory at `path` again before it is listed, if reads ask the server first. The directories above
-    /// `path` are looked up again as well, unless this listing has just read the parent of `path`.
+    /// Looks up the directory at `path` again before it is listed, if reads query the server first. The directories
+    /// above `path` are looked up again as well, unless this listing has just read the parent of `path`.
     pub(crate) fn freshen_dir(&self, path: &str, is_parent_fresh: bool, sharing: FileSystemSharing) {
         if !self.is_strong() || !sharing.is_shared() {
             return;
@@ -306,7 +307,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Checks that the server still has the directory `dir`, if reads ask the server first. Errors: `NOENT`, `STALE`.
+    /// Checks that the server still has the directory `dir`, if reads query the server first. Errors: `NOENT`, `STALE`.
     pub(crate) fn require_kept(&self, dir: &File, sharing: FileSystemSharing) -> Result<(), Errno> {
         match self.is_strong() && sharing.is_shared() {
             true => require_kept(open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?),
@@ -386,9 +387,10 @@ impl StoreRootDirectory {
         Ok(listed == find()?)
     }
 
-    /// Makes this node see the file at `place` if the server has it, because the caller would act on its absence. An NFS
-    /// client may have cached the name as missing. Cost: none on a local file system; on others, some round trips, and
-    /// one read of the directory if the directory has changed recently or reads ask the server first.
+    /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
+    /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
+    /// system; on others, some round trips, and one read of the directory if the directory has changed recently or
+    /// reads query the server first.
     pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !sharing.is_shared() {
             return Ok(());
@@ -453,8 +455,8 @@ mod tests {
     use super::*;
     use crate::errors::is_stale;
 
-    /// A node dies while it replaces a setting: only the spare name is left, and nothing in the directory changes any
-    /// more.
+    /// A node dies while it replaces a setting. Only the spare name remains, and nothing in the directory changes
+    /// afterwards.
     #[test]
     fn a_setting_whose_writer_died_still_applies() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Where an object's record is stored: an extended attribute of its file or, if the record does not fit there or the
-//! file system has no attributes, a sidecar file below `meta/`.
+//! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
+//! not fit there, or the file system has no attributes, the record is in a sidecar file below `meta/`.
 //!
 //! A sidecar file is named after the inode of the object's file, so it need not be changed when the object is renamed
-//! or gets a second name. It is valid only for a file that has the size and modification time in the sidecar file's
-//! seal.
+//! or gets a second name. A sidecar file is valid only for a file that has the size and modification time in the
+//! sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +24,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The size of the stack buffer for a record. This is enough for most records; a longer record costs a second call.
+/// The size of the stack buffer for a record. Most records fit into it; a longer record costs a second call.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
@@ -42,8 +42,8 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// A file that is about to lose its last name. It is held open until its sidecar file is removed. Once the file is
-/// closed, a new object may get its inode, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last name. The file is held open until its sidecar file is removed. After the file
+/// is closed, a new object may get the file's inode, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,
@@ -51,13 +51,14 @@ pub(crate) struct UnlinkingFile {
 
 impl StoreRootDirectory {
     /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
-    /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest is
-    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest of the
+    /// record is missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
     }
 
-    /// Like [`StoreRootDirectory::load_record`], even if the object seems to be bare. Cost: one `fgetxattr`.
+    /// Like [`StoreRootDirectory::load_record`], but also reads the attribute if the object seems to be bare. Cost: one
+    /// `fgetxattr`.
     pub(crate) fn stored_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         match read_attribute(file)? {
             RecordAttribute::Absent => Ok(Record::default()),
@@ -71,8 +72,8 @@ impl StoreRootDirectory {
     }
 
     /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
-    /// The caller holds the key's lock, and is about to change the record or to act on it. Cost: none on a local file
-    /// system; on others, one `fgetxattr`, and more if there may be a sidecar file.
+    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on it.
+    /// Cost: none on a local file system; on others, one `fgetxattr`, and more if there may be a sidecar file.
     pub(crate) fn renew_record(
         &self,
         bucket: &Bucket,
@@ -110,8 +111,8 @@ impl StoreRootDirectory {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // If a third user owns the sidecar file, that user could have written false information about the object into
-        // it.
+        // A user who neither owns the object's file nor is trusted could have written false information about the
+        // object into a sidecar file.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -128,11 +129,11 @@ impl StoreRootDirectory {
         dir: impl AsFd,
         name: &str,
     ) -> Option<UnlinkingFile> {
-        // This check is inlined, because almost no bucket has sidecar files.
+        // Only this check is inlined, because almost no bucket has sidecar files.
         if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 
-    /// Removes the sidecar file of a removed file. If that fails, `gc` removes it later.
+    /// Removes the sidecar file of a removed file. If this fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
         if let Some(UnlinkingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);
@@ -169,7 +170,7 @@ impl Record {
         }
     }
 
-    /// Returns whether the record adds nothing to what is known about a file with the state `stat` and no record.
+    /// Returns whether the record contains no more information than the state `stat` of its file.
     pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
         *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }

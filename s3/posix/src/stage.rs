@@ -2,11 +2,11 @@
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
 //! tags or checksum creates a bare object. The object's ETag is derived from the file's inode, size and modification
-//! time, and Fordway sets the modification time with nanosecond precision. The reason is that file systems take
-//! timestamps from a clock that ticks every few milliseconds, and an inode may be freed and reused within a tick; but
-//! no two files have the same inode within the same nanosecond. The sticky bit, which has no meaning for files on
-//! Linux, marks a file without a record. This saves a reader one system call and a writer two. If the bit is not set, a
-//! reader looks for a record; if there is no record, the result is the same.
+//! time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take timestamps from a
+//! clock that ticks every few milliseconds, and an inode may be freed and reused within a tick. No two files have the
+//! same inode within the same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without
+//! a record. The mark saves a reader one system call and a writer two. If the bit is not set, a reader looks for a
+//! record; if there is no record, the result is the same.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,8 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// A file being written. If the value is dropped before the file is published, nothing is left behind.
+/// A file being written. If the value is dropped before the file is published, the file is removed, unless it has a
+/// name in an upload.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
@@ -55,14 +56,14 @@ pub(crate) struct StagedFile {
     /// The directory of `place`.
     pub(crate) parent: DirectoryHandle,
     pub(crate) file: OwnedFd,
-    /// Whether the file's mode says that it has no record.
+    /// Whether the file's mode marks it as a file without a record.
     pub(crate) may_be_bare: bool,
     /// The contents of the bucket's private area when the file was started.
     contents: PrivateDirectoryContents,
     started: CoarseInstant,
     /// The file's hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
-    /// The file's inode, once it has been read.
+    /// The file's inode, if it has been read.
     pub(crate) inode: Option<u64>,
     written: u64,
 }
@@ -73,16 +74,16 @@ pub(crate) struct HiddenName {
     pub(crate) name: String,
     /// Whether the file is removed if it is not published.
     pub(crate) is_temporary: bool,
-    /// The directory that was created for this file alone. The guard is dropped after the file, which removes the
+    /// The directory that was created for this file alone. The guard is dropped after the file, and then removes the
     /// directory.
     pub(crate) _shelter: Option<StagingDirectory>,
 }
 
 impl HiddenName {
-    /// Moves the file to `name` in `parent` if that name is free. The content of an upload leaves the upload in the same
-    /// step: if the process dies, it must be clear whether the upload was completed. Where no such step exists, the
-    /// content is first put aside within the upload, so that a crash in between counts as a completion. Errors: as
-    /// [`link`].
+    /// Moves the file to `name` in `parent` if that name is free. The content of an upload leaves the upload's
+    /// directory in the same step, because it must be clear after a crash whether the upload was completed. If the file
+    /// system does not support this step, the content is first renamed within the upload's directory. A crash after
+    /// this rename counts as a completion. Errors: as [`link`].
     pub(crate) fn move_to_new(&self, parent: &DirectoryHandle, name: &str) -> Result<(), Errno> {
         if self.is_temporary {
             return link(&self.dir, &self.name, parent, name);
@@ -101,7 +102,7 @@ impl HiddenName {
         linked
     }
 
-    /// Leaves the hidden name alone from now on, because the file was renamed.
+    /// Prevents the removal of the hidden name, because the file was renamed.
     pub(crate) fn forget(mut self) {
         self.is_temporary = false;
     }
@@ -124,8 +125,8 @@ impl StagedFile {
         StagedFile::with_mode(inner, bucket, place, false, FILE_MODE)
     }
 
-    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` says whether `place`
-    /// is the plain path of a key.
+    /// Like [`StagedFile::at`], for a file with this mode before the process's umask. `is_plain` is whether `place` is
+    /// the plain path of a key.
     pub(crate) fn with_mode(
         inner: &Arc<PosixStoreState>,
         bucket: &Bucket,
@@ -137,7 +138,7 @@ impl StagedFile {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             let started = CoarseInstant::now();
-            // The bucket may be a separate mount.
+            // The bucket may be a separate mount, so its mount is checked too.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
             // Few shared file systems support unnamed files, and some of those that claim to do so lose these files.
@@ -211,8 +212,8 @@ impl StagedFile {
         self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
     }
 
-    /// Gives the file the name `name` in `dir`, and keeps that name until the file is published, or afterwards if it is
-    /// not published. If `dir` is on another file system, the file remains without that name.
+    /// Gives the file the name `name` in `dir`. The file has this name until it is published, and keeps it if it is
+    /// never published. If `dir` is on another file system, the file remains without that name.
     pub(crate) fn kept_as(mut self, dir: &DirectoryHandle, name: &str) -> Result<Self> {
         self.sync_content()?;
         let named = match &self.hidden {
@@ -233,8 +234,8 @@ impl StagedFile {
         }
     }
 
-    /// Returns the contents of the bucket's private area as `StoreRootDirectory::contents_for_write` does. Cost: none if the
-    /// file was started less than 10 ms ago, on a file system that only this node changes.
+    /// Returns the contents of the bucket's private area as `StoreRootDirectory::contents_for_write` does. Cost: none
+    /// if the file was started less than 10 ms ago, on a file system that only this node changes.
     pub(crate) fn contents_for_write(&self) -> Result<PrivateDirectoryContents> {
         match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {
             true => Ok(self.contents),
@@ -242,7 +243,7 @@ impl StagedFile {
         }
     }
 
-    /// Returns whether the file was started so long ago that what was known of its directory is out of date.
+    /// Returns whether the file was started so long ago that the state of its directory may have changed.
     pub(crate) fn is_long_started(&self) -> bool {
         self.started.elapsed() >= HOLD
     }
@@ -267,7 +268,7 @@ impl StagedFile {
         self.written
     }
 
-    /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both say how much is missing), `Io`.
+    /// Appends `data`. Errors: `NoSpace`, `QuotaExceeded` (both with the numbers of written and free bytes), `Io`.
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<()> {
         match write_all_at(&self.file, data, self.written) {
             Ok(()) => {
@@ -290,8 +291,9 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Switches to `place`, another object's path, if that path is in the directory in which the file was created: the
-    /// file has that directory's group, access list and quota. Returns whether it has switched. Cost: two `fstat`.
+    /// Switches to `place`, the path of another object. Returns whether this was possible. The path must be in the
+    /// directory in which the file was created, because the file has that directory's group, access list and quota.
+    /// Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
             return false;
@@ -350,7 +352,7 @@ impl StagedFile {
         }
     }
 
-    /// Sends the content to the server if, otherwise, other nodes might see the name before the content.
+    /// Sends the content to the server if other nodes might otherwise see the name before the content.
     fn show_content(&self) -> Result<()> {
         match self.hidden.is_some() && self.contents.sharing.is_shared() {
             true => {
@@ -360,11 +362,12 @@ impl StagedFile {
         }
     }
 
-    /// Makes the content durable if requested. This happens before the file gets a name, so that a crash of the node
-    /// leaves no truncated object.
+    /// Makes the content durable if the configuration requires it. The content is synced before the file gets a name,
+    /// so that a crash of the node leaves no truncated object.
     fn sync_content(&self) -> Result<()> {
         if self.inner.volume.config.durability != Durability::None {
-            // The attributes, and the time that an ETag may depend on, are part of the object.
+            // Syncing only the data is not enough: the attributes, and the time that an ETag may depend on, are part of
+            // the object.
             sync_all(&self.file).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
         }
         Ok(())
@@ -392,8 +395,8 @@ impl StagedFile {
     /// publishes at the same time.
     ///
     /// If a program on this node has the old file open, the NFS client gives the old file another name before it
-    /// renames the new file, so other nodes see no file for the duration of one request. It would do harm if a bucket
-    /// appeared to have no policy or no `versioning`, so the old file keeps a spare name during that time.
+    /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear
+    /// to have no policy or no `versioning`, so the old file has a spare name during that time.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;

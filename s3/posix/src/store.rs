@@ -1,10 +1,10 @@
 //! Implements the [`Store`] trait with the modules of this crate, and adds the operation and its target to every error.
 //!
 //! A put of a small object costs several microseconds in the kernel, so a large batch of puts is distributed over
-//! several threads, one for each core. On two cores of a virtual machine, 256 objects of 3,901 B then take 0.85 times
-//! as long as in a loop, but 64 objects take 0.97 times as long, which is not a gain. Gets and heads are cheaper than
-//! waking a thread: when distributed, gets took 1.2 to 1.5 times as long as in a loop, and heads 1.1 times as long, so
-//! both run in a loop. `bench/store-vs-posix` measures the current choice.
+//! several threads, one for each core. On two cores of a virtual machine, 256 distributed puts of 3,901 B take 0.85
+//! times as long as in a loop. For 64 puts, the factor is 0.97, which is not a gain. Gets and heads are cheaper than
+//! waking a thread, so they run in a loop. When distributed, gets took 1.2 to 1.5 times as long, and heads took 1.1
+//! times as long. `bench/store-vs-posix` measures the current choice.
 
 use std::sync::{Arc, OnceLock};
 
@@ -276,7 +276,7 @@ impl Store for PosixStore {
     }
 }
 
-/// The minimum number of writes in a batch for it to be distributed over threads.
+/// The minimum number of writes in a batch that is distributed over threads.
 pub(crate) const SHARED_FROM: usize = 256;
 /// The minimum number of items that a thread gets at a time.
 const AT_LEAST: usize = 16;

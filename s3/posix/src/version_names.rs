@@ -1,9 +1,9 @@
 //! The names and the order of a key's versions.
 //!
-//! A version ID begins with the version's creation time, which is later than the ORDER of any version that the key had
-//! by then. The creation time becomes the version's own ORDER, so the version can be archived, and later found by its
-//! ID, without reading the directory. The IDs that earlier releases generated, and `null`, contain no order; to find a
-//! version with one of these IDs, the directory is read.
+//! A version ID begins with the version's creation time, which is later than the ORDER of every version that the key
+//! already has. The creation time becomes the ORDER of the new version. The version can therefore be archived, and
+//! later found by its ID, without reading the directory. The IDs that earlier releases generated, and `null`, contain
+//! no order; to find a version with one of these IDs, the directory is read.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ const MARKER: &str = "-marker";
 /// A name in a key's versions directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NoncurrentVersion {
-    /// The version's creation time in nanoseconds since 1970, or a little later: unique within a key.
+    /// The version's creation time in nanoseconds since 1970, increased if necessary so that it is unique within the
+    /// key.
     pub(crate) order: u64,
     pub(crate) version: VersionId,
     pub(crate) is_marker: bool,
@@ -65,7 +66,7 @@ pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
 }
 
-/// Nanoseconds since 1970.
+/// Returns the current time in nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
@@ -85,7 +86,7 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
     let mut is_unique = true;
     let is_version = |name: &[u8]| {
         let found = str::from_utf8(name).ok().and_then(NoncurrentVersion::parse);
-        // A version whose ID contains its order has one name; any other version may have been given two names.
+        // A version whose ID contains its order has one name; any other version may have two names.
         is_unique &= found.as_ref().is_none_or(|found| order_in(&found.version) == Some(found.order));
         found.is_some()
     };
@@ -102,12 +103,12 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
 /// The versions of a key, from the newest to the oldest.
 #[derive(Default)]
 pub(crate) struct KeyVersions {
-    /// The latest version, if there is one that has not been shown yet.
+    /// The latest version, if it exists and has not been returned yet.
     latest: Option<ObjectInfo>,
     /// The ID of the latest version. If this version is also among the old versions, its name there is ignored.
     latest_id: Option<VersionId>,
     names: Arc<SortedNames>,
-    /// The position after the last of the names still to be shown.
+    /// The position after the last name that has not been returned yet.
     end: usize,
     has_shown: bool,
 }
@@ -165,7 +166,7 @@ impl Iterator for KeyVersions {
     }
 }
 
-/// A version to show.
+/// A version in a listing.
 pub(crate) enum ListedVersion {
     Latest(ObjectInfo),
     Archived(NoncurrentVersion),

@@ -77,7 +77,7 @@ impl StoreRootDirectory {
                 return Ok(opened);
             }
             // While an old version is becoming the latest, a reader that looks in one place and then in the other may
-            // not find it in either.
+            // not find it in either. The lookup is therefore repeated until nothing has changed.
             let now = Some((latest_version, archived));
             if now == seen {
                 break;
@@ -93,7 +93,7 @@ impl StoreRootDirectory {
     fn open_by_name(&self, bucket: &Bucket, key: &Key, version: &VersionId) -> Result<Option<ObjectFile>> {
         let Some(kept) = NoncurrentVersion::of(version, false) else { return Ok(None) };
         if let Some(opened) = self.open_archived(bucket, key, &kept)? {
-            // Anyone who may write to the bucket may have put another file there.
+            // Anyone who may write to the bucket may have created another file with this name.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
         let marker = archived_place(bucket, key, &NoncurrentVersion { is_marker: true, ..kept });
@@ -190,7 +190,7 @@ impl StoreRootDirectory {
         self.among_versions(bucket, key, |dir| open_in(dir, &marker.name(), flags, FILE_MODE).map(drop))
     }
 
-    /// Makes `newest` the latest version, in place of the version at `place`, which is removed.
+    /// Makes `newest` the latest version. The rename replaces the version at `place`, which is thereby removed.
     fn promote_over(
         &self,
         bucket: &Bucket,
@@ -225,7 +225,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Makes `newest` the latest version of a key that has none; it keeps its name among the old versions.
+    /// Makes `newest` the latest version of a key that has no latest version. The file keeps its name among the old
+    /// versions.
     fn promote(&self, bucket: &Bucket, key: &Key, newest: &NoncurrentVersion) -> Result<()> {
         let from = self.versions_opened(bucket, key)?;
         let name = newest.name();
@@ -281,9 +282,9 @@ impl PosixStoreState {
         })
     }
 
-    /// Archives `current`, which a new version is about to replace; `by_null` says whether the ID of the new version
-    /// will be `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's
-    /// versions directory if the ID of `current` does not contain its order.
+    /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
+    /// be `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's versions
+    /// directory if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
@@ -300,7 +301,8 @@ impl PosixStoreState {
             None => {
                 let archived = self.volume.archived(bucket, key)?;
                 if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
-                    // A POSIX program has replaced the latest version while the version `null` is locked. Both are kept.
+                    // A POSIX program has replaced the latest version while the version `null` is locked. Both versions
+                    // are kept.
                     let newest = archived.first().map_or(0, |newest| newest.order);
                     let named = NoncurrentVersion::of(&new_version(newest)?, false);
                     return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
@@ -316,7 +318,8 @@ impl PosixStoreState {
         self.keep_as(bucket, key, current, kept)
     }
 
-    /// Gives the file of `current` the name `kept` among the key's versions. Returns the key's highest order afterwards.
+    /// Gives the file of `current` the name `kept` among the key's versions. Returns the key's highest order
+    /// afterwards.
     fn keep_as(
         &self,
         bucket: &Bucket,
@@ -452,10 +455,10 @@ impl PosixStoreState {
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
         let (version, lock) = (opened.version(), opened.record().lock);
-        // While the latest version is being deleted, it also has a name among the old versions. The same is true of a
-        // version that was hidden by a delete marker which has since been removed, but in that case no delete marker is
-        // newer.
-        // Another user may have given that name to another file; the file would then be removed, not hidden.
+        // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
+        // marker has since been removed also has such a name, but no delete marker is newer than that version. If
+        // another user has given the name to another file, removing the latest version would destroy it instead of
+        // hiding it.
         let is_kept = |found: &NoncurrentVersion| {
             let place = archived_place(bucket, key, found);
             self.volume
@@ -507,7 +510,8 @@ impl PosixStoreState {
                         self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
                         self.volume.unshield(&opened.file, opened.record().lock)?;
                     }
-                    // A name whose lock was not checked is not removed, in case it reappears.
+                    // A name whose lock could not be checked is not removed, because its file may reappear and may be
+                    // locked.
                     None => drop(archived.remove(at)),
                 }
             }
@@ -523,7 +527,8 @@ impl PosixStoreState {
             self.volume.unshield(&promoted.file, promoted.record().lock)?;
         }
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
-            // This happens before the delete marker is removed, so that there is always a latest version.
+            // The version becomes the latest before the delete marker is removed, so that there is always a latest
+            // version.
             self.volume.promote(bucket, key, newest)?;
         }
         let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
@@ -554,7 +559,7 @@ impl PosixStoreState {
         options: &DeleteOptions,
         contents: PrivateDirectoryContents,
     ) -> Result<DeleteResult> {
-        // This is checked before any name is created among the old versions.
+        // The permission to change the directory is checked before any name is created among the old versions.
         if let Some(place) = plain(bucket, key)
             && let Ok(dir) = self.volume.dirs.open(&self.volume.root, &place.dir)
         {
@@ -573,8 +578,8 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<()
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died may already have linked the file to this name. Any other file with this name was not put
-    // there by Fordway.
+    // A process that died may already have linked the file to this name. Fordway did not create any other file with
+    // this name.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());
@@ -596,7 +601,8 @@ impl PosixStoreState {
         self.volume.require_bucket(bucket)?;
         let mut page = VersionPageBuilder::new(query);
         if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
-            // The page begins with the remaining versions of the key in the middle of which the previous page ended.
+            // The previous page ended among the versions of this key, so this page begins with the key's remaining
+            // versions.
             if self.offer_key(&mut page, bucket, key)? == WalkInstruction::Full {
                 return Ok(page.finish());
             }
@@ -658,7 +664,7 @@ impl PosixStoreState {
         page.offer(key, list, describe)
     }
 
-    /// Returns all versions of a key, of which only the latest has been described yet. Sets `dir` to the directory of
+    /// Returns all versions of a key. Only the latest version has been described yet. Sets `dir` to the directory of
     /// the old versions, if it exists.
     fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
         let key = Key::new(key)?;
@@ -670,8 +676,8 @@ impl PosixStoreState {
                 names = found;
                 let _ = dir.set(opened);
             }
-            // This lookup may have missed a version that has become the latest, or has stopped being the latest, in
-            // the meantime.
+            // The lookup in the directory may have missed a version that has become the latest, or has stopped being
+            // the latest, in the meantime.
             let now = self.latest(bucket, &key)?;
             let is_same = version_of(&now) == version_of(&latest);
             latest = now;
@@ -764,7 +770,7 @@ impl PosixStoreState {
             return Ok(Some(summary(key, as_found(object.into_info()))));
         }
         let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
-            // Anyone may put an unreadable file there, so the error must not hide other versions.
+            // Any writer may create an unreadable file with this name, so the error must not hide other versions.
             Err(error) if error.kind() == ErrorKind::AccessDenied => None,
             opened => opened?,
         };
@@ -879,8 +885,8 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // A version as written by an earlier release, whose IDs contain no order, on a node whose clock is an hour
-        // ahead.
+        // These versions look as if an earlier release, whose IDs contain no order, had written them on a node whose
+        // clock is an hour ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();

@@ -1,7 +1,8 @@
 //! The root directory, and the rule that limits where links beneath the root may lead.
 //!
 //! Links are followed among the objects of a bucket, but not in its private area. Anyone who can write to the bucket
-//! could otherwise place links there that lead other programs, including `gc` running as root, to other users' files.
+//! could otherwise place links in the private area that lead other programs, including `gc` running as root, to other
+//! users' files.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,8 +23,9 @@ use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
-/// The root directory with its cached state: held directories, and the contents of each bucket's private area. It
-/// finds, opens and describes files, and creates directories; [`crate::PosixStoreState`] takes locks and publishes files.
+/// The root directory with its cached state: held directories, and the contents of each bucket's private area. This
+/// type finds, opens and describes files, and creates directories. [`crate::PosixStoreState`] takes locks and publishes
+/// files.
 pub(crate) struct StoreRootDirectory {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketTree,
@@ -81,8 +83,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Like [`StoreRootDirectory::contents`], but also checks that the bucket exists. Cost: usually one `fstat`. Errors: as
-    /// [`StoreRootDirectory::require_bucket`].
+    /// Like [`StoreRootDirectory::contents`], but also checks that the bucket exists. Cost: usually one `fstat`.
+    /// Errors: as [`StoreRootDirectory::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -100,7 +102,7 @@ impl StoreRootDirectory {
         self.require_bucket(bucket).map(|()| glance.contents)
     }
 
-    /// Opens the directory at `path` to work in it (`O_PATH`).
+    /// Opens the directory at `path` with `O_PATH`, for operations on its entries.
     pub(crate) fn open_dir(&self, path: &str) -> Result<File, Errno> {
         self.root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
     }
@@ -121,8 +123,8 @@ impl StoreRootDirectory {
         Ok(self.private.glance(&self.root, bucket).map_err(unreadable)?.contents)
     }
 
-    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old, unless other nodes may change the file
-    /// system and reads ask the server first. Cost: usually none.
+    /// Like [`StoreRootDirectory::contents`], but the result may be up to 10 ms old, unless other nodes may change the
+    /// file system and reads query the server first. Cost: usually none.
     pub(crate) fn contents_for_write(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let contents = self.private.glance_for_write(&self.root, bucket, self.config.consistency);
         contents.map_err(unreadable)
@@ -180,7 +182,8 @@ impl StoreRootDirectory {
             }
             match self.make_dirs(bucket, dir) {
                 Ok(made) if !is_private => return Ok(self.dirs.keep(dir, made)),
-                // Another process is removing empty directories while this one creates them, so start again.
+                // Another process is removing empty directories while this process creates them, so the attempt is
+                // repeated.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(unmade(errno, dir)),
             }
@@ -218,7 +221,8 @@ impl StoreRootDirectory {
         if self.config.durability == Durability::Full { sync_dir(dir) } else { Ok(()) }
     }
 
-    /// Writes the record of the open `file`, which has just been changed, to stable storage if the durability is `full`.
+    /// Writes the record of the open `file`, which has just been changed, to stable storage if the durability is
+    /// `full`.
     pub(crate) fn sync_record(&self, file: impl AsFd) -> Result<()> {
         match self.config.durability {
             Durability::Full => {
@@ -238,8 +242,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Checks that the two paths are different entries of directories, even if they lead to one file. Through a link to
-    /// a directory, one entry has two paths. Errors: `InvalidArgument`.
+    /// Checks that the two paths refer to different directory entries, even if both entries lead to one file. A link to
+    /// a directory gives an entry a second path. Errors: `InvalidArgument`.
     pub(crate) fn check_two_entries(&self, one: &ObjectPath, other: &ObjectPath) -> Result<()> {
         let dir_of = |place: &ObjectPath| {
             let state = self.open_dir(&place.dir).and_then(stat);
@@ -275,7 +279,7 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
 /// Returns the error for a directory that cannot be created.
 fn unmade(errno: Errno, dir: &str) -> Error {
     if is_private(dir) && matches!(errno, Errno::ACCESS | Errno::PERM) {
-        let why = "whoever replaces or deletes objects, or uploads in parts, must be able to write to the bucket's directory";
+        let why = "users who replace or delete objects, or upload in parts, must be able to write to the bucket's directory";
         return Error::new(ErrorKind::AccessDenied, format!("cannot make {dir}: {why}"));
     }
     from_errno(errno, &format!("making {dir}"))
@@ -297,7 +301,7 @@ fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     }
 }
 
-/// How far symbolic links in a bucket may lead.
+/// The directory tree to which symbolic links in a bucket may lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SymlinkScope {
     /// Anywhere beneath the root, including another bucket.
@@ -337,10 +341,10 @@ impl BucketTree {
     }
 
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
-    /// must belong to the caller or to root: otherwise, anyone who may write to a bucket could trick a program of
-    /// another user, which removes or overwrites the files that it finds there, into doing so in a different directory
-    /// of that user. Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each
-    /// name in the path. Errors: also `LOOP` for another user's link.
+    /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
+    /// user's directory in the bucket. A program of that user would then remove or overwrite files in this directory.
+    /// Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name in the
+    /// path. Errors: also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());
@@ -356,7 +360,8 @@ impl BucketTree {
         is_same.then_some(own).ok_or(Errno::LOOP)
     }
 
-    /// Opens `path` in two steps: the rule for a bucket that is a link differs from the rule for links beneath it.
+    /// Opens `path` in two steps, because the rule for a bucket that is a link differs from the rule for links within a
+    /// bucket.
     fn open_through_links(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         let Some((bucket, below)) = path.split_once('/') else { return Err(Errno::LOOP) };
         let to_bucket = match self.rule {
@@ -396,7 +401,7 @@ mod tests {
         let file = File::open("/proc/self/stat").unwrap();
         let device = stat(&file).unwrap().device;
         assert_eq!(volume.sharing_on(&file, device), FileSystemSharing::Unknown);
-        // If it is on the root's device, the file is not examined.
+        // A file on the root's device is not examined.
         assert_eq!(volume.sharing_on(&file, volume.device), FileSystemSharing::Local);
         assert_eq!(volume.sharing_of(&Bucket::new("missing").unwrap()), FileSystemSharing::Local);
     }

@@ -32,7 +32,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) tags: Tags,
     pub(crate) lock: ObjectLock,
     pub(crate) conditions: Conditions,
-    /// The record to publish, set once all content has arrived.
+    /// The record to publish; `None` until all content has arrived.
     pub(crate) record: Option<Record>,
 }
 
@@ -190,7 +190,7 @@ impl PosixStoreState {
         self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
-        // Metadata that is kept was checked when it was stored.
+        // The metadata of the source was checked when it was stored.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
@@ -217,7 +217,7 @@ impl PosixStoreState {
                 copied.parts.iter_mut().for_each(|part| part.checksum = None);
             }
         }
-        // An object that is a directory has no content.
+        // An object that is a directory has no content that could change.
         if before.is_file {
             self.volume.require_unchanged(&file, (before.size, system_time(before.modified_ns)))?;
         }
@@ -354,8 +354,8 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     }
 }
 
-/// Checks that a gateway can send the metadata in headers; otherwise it could not serve the object. Values of user
-/// metadata may contain anything, because they are encoded if necessary.
+/// Checks that a gateway can send the metadata in HTTP headers. Without this check, a gateway might be unable to serve
+/// the object. Values of user metadata may contain anything, because they are encoded if necessary.
 fn check_sendable(metadata: &Metadata) -> Result<()> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_name = |name: &str| !name.is_empty() && name.bytes().all(is_token);

@@ -1,4 +1,4 @@
-//! Tests what must be kept when the removal of a bucket is refused, and that nothing is left behind when a bucket is
+//! Tests which files must remain when the removal of a bucket is refused, and that no files remain when a bucket is
 //! removed.
 
 use std::fs;
@@ -161,8 +161,8 @@ fn no_object_goes_with_a_bucket() {
     });
 }
 
-/// A user may create a tree of any depth where odd keys are stored. Removing it must use neither the stack nor the
-/// descriptors of the process.
+/// A user may create a tree of any depth where odd keys are stored. The removal of such a tree must not exhaust the
+/// stack or the file descriptors of the process.
 #[test]
 fn a_tree_deeper_than_any_key_is_not_removed() {
     let (dir, store) = open();

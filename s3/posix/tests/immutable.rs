@@ -59,7 +59,7 @@ fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
     let plain = dir.path().join("bkt/k");
     let held = put(ObjectLock { retention: None, legal_hold: Some(true) });
     assert_immutable(&plain);
-    // When the version is overwritten, it is kept under another name, where it is immutable too.
+    // When the version is overwritten, its file is kept under another name, and is immutable under that name too.
     let free = put(ObjectLock::NONE);
     let old = fs::read_dir(dir.path().join("bkt/.fordway/versions/k")).unwrap().next().unwrap().unwrap();
     assert_immutable(&old.path());

@@ -92,7 +92,7 @@ impl Rig {
         listing.entries.iter().map(|entry| entry.name().to_owned()).collect()
     }
 
-    /// The versions of all keys, from the newest to the oldest; `None` for a delete marker.
+    /// Returns the versions of all keys, from the newest to the oldest; `None` for a delete marker.
     fn versions(&self) -> Vec<(String, Option<VersionId>)> {
         let listing = self.store.list_versions(&bucket(), &VersionsQuery::default()).unwrap();
         let shown = |version: fordway_store::VersionSummary| {
@@ -191,7 +191,7 @@ fn noncurrent_versions_expire_beyond_those_that_are_kept() {
     let rig = Rig::new(&[rule]).versioned();
     let made: Vec<_> = (0..5).map(|_| rig.put("k").unwrap()).collect();
     assert_eq!(rig.run().0.changed, 0, "no version was replaced a day ago");
-    // A day so short that the next midnight is now: everything is due.
+    // With so short a day, the next midnight is now, so everything is due.
     let short = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };
     let (summary, changes) = rig.run_with(&short);
     assert_eq!(changes, ["expire-version k", "expire-version k"]);
@@ -333,7 +333,8 @@ fn a_killed_run_leaves_one_delete_marker() {
     assert!(!rig.path("k").exists());
 }
 
-/// A user who may create names in the directory of a key's versions can make it look as if a delete had been interrupted.
+/// A user who may create names in the directory of a key's versions can make it look as if a delete had been
+/// interrupted.
 #[test]
 fn a_version_that_only_seems_to_be_deleted_is_kept() {
     let rig = Rig::new(&["<Filter/><Expiration><Days>1</Days></Expiration>"]).versioned();

@@ -18,8 +18,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A directory may be removed, with its last object, after it was opened and before it is read. Objects that exist all
-/// the time must be listed.
+/// A directory may be removed, with its last object, after it was opened and before it is read. Objects that exist
+/// during the whole test must be listed.
 #[test]
 fn a_directory_that_goes_while_it_is_read_has_no_more_entries() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Changes made by POSIX programs in a root that is in use, and their effect on the store.
+//! Tests how changes that POSIX programs make in a root in use affect the store.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -57,7 +57,7 @@ fn a_tree_that_exists_is_a_bucket() {
     assert!(at.join("a/b").is_dir(), "a directory that the store did not make is kept");
 }
 
-/// The first set of tags fits into an attribute, the second does not.
+/// The first set of tags fits into an attribute; the second set does not.
 #[test]
 fn a_file_that_posix_made_takes_tags() {
     let (dir, store, bucket) = open();
@@ -165,8 +165,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/four"), Ok(b"x".to_vec()));
 }
 
-/// A writer whose client has given up may keep writing after the upload has been completed. Its bytes must not get into
-/// the object.
+/// A writer whose client has given up may keep writing after the upload has been completed. The bytes of this writer
+/// must not get into the object.
 #[test]
 fn a_part_that_comes_too_late_is_not_in_the_object() {
     let (_dir, store, bucket) = open();
@@ -274,7 +274,7 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(get(&store, &bucket, "a/"), Err(ErrorKind::NoSuchKey));
     assert_eq!(get(&store, &bucket, "posix/"), Err(ErrorKind::NoSuchKey));
 
-    // Creating and deleting objects in the directory does not change the object that the directory stands for.
+    // Creating and deleting objects in the directory does not change the object that the directory represents.
     put("a/b/c/d", b"x");
     fs::write(at.join("a/b/e"), "made by POSIX").unwrap();
     assert_eq!(keys(&store, &bucket), ["a/b/", "a/b/c/d", "a/b/e"]);
@@ -330,7 +330,7 @@ fn an_object_without_more_to_say_is_a_bare_file() {
     assert_eq!(info().metadata.content_type.as_deref(), Some("text/plain"));
 }
 
-/// A gateway sends metadata in headers. It could not serve an object whose metadata is not valid there.
+/// A gateway sends metadata in HTTP headers, so it could not serve an object whose metadata is not valid in a header.
 #[test]
 fn metadata_that_no_header_can_hold_is_refused() {
     let (_dir, store, bucket) = open();
@@ -462,13 +462,13 @@ fn what_two_keys_lead_to_is_not_lost() {
     rename("real/x", "link").unwrap();
     assert_eq!(get(&store, &bucket, "link").unwrap(), b"content");
     assert_eq!(keys(&store, &bucket), ["link"]);
-    // Two names of one file are two entries: one remains.
+    // Two hard links to one file are two entries. The rename leaves one entry.
     fs::hard_link(at("link"), at("hard")).unwrap();
     rename("link", "hard").unwrap();
     assert_eq!(keys(&store, &bucket), ["hard"]);
 }
 
-/// The locks of two keys may share what keeps the threads of one process apart.
+/// The locks of two keys may share the lock that excludes the other threads of the process.
 #[test]
 fn renames_do_not_deadlock() {
     let (_dir, store, bucket) = open();
@@ -491,8 +491,8 @@ fn renames_do_not_deadlock() {
     assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
 }
 
-/// Another program replaces the directory of a key while the object is being written: the object must be found under its
-/// key afterwards. Directories are held open for 10 ms.
+/// Another program replaces the directory of a key while the object is being written: the object must be found under
+/// its key afterwards. Directories are held open for 10 ms.
 #[test]
 fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     let held_for = std::time::Duration::from_millis(10);
@@ -520,7 +520,7 @@ fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     }
 }
 
-/// Another program writes to the source of a copy, which keeps its name and inode, while it is copied.
+/// Another program writes to the source of a copy while the source is copied. The source keeps its name and inode.
 #[test]
 fn a_source_that_changes_while_it_is_copied_is_refused() {
     let (dir, store, bucket) = open();

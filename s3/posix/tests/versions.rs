@@ -215,7 +215,7 @@ fn a_version_that_becomes_the_latest_is_never_missing() {
 }
 
 /// A POSIX program gives the key a new file without a record, which counts as the version `null`. A locked version with
-/// that ID is kept nonetheless.
+/// the ID `null` is still kept.
 #[test]
 fn a_locked_version_null_survives_a_file_of_a_program() {
     let (dir, bucket) = (tempfile::tempdir().unwrap(), Bucket::new("bucket").unwrap());

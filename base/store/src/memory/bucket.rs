@@ -245,7 +245,8 @@ impl BucketState {
         DeleteResult { is_marker: version.is_some(), version }
     }
 
-    /// Removes one version; the newest remaining version becomes the latest. Errors: `AccessDenied` if it is locked.
+    /// Removes one version; the newest remaining version becomes the latest. Errors: `AccessDenied` if the version is
+    /// locked.
     pub(super) fn delete_version(
         &mut self,
         key: &Key,
@@ -291,7 +292,7 @@ impl BucketState {
         latest.into_iter().chain(older).map(|summary| (summary.version.clone(), summary)).collect()
     }
 
-    /// Returns the result of completing `upload`, if `key` still refers to the object that it created.
+    /// Returns the result of completing `upload`, if `key` still refers to the object that this upload created.
     pub(super) fn made_before(&self, key: &Key, upload: &UploadId, part_count: usize) -> Option<PutResult> {
         let found = self.objects.get(key.as_str())?;
         let is_same = found.made_by.as_ref() == Some(upload) && found.parts.len() == part_count;

@@ -21,7 +21,7 @@ use crate::{
 };
 use bucket::{BucketState, MemoryUpload, StoredObject};
 
-/// An object store that forgets everything when it is dropped. Clones share their content.
+/// An object store in memory. Clones share their content, which is lost when the last clone is dropped.
 #[derive(Clone, Default)]
 pub struct MemoryStore {
     policy: ETagPolicy,
@@ -32,7 +32,8 @@ pub struct MemoryStore {
 struct MemoryState {
     buckets: BTreeMap<Bucket, BucketState>,
     uploads_started: u64,
-    /// The last number used. Numbers identify versions, and are the basis of ETags that are not computed from content.
+    /// The number that was assigned last. Numbers identify versions, and are the basis of ETags that are not computed
+    /// from content.
     versions: u128,
 }
 
@@ -462,7 +463,8 @@ impl MultipartUploads for MemoryStore {
     ) -> Result<PutResult> {
         let (policy, fresh) = (self.policy, version_id(self.next_version()));
         self.on("complete upload", bucket, key.as_str(), |state| {
-            // A repeated completion returns the result of the first one if that object still exists.
+            // A repeated completion returns the result of the first completion, if the object of that completion still
+            // exists.
             if let Some(made) = state.made_before(key, upload, parts.len()) {
                 return Ok(made);
             }

@@ -50,8 +50,8 @@ fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
 }
 
 impl FsckRun<'_> {
-    /// Reads `file`, whose state matches its record's seal, and compares its digests with the ones in `record`. Cost:
-    /// reading the content once and computing the digests.
+    /// Reads `file`, whose state matches its record's seal, and compares the digests of the content with those in
+    /// `record`. Cost: reading the content once and computing the digests.
     pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
         let pieces = pieces_of(record);
         if pieces.is_empty() {
@@ -115,7 +115,7 @@ impl ContentSpan<'_> {
         ContentHasher::new(ETagPolicy::Fast, self.md5.is_some(), algorithm)
     }
 
-    /// Returns a message that gives the stored and the computed digest, if they differ.
+    /// Returns a message with the stored and the computed digest, if they differ.
     fn difference(&self, found: &HashResult) -> Option<String> {
         let what = self.part.map_or("the content".to_owned(), |number| format!("part {number}"));
         if let Some(stored) = self.md5
@@ -146,5 +146,5 @@ fn misfit(record: &Record, size: u64) -> Option<String> {
     let made = Checksum::composite(stored.algorithm, &sums);
     let (name, made_text, stored_text) = (stored.algorithm.name(), made.to_base64(), stored.to_base64());
     (made != *stored)
-        .then(|| format!("the {name} of its parts' is {made_text}, the stored one is {stored_text}"))
+        .then(|| format!("the {name} of all its parts is {made_text}, the stored one is {stored_text}"))
 }

@@ -27,7 +27,7 @@ use crate::stage::is_bare;
 use crate::version_names::NoncurrentVersion;
 use crate::{PosixStore, PosixStoreState};
 
-/// What [`PosixStore::check`] is to check.
+/// The options of [`PosixStore::check`].
 #[derive(Clone, Debug, Default)]
 pub struct FsckOptions {
     /// The buckets to check; all if empty.
@@ -39,13 +39,13 @@ pub struct FsckOptions {
 /// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
 pub enum FsckEvent<'e> {
-    /// The counts so far. Sent at least once per 1,024 entries, and after every few MiB of content.
+    /// The counts so far. This event is sent at least once per 1,024 entries, and after every few MiB of content.
     Progress(&'e FsckSummary),
     /// A finding.
     Found(FsckFinding),
 }
 
-/// What a check has counted.
+/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
     /// Directory entries examined.
@@ -84,7 +84,7 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. The other buckets must be checked nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. The other buckets must still be checked.
                 Ok(None) => {}
                 Err(error) => check.found(FindingKind::Unreadable, bucket.as_str(), error.to_string())?,
             }
@@ -118,7 +118,7 @@ impl FsckRun<'_> {
     fn tree(&mut self, area: &BucketArea) -> Result<()> {
         match self.inner.volume.open_to_scan(&area.top) {
             Ok(dir) => self.directory(area, &dir, &area.top),
-            // If there is a file in place of the directory, the check of the private area reports that.
+            // If there is a file in place of the directory, the check of the private area reports the file.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => self.unreadable(&area.top, errno, "opening"),
         }
@@ -309,8 +309,8 @@ impl FsckRun<'_> {
     }
 }
 
-/// Returns whether the record's statements about the content apply to the file in its current state. Returns true if
-/// the record says nothing about the content.
+/// Returns whether the record's statements about the content apply to the file in its current state. Returns `true` if
+/// the record contains no statement about the content.
 fn is_sealed(record: &Record, stat: &FileStat) -> bool {
     (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
 }
@@ -372,8 +372,8 @@ findings! {
     /// The attribute `user.fordway`, or the sidecar file below `.fordway/meta`, cannot be decoded.
     BadRecord = "bad-record", Corrupt,
         "restore it, or remove it (an attribute: setfattr -x user.fordway) to accept the content without metadata";
-    /// The attribute says that the rest of the record is in a sidecar file, but the sidecar file is gone or belongs to
-    /// another version. The content is intact; the object's metadata, tags and list of parts are lost.
+    /// According to the attribute, the rest of the record is in a sidecar file, but the sidecar file is gone or belongs
+    /// to another version. The content is intact; the object's metadata, tags and list of parts are lost.
     RecordMissing = "record-missing", Corrupt,
         "restore the file below .fordway/meta that has the inode's name, or put the object again with its metadata";
     /// The content of the file `.fordway/versioning` is not valid.
@@ -421,9 +421,9 @@ findings! {
     /// A name in `.fordway` that Fordway does not use.
     StrayPrivate = "stray-private", Note,
         "move it away; Fordway neither reads nor removes it";
-    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it: for example, it is a link, a
-    /// FIFO, or a file instead of a directory. Or, in a bucket with the sticky bit, it belongs to a third user, who
-    /// could remove other users' files there.
+    /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
+    /// or a file is in the place of a directory. In a bucket with the sticky bit, the finding may also mean that the
+    /// file or directory belongs to a third user, who could remove other users' files there.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

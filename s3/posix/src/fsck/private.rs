@@ -125,8 +125,8 @@ impl FsckRun<'_> {
         guard: Option<TrustedOwner>,
     ) -> Result<()> {
         let Some((state, guard)) = state.zip(guard) else { return Ok(()) };
-        // Danger is judged as for root: a file that belongs to neither root nor the bucket's owner is dangerous to all
-        // other writers.
+        // The check assumes root as the caller: a file that belongs to neither root nor the bucket's owner is dangerous
+        // to all other writers.
         let danger = guard.danger(&state, 0);
         danger.map_or(Ok(()), |why| self.found(FindingKind::NotOurs, path, format!("it {why}")))
     }

@@ -1,6 +1,6 @@
-//! Removes files that interrupted work has left behind. This is safe while others write, because it removes only old
-//! files, files that were rechecked under their key's lock, and empty directories, which writers recreate if they need
-//! them.
+//! Removes files that interrupted work has left behind. The removal is safe while other processes write, because only
+//! three kinds are removed: old files, files that were rechecked under their key's lock, and empty directories, which
+//! writers recreate if necessary.
 
 mod sidecars;
 mod tree;
@@ -21,20 +21,20 @@ use crate::scan::{BucketArea, PROGRESS_ENTRIES, each_entry};
 use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
-/// What [`PosixStore::collect_garbage`] is to remove.
+/// The options of [`PosixStore::collect_garbage`].
 #[derive(Clone, Debug)]
 pub struct GcOptions {
     /// The buckets to clean; all if empty.
     pub buckets: Vec<Bucket>,
-    /// How long a file of one of these kinds must have been unchanged before it is removed: staged files, remains of an
-    /// upload whose record is gone, sidecar files whose objects are gone, and second names of the latest version. This
-    /// must be longer than the longest pause of any writer between two writes.
+    /// The time for which a file must have been unchanged before it is removed. The time applies to staged files,
+    /// remains of an upload whose record is gone, sidecar files whose objects are gone, and second names of the latest
+    /// version. It must be longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
-    /// How long an upload must have been inactive before it is removed.
+    /// The time for which an upload must have been inactive before it is removed.
     pub upload_age: Duration,
-    /// How long a directory must have been empty before it is removed. A put whose directory is removed recreates it,
-    /// but only a limited number of times. If this time is far longer than the tick of the file system's clock (10 ms),
-    /// a put never has to recreate a directory more than once.
+    /// The time for which a directory must have been empty before it is removed. A put whose directory is removed
+    /// recreates it, but only a limited number of times. If this time is far longer than the tick of the file system's
+    /// clock (10 ms), a put never has to recreate a directory more than once.
     pub empty_dir_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -72,8 +72,8 @@ impl PosixStore {
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || sweep.bucket(bucket))?,
-                // The bucket's owner has removed it in the meantime. Garbage in the other buckets must be collected
-                // nonetheless.
+                // The bucket's owner has removed the bucket in the meantime. Garbage in the other buckets must still be
+                // collected.
                 Ok(None) => {}
                 Err(error) => sweep.tell_failure(bucket, bucket.as_str(), error)?,
             }
@@ -141,7 +141,7 @@ pub enum GcEvent {
     Failed(Error),
 }
 
-/// What a collection, or its dry run, has counted.
+/// The counts of a collection or a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSummary {
     /// Directory entries examined.
@@ -217,7 +217,7 @@ impl<'s> GcRun<'s> {
                 self.summary.freed_bytes += garbage.size_bytes;
                 (self.tell)(GcEvent::Removed(garbage)).map(|()| true)
             }
-            // The file is needed after all.
+            // The file was found to be still in use.
             Ok(false) => Ok(false),
             Err(error) => self.tell_failure(bucket, &garbage.path, error).map(|()| false),
         }
@@ -276,7 +276,7 @@ impl<'s> GcRun<'s> {
     }
 }
 
-/// Converts the result of a removal to whether anything was removed. A file that is already gone, or in use again, is
+/// Returns whether a removal with the result `done` removed anything. A file that is already gone, or in use again, is
 /// not a failure.
 pub(super) fn removed(done: Result<(), Errno>) -> Result<bool> {
     match done {

@@ -4,8 +4,9 @@
 //! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
 //! is removed only if two searches have failed to find its object's file.
 //!
-//! If an object's own sidecar file is missing, no sidecar file of the bucket is removed: in a copy of a root, the objects'
-//! files have other inodes, until `fsck --migrate` has renamed the sidecar files.
+//! If an object's own sidecar file is missing, no sidecar file of the bucket is removed, because the root may be a
+//! copy. In a copy of a root, the objects' files have other inodes than those in the names of the sidecar files, until
+//! `fsck --migrate` has renamed the sidecar files.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -111,7 +112,7 @@ impl GcRun<'_> {
         match found {
             // A link to a directory may lead to files of other buckets whose sidecar files are in this bucket.
             Ok(stat) if stat.is_dir => Ok(false),
-            // In a copy of a root, until that is migrated, any sidecar file may be this object's.
+            // In a copy of a root that is not migrated yet, any sidecar file may belong to this object.
             Ok(stat) if self.lacks_record(bucket, (dir, name), &stat) => Ok(false),
             Ok(stat) => {
                 if orphans.contains(&stat.inode) && is_described(&self.inner.volume, bucket, &stat) {
@@ -119,7 +120,7 @@ impl GcRun<'_> {
                 }
                 Ok(true)
             }
-            // The name may have been cached as missing, or the object may be under another name now.
+            // The name may have been cached as missing, or the object may now have another name.
             Err(Errno::NOENT | Errno::STALE) if self.is_shared(bucket) => Ok(false),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP) => Ok(true),
             Err(errno) => self.failed(bucket, errno, "looking at", &join(path, name)).map(|()| false),
@@ -144,8 +145,9 @@ impl GcRun<'_> {
         }
     }
 
-    /// Returns whether the file `name`, with the state `stat`, has a record in a sidecar file, but not in the one that
-    /// is named after it. Cost: none for a bare object; one `getxattrat`, and a read of the sidecar file if there is one.
+    /// Returns whether the record of the file `name`, which has the state `stat`, is in a sidecar file, but not in the
+    /// sidecar file that is named after the file's inode. Cost: none for a bare object; one `getxattrat`, and a read of
+    /// the sidecar file if there is one.
     fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
         if is_bare(stat) {
             return false;
@@ -193,7 +195,8 @@ fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -
 }
 
 /// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong
-/// to a new object by now. The sidecar file is first moved aside, so that only the file that was examined is removed.
+/// to a new object by now. The sidecar file is first renamed into the directory for staged files, so that only the file
+/// that was examined is removed.
 fn remove_if_same(
     volume: &StoreRootDirectory,
     bucket: &Bucket,

@@ -1,5 +1,5 @@
-//! Removes what objects and versions have left behind: empty directories, files of odd keys that a plain file of the
-//! same key replaces, and names of old versions whose file is still the latest version.
+//! Removes the remains of objects and versions: empty directories, files of odd keys that a plain file of the same key
+//! replaces, and names of old versions whose file is still the latest version.
 
 use std::fs::File;
 
@@ -41,7 +41,7 @@ impl GcRun<'_> {
         Ok(is_empty)
     }
 
-    /// Sweeps an entry. Returns whether the directory is now gone.
+    /// Sweeps an entry. Returns whether the entry is now gone.
     fn entry(
         &mut self,
         area: &BucketArea,
@@ -82,7 +82,7 @@ impl GcRun<'_> {
         }
     }
 
-    /// Removes an empty directory that was created by a put. Returns whether it is gone.
+    /// Removes an empty directory that was created by a put. Returns whether the directory is gone.
     fn empty_dir(
         &mut self,
         area: &BucketArea,
@@ -129,7 +129,7 @@ impl GcRun<'_> {
         self.remove(bucket, (garbage, stat.user), || {
             let hidden = odd(bucket, &key);
             inner.locked(bucket, &key, |contents| {
-                // Another node may have removed the plain file, which this node has cached.
+                // Another node may have removed the plain file, while this node still has it cached.
                 inner.volume.refresh(bucket, &key, contents)?;
                 match inner.volume.is_file(&plain) && !inner.volume.is_locked(bucket, &hidden, contents)? {
                     true => inner.remove_at(bucket, &hidden, contents),
@@ -173,8 +173,8 @@ fn remove_empty_dir(
 }
 
 impl GcRun<'_> {
-    /// Removes a name among the old versions if its file is still the latest version. This happens if a writer died
-    /// before it replaced the latest version. Returns whether the name is gone.
+    /// Removes a name among the old versions if its file is still the latest version. Such a name remains if a writer
+    /// died before it replaced the latest version. Returns whether the name is gone.
     pub(super) fn version(&mut self, area: &BucketArea, dir: &File, path: &str, name: &str) -> Result<bool> {
         let (Some(key), Some(found)) = (area.decode(path), NoncurrentVersion::parse(name)) else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Collects work that writers started and did not finish: multipart uploads and staged files.
+//! Collects the files of work that writers did not finish: multipart uploads and staged files.
 
 use std::fs::File;
 
@@ -41,7 +41,7 @@ impl GcRun<'_> {
 
 /// The state of an upload's directory.
 struct UploadState {
-    /// When the directory or a file in it last changed.
+    /// The time at which the directory or a file in it last changed.
     newest_ns: i64,
     has_record: bool,
     size_bytes: u64,

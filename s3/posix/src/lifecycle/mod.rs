@@ -1,16 +1,16 @@
 //! Expires objects, versions and uploads according to their buckets' rules.
 //!
-//! A run lists a bucket, and examines each object that seems due. It then takes the key's lock, and acts only if it
-//! finds the same file, with the same size and times, and a rule still applies. Any number of runs may work on one
-//! root, on any nodes: a lock, which the kernel releases when the process dies, ensures that at most one run at a time
-//! works on a bucket. If a run dies, the next run continues its work, because it does not find what has already
-//! expired.
+//! A run lists a bucket, and examines each object that seems due. The run then takes the key's lock. The object is
+//! changed only if the file, its size and its times are still the same, and a rule still applies. Any number of runs
+//! may work on one root, on any nodes. A lock ensures that at most one run at a time works on a bucket; the kernel
+//! releases this lock when the process dies. If a run dies, the next run continues its work, because objects that have
+//! already expired no longer exist.
 //!
-//! A locked version never expires; the next run after the end of its retention removes it.
+//! A locked version does not expire. The next run after the end of its retention removes the version.
 //!
 //! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
-//! owners. In a bucket that other users may write to, they may set rules as well; these are applied with the rights of
-//! the user who set them, so nobody can use rules to remove what they could not remove themselves.
+//! owners. In a bucket that other users may write to, these users may also set rules. Such rules are applied with the
+//! rights of the user who set them, so nobody can use rules to remove files that they could not remove themselves.
 
 mod versions;
 
@@ -40,7 +40,7 @@ const OPERATION: &str = "apply the lifecycle of";
 /// The longest sleep between two progress reports: the receiver can end the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
 
-/// What [`PosixStore::run_lifecycle`] is to do.
+/// The options of [`PosixStore::run_lifecycle`].
 #[derive(Clone, Debug)]
 pub struct LifecycleOptions {
     /// The buckets; all if empty.
@@ -60,7 +60,7 @@ impl Default for LifecycleOptions {
     }
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifecycleAction {
     /// Removes an object in a bucket without versions.
@@ -91,7 +91,7 @@ impl LifecycleAction {
 /// A change that was made or, in a dry run, would have been made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleChange {
-    /// What was done.
+    /// The action that was performed.
     pub action: LifecycleAction,
     /// The bucket.
     pub bucket: Bucket,
@@ -121,7 +121,7 @@ pub enum LifecycleEvent {
     Failed(Error),
 }
 
-/// What a run, or a dry run, has counted.
+/// The counts of a run or a dry run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LifecycleSummary {
     /// Objects, versions and uploads examined.
@@ -140,10 +140,10 @@ pub struct LifecycleSummary {
 
 impl PosixStore {
     /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
-    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them; if
-    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them.
-    /// Memory: one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination
-    /// of the file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
+    /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them. If
+    /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them. Memory:
+    /// one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination of the
+    /// file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
     pub fn run_lifecycle(
         &self,
         options: &LifecycleOptions,
@@ -158,7 +158,7 @@ impl PosixStore {
                     let done = actors.act_as(owner, || Ok(run.bucket(bucket, owner)))?;
                     run.survive(bucket, "", done)?;
                 }
-                // The bucket's owner has removed it in the meantime.
+                // The bucket's owner has removed the bucket in the meantime.
                 Ok(None) => {}
                 Err(error) => run.failed(bucket, "", error)?,
             }
@@ -400,7 +400,7 @@ impl<'s> LifecycleRun<'s> {
     }
 
     /// Returns the first rule according to which an object is due. The object's tags are checked only if `opened` is
-    /// given.
+    /// not `None`.
     pub(super) fn current_rule<'r>(
         &self,
         rules: &'r [LifecycleRule],
@@ -440,7 +440,8 @@ impl<'s> LifecycleRun<'s> {
             rule: rule.id.clone(),
             size_bytes: seen.stat.size,
         };
-        // `self` is needed to report the change, so the check under the lock uses another value with the same time.
+        // `self` is borrowed to report the change, so the check under the lock uses a separate value with the same
+        // time.
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         self.change(change, Some(seen.stat.user), || {
             inner.locked(bucket, &key, |contents| {
@@ -464,7 +465,7 @@ pub(super) struct ExpiryRecheck<'r> {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Returns whether the latest version, `opened`, is due. Its key and size are not checked again, because they have
+    /// Returns whether the latest version, `opened`, is due. The key and size are not checked again, because they have
     /// not changed.
     pub(super) fn is_due(&self, opened: &ObjectFile) -> bool {
         let due = self.rule.current_expiry(system_time(opened.stat.modified_ns), self.day);
@@ -472,7 +473,7 @@ impl ExpiryRecheck<'_> {
     }
 }
 
-/// Returns whether both are the same file with the same content, judging by the file's metadata.
+/// Returns whether `seen` and `now` are the same file with the same content, according to the file's metadata.
 pub(super) fn is_same(seen: &ObjectFile, now: &ObjectFile) -> bool {
     let state = |opened: &ObjectFile| {
         let stat = &opened.stat;

@@ -16,11 +16,11 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::version_names::{NoncurrentVersion, archived_place, order_in};
 
-/// What is known about the versions of the key that the listing has reached.
+/// The state of the scan of the key that the listing has reached.
 #[derive(Default)]
 struct VersionScanState {
     key: String,
-    /// The time at which the next newer version was written, so that this version became noncurrent.
+    /// The time at which the next newer version was written, which made this version noncurrent.
     replaced: Option<SystemTime>,
     /// The number of newer noncurrent versions of the key.
     newer: u32,
@@ -127,7 +127,7 @@ impl LifecycleRun<'_> {
         }
     }
 
-    /// Removes a version that is not the latest, according to the first rule that still applies once the key is locked.
+    /// Removes a version that is not the latest, according to the first rule that still applies when the key is locked.
     fn expire_version(
         &mut self,
         bucket: &Bucket,
@@ -164,7 +164,7 @@ impl LifecycleRun<'_> {
         })
     }
 
-    /// Removes the delete marker of a key that has no versions left.
+    /// Removes the delete marker of a key that has no other versions.
     fn end_of_key(
         &mut self,
         bucket: &Bucket,
@@ -223,8 +223,9 @@ impl NoncurrentVersionReference<'_> {
         }
     }
 
-    /// Removes the version if it is still the one that was `seen`, is neither the latest nor locked, and is still due
-    /// given the key's current versions, of which a newer one may have been removed.
+    /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due.
+    /// Whether it is due is determined again from the key's current versions, because a newer version may have been
+    /// removed.
     fn expire(
         &self,
         inner: &PosixStoreState,
@@ -252,12 +253,12 @@ impl NoncurrentVersionReference<'_> {
     }
 }
 
-/// Determines which files prove that a version was replaced. Where the bucket has the sticky bit, any user may create
-/// names beside another user's versions. Such names must not make a version seem older than it is, or seem to have more
+/// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names
+/// next to another user's versions. Such names must not make a version seem older than it is, or seem to have more
 /// newer versions than it has.
 struct VersionWitnesses {
-    /// The key's versions directory, the owner of the version, and the other trusted user; `None` if every writer is
-    /// trusted.
+    /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
+    /// is trusted.
     doubts: Option<(File, u32, TrustedOwner)>,
 }
 
@@ -290,8 +291,8 @@ impl VersionWitnesses {
             .is_none_or(|(dir, ..)| stat_in(dir, &name.name()).is_ok_and(|state| self.trusts(state.user)))
     }
 
-    /// Returns when the latest version was written. Anyone may set any time of modification on their own file, so for
-    /// a user who is not trusted, the time of the last change counts.
+    /// Returns the time at which the latest version was written. Users may set any modification time on their own
+    /// files, so for a file of an untrusted user, the change time also counts.
     fn written_latest(&self, current: &ObjectFile) -> SystemTime {
         let written = written_latest(current);
         match self.trusts(current.stat.user) {
@@ -303,7 +304,8 @@ impl VersionWitnesses {
 
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
-    /// first. Cost: for at most as many names as the rule keeps and two more, the cost of `VersionWitnesses`.
+    /// first. Cost: the cost of [`VersionWitnesses::trust_name`] for as many trusted names as the rule keeps and at
+    /// most two more, and for the untrusted names among these.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,

@@ -30,7 +30,7 @@ use crate::write::append_range;
 /// An upload locked by this process, so that no other process completes or aborts it.
 struct LockedUpload {
     held: DirectoryHandle,
-    /// The future object's file; `None` once it has been passed on.
+    /// The future object's file; `None` after it has been passed to `assemble`.
     data: Option<OwnedFd>,
     /// The same open file as `data`, kept open because it holds the upload's lock.
     locked: OwnedFd,
@@ -50,8 +50,8 @@ impl LockedUpload {
         }
     }
 
-    /// Returns whether the upload has become an object, whether or not that object still exists. If `data` has a second
-    /// name, that may be the object.
+    /// Returns whether the upload has become an object, even if that object no longer exists. A second name of `data`
+    /// may be the object.
     fn is_published(&self) -> bool {
         match has_at_server(&self.held, ASSEMBLED, self.sharing) {
             true => !has_at_server(&self.held, WHOLE, self.sharing),
@@ -60,8 +60,8 @@ impl LockedUpload {
     }
 }
 
-/// Removes the copy of the parts that an earlier completion has left behind without publishing it. The copy is removed
-/// last, because without it, [`ASSEMBLED`] would say that it was published.
+/// Removes an unpublished copy of the parts, which an earlier completion has not removed. The copy is removed last,
+/// because [`ASSEMBLED`] without a copy means that the copy was published.
 fn discard_whole(held: &DirectoryHandle) -> Result<(), Errno> {
     remove_if_file(held, ASSEMBLED)?;
     remove_if_file(held, WHOLE)
@@ -106,8 +106,8 @@ impl MultipartUploadManager<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. This is
-    /// needed because a client that has not received the response sends the request again.
+    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
+    /// that has not received the response may send the request again.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -137,8 +137,8 @@ impl MultipartUploadManager<'_> {
         self.end_upload(taken?)
     }
 
-    /// Removes the files of a completion whose process died after it had renamed `data` to the object. Until then,
-    /// these files are listed as an upload that can no longer be completed or aborted.
+    /// Removes the files of a completion whose process died after it had renamed `data` to the object. As long as these
+    /// files exist, they are listed as an upload that can no longer be completed or aborted.
     fn remove_rest(&self, bucket: &Bucket, key: &Key, upload: &UploadId) {
         let Some(ours) = upload_of(upload.as_str()) else { return };
         let dir = upload_dir(bucket, &ours);
@@ -172,7 +172,7 @@ impl MultipartUploadManager<'_> {
         self.remove_upload(&upload.dir)
     }
 
-    /// Locks and closes an upload. From then on no part can be started.
+    /// Locks and closes an upload. No part can be started afterwards.
     fn take_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<LockedUpload> {
         let mut race = 0;
         loop {
@@ -204,7 +204,7 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed; they create the same object.
+            // Without locks, two concurrent completions may both succeed. Both completions create the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
@@ -240,7 +240,7 @@ impl MultipartUploadManager<'_> {
         }
         if name == UPLOAD {
             rename(held, UPLOAD, held, CLOSED).map_err(|errno| match errno {
-                // Another node has ended the upload, and this node has cached its files.
+                // Another node has ended the upload, while this node still has the upload's files cached.
                 Errno::NOENT => missing(),
                 errno => from_errno(errno, "closing the upload"),
             })?;
@@ -333,7 +333,8 @@ impl MultipartUploadManager<'_> {
             append_range(&mut staged, &file, offset, part.info.size)?;
         }
         let staged = staged.kept_as(held, WHOLE)?;
-        // Without the name, `ASSEMBLED` would say that the content has already become the object.
+        // If the content has no name in the upload, `ASSEMBLED` would mean that the content has already become the
+        // object.
         if !staged.is_named_in_upload() {
             return Ok(staged);
         }
@@ -348,7 +349,7 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.dirs.forget(dir);
         self.inner.volume.open_dir(parent).and_then(|parent| remove_upload_dir(&parent, name)).or_else(
             |errno| match errno {
-                // Files that Fordway did not create are kept, and so is the directory.
+                // The directory is kept if it contains files that Fordway did not create.
                 Errno::NOTEMPTY => Ok(()),
                 errno => Err(from_errno(errno, "removing the upload")),
             },
@@ -360,8 +361,9 @@ fn infos_of(parts: &[ArrivedPart]) -> Vec<PartInfo> {
     parts.iter().map(|part| part.info.clone()).collect()
 }
 
-/// Returns whether `data`, which has `size` bytes, consists of exactly these parts: they are numbered from 1 without
-/// gaps, all but the last have the same size, none is in a separate file, and no bytes follow them.
+/// Returns whether `data`, which has `size` bytes, consists of exactly these parts. The parts must be numbered from 1
+/// without gaps, and all but the last must have the same size. No part may be in a separate file, and no bytes may
+/// follow the parts.
 fn lie_in_place(parts: &[&ArrivedPart], size: u64) -> bool {
     let part_size = parts.first().map_or(0, |part| part.info.size);
     let last = parts.len().saturating_sub(1);

@@ -196,8 +196,8 @@ impl MultipartUploadManager<'_> {
     /// Returns an upload's listing entry, or `None` if the upload has ended.
     fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
         let dir = upload_dir(bucket, &upload);
-        // A closed upload is being completed, or was being completed when the completing process died. It is listed,
-        // because a client may try again to complete or abort it.
+        // A closed upload is being completed, or was being completed when the completing process died. A closed upload
+        // is listed, because a client may try again to complete or abort the upload.
         let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
         let found = open.map_or_else(
             || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
@@ -234,7 +234,7 @@ impl MultipartUploadManager<'_> {
             Err(error) => is_stale(error),
         };
         if is_doubtful && self.is_shared(bucket) {
-            // Another node has started or ended the upload, and this node's cache still says otherwise.
+            // Another node may have started or ended the upload, while this node's cache still shows the earlier state.
             self.inner.volume.refresh_dirs(&dir);
             found = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD);
         }
@@ -299,7 +299,7 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Lists the directory and appends its parts to `parts` in order, from part number `first` on. Stops when `parts`
-    /// holds `most + 1` parts, so that the caller can tell whether there are more.
+    /// holds `most + 1` parts, so that the caller can determine whether there are more.
     fn add_named_parts(&self, dir: &str, first: u16, most: usize, parts: &mut Vec<PartInfo>) -> Result<()> {
         let names = self.inner.volume.names_in(dir)?;
         let mut numbers: Vec<u16> = names.iter().filter_map(|name| part_number(name)).collect();

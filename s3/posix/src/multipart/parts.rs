@@ -1,4 +1,4 @@
-//! Defines which files are in a multipart upload's directory, and where the bytes of each part are written.
+//! Defines the files in a multipart upload's directory, and the file that receives the bytes of each part.
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
@@ -50,7 +50,8 @@ pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 /// The content of the future object, if it was copied from the parts.
 pub(crate) const WHOLE: &str = "whole";
-/// A file that says that [`WHOLE`] was complete: if that is missing now, it has become the object.
+/// A file that exists from the time when [`WHOLE`] was complete. If [`WHOLE`] is then missing, [`WHOLE`] has become the
+/// object.
 pub(crate) const ASSEMBLED: &str = "assembled";
 /// The content of the future object while it is being linked to its key.
 pub(crate) const LINKED: &str = "linked";
@@ -59,7 +60,7 @@ pub(crate) const LINKED: &str = "linked";
 /// size.
 pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The largest page of any processor on which a node may run.
+/// The size, in bytes, of the largest page of any processor that a node may have.
 const PAGE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The maximum number of names that a writer reads to find out whether an upload is open.
@@ -68,7 +69,7 @@ const LISTED_MAX: usize = 256;
 /// The maximum size of a record, in bytes: enough for metadata and a key, with room to spare.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
 
-/// Where the bytes of a part are written as they arrive.
+/// The destination of the bytes of an arriving part.
 pub(crate) enum PartSink {
     /// Into `data` from `offset` on, up to `limit` bytes.
     InPlace { data: File, offset: u64, limit: u64, written: u64 },
@@ -226,7 +227,7 @@ pub(crate) fn uniform(text: String) -> Option<u64> {
 }
 
 /// Claims the place of part `number` in `data`. Returns whether the place was free. Errors: `NoSuchUpload` if the
-/// upload was closed before the claim: completion closes the upload first and looks for claims afterwards, so either
+/// upload was closed before the claim. A completion first closes the upload and then looks for claims. Therefore either
 /// the writer notices that the upload is closed, or the completion notices the claim.
 fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Result<bool> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -241,8 +242,8 @@ fn claim(dir: &DirectoryHandle, number: u16, sharing: FileSystemSharing) -> Resu
     }
 }
 
-/// Returns whether the upload in `dir` is open, according to the file server. If this answer were stale, a part could
-/// be written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
+/// Returns whether the upload in `dir` is open, according to the file server. If the result were stale, a part could be
+/// written into an object that another node has just published, or could be acknowledged and then lost. Cost: on a
 /// shared file system, some round trips.
 fn is_open(dir: &DirectoryHandle, sharing: FileSystemSharing) -> bool {
     has_at_server(dir, UPLOAD, sharing)
@@ -320,7 +321,7 @@ pub(crate) fn open_content(dir: &DirectoryHandle, name: &str, flags: OFlags) -> 
 
 /// Removes an upload's directory with all of Fordway's files in it. Fordway's files are recognized by their names
 /// alone, and links are not followed. A file or directory that is already gone is not an error. Errors: `NOTEMPTY` if
-/// the directory holds something else.
+/// the directory contains other files.
 pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), Errno> {
     let dir = match open_in(uploads, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => dir,
@@ -405,7 +406,7 @@ pub(crate) fn owner_of_upload(
     stat(&dir).ok().map(|state| state.user)
 }
 
-/// An upload's directory, given its path.
+/// The directory of an upload.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadDirectory<'u> {
     volume: &'u StoreRootDirectory,
@@ -455,13 +456,14 @@ impl<'u> UploadDirectory<'u> {
         volume.names_in(path)
     }
 
-    /// Returns the length of uniform parts; `None` if none was ever set, in which case no part is in `data`.
+    /// Returns the length of uniform parts; `None` if no length was ever set. If no length was set, no part is in
+    /// `data`.
     pub(crate) fn part_size(&self) -> Result<Option<u64>> {
         let held = self.held().map_err(|e| from_errno(e, "opening the upload"))?;
         Ok(read_text(&held, PART_SIZE)?.and_then(uniform))
     }
 
-    /// Returns the record in the file `name`, and when it was written.
+    /// Returns the record in the file `name`, and the time at which the record was written.
     pub(crate) fn record(&self, name: &str) -> Result<Option<(Record, i64)>> {
         let held = match self.held() {
             Ok(held) => held,
@@ -476,8 +478,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`: gives its record an ETag if it has none, and writes the
-/// bytes to stable storage if durability requires it or other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if it has none. Writes the bytes
+/// to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
@@ -486,7 +488,7 @@ pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut R
         sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
     if is_shared {
-        // The upload may be completed on another node.
+        // The upload may be completed on another node, so this node's client must not change the time later.
         settle_time(data);
         stat = state()?;
     }

@@ -115,7 +115,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     }
     fs::remove_file(rig.sidecar_of("lost")).unwrap();
     fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
-    // This happens if a restore from backup gives an old record to a new file.
+    // Such a state results if a restore from a backup gives an old record to a new file.
     fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
     rig.put("versioned", "one");
     rig.put("versioned", "two");
@@ -217,7 +217,7 @@ fn content_that_rotted_is_found_by_reading() {
     assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }
 
-/// A checksum of the whole object or of each part reveals the damage; a checksum of each part also tells which part is
+/// A checksum of the whole object or of each part reveals the damage; a checksum of each part also shows which part is
 /// damaged.
 #[test]
 fn parts_that_rotted_are_found_by_reading() {

@@ -160,7 +160,7 @@ fn files_that_another_of_their_key_hides_go() {
     // A POSIX program replaces the directory with a file.
     fs::remove_dir_all(rig.path("a")).unwrap();
     rig.write("a", "plain");
-    // A hidden file is removed whatever its age is.
+    // A hidden file is removed regardless of its age.
     assert_collects(&rig, Instant::now(), &[("hidden-file", "bkt/.fordway/odd/a", 5)]);
     let contents = ["a", "c", "c/d", "x//y"].map(|key| rig.get(key).unwrap());
     assert_eq!(contents, [&b"plain"[..], b"odd c", b"odd c/d", b"odd x//y"]);
@@ -173,13 +173,13 @@ fn empty_directories_that_we_made_go() {
     rig.put("left/deep/down/key", "x");
     rig.put("mixed/ours/key", "x");
     fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
-    // The state after a crash between the removal of a file and the removal of its directories.
+    // This is the state after a crash between the removal of a file and the removal of its directories.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     let long = format!(".fordway/odd/{}%", "long".repeat(60));
     fs::create_dir_all(rig.path(&long)).unwrap();
     let long = format!("bkt/{long}");
-    // An empty directory that is an object.
+    // This empty directory is an object.
     rig.put("folder/", "");
     assert!(rig.path("folder").is_dir());
     thread::sleep(APART);
@@ -237,7 +237,8 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
-/// In a copy of a root, files have other inodes, and no sidecar file has the name for its object, until it is migrated.
+/// In a copy of a root, files have other inodes. Until the copy is migrated, no sidecar file is named after the inode
+/// of its object's file.
 #[test]
 fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     let rig = Rig::new();
@@ -278,7 +279,7 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     rig.put("deleted", "one");
     rig.delete("deleted");
     rig.put("torn", "one");
-    // The state after a crash: the version was linked as an old version, but was never replaced.
+    // This is the state after a crash: the version was linked as an old version, but was never replaced.
     let version = rig.store.head(&bucket(), &name("torn"), &GetOptions::default()).unwrap().version.unwrap();
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
@@ -359,7 +360,7 @@ fn beside_writers_nothing_is_lost() {
             .collect();
         let collector = scope.spawn(|| {
             let (mut collections, mut removed) = (0, 0);
-            // A short limit only for directories, so that the staged files of the writers are kept.
+            // Only the limit for directories is short, so that the staged files of the writers are kept.
             let options = GcOptions { empty_dir_age: Duration::from_millis(15), ..Default::default() };
             while !done.load(Ordering::Relaxed) {
                 removed += collect_with(&rig, &options).0.removed;
@@ -405,8 +406,8 @@ fn write_much(rig: &Rig, writer: usize) {
         rig.delete(&turn);
         assert_eq!(rig.get(&turn), None, "neither place");
 
-        // A directory that a POSIX program left empty. A later round may put an object into it again, perhaps just as
-        // it is being removed.
+        // A POSIX program leaves this directory empty. A later round may put an object into the directory again,
+        // perhaps while the directory is being removed.
         let left = format!("left/{}/{writer}/key", round % 5);
         rig.put(&left, &body);
         assert_eq!(rig.get(&left).as_deref(), Some(body.as_bytes()));
