@@ -40,7 +40,8 @@ mod counters {
     /// Sets all counters to zero.
     pub fn clear_coverage_counters() {
         let (start, count) = section();
-        // SAFETY: as above; zero is a valid counter. If this write overwrites an increment, only a hint is lost.
+        // SAFETY: the section consists of initialized, aligned counters, for which zero is valid. If this write
+        // overwrites an increment, only a hint is lost.
         unsafe { start.write_bytes(0, count) }
     }
 }

@@ -30,7 +30,7 @@ pub enum EntryKind {
     Dir,
     /// A symbolic link.
     Link,
-    /// The file system does not report the type; [`kind_in`] finds out.
+    /// The file system does not report the type; [`kind_in`] determines it.
     Unknown,
     /// A FIFO, socket or device.
     Other,
@@ -58,8 +58,8 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map(drop)
 }
 
-/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) for a directory whose
-/// entries take more than one `getdents64`; `visit` was then called for some of them.
+/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) if the entries of `dir`
+/// need more than one `getdents64`. `visit` has then been called for some of the entries.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     read_entries(dir, visit, would_scan)
 }
@@ -157,7 +157,7 @@ pub(crate) fn with_name<T>(text: &str, act: impl FnOnce(&CStr) -> Result<T>) -> 
     match buffer.get_mut(..=text.len()) {
         Some(name) if is_ascii_without_nul(text.as_bytes()) => {
             name[..text.len()].copy_from_slice(text.as_bytes());
-            // SAFETY: no byte of the text is NUL, and the byte after it is.
+            // SAFETY: no byte of the text is NUL, and the byte after the text is NUL.
             act(unsafe { CStr::from_bytes_with_nul_unchecked(name) })
         }
         _ => (&*text_to_name(text)).into_with_c_str(act),

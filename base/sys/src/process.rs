@@ -112,8 +112,8 @@ impl ProcessIdentity {
     }
 }
 
-/// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that signals to
-/// the process go to other threads. Cost: two system calls.
+/// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that the kernel
+/// delivers signals to other threads of the process. Cost: two system calls.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -123,7 +123,7 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let done = work();
-    // SAFETY: as above.
+    // SAFETY: `before` is a valid set of signals, so this call cannot fail.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     done
 }
@@ -140,7 +140,7 @@ pub fn usable_cores() -> Vec<usize> {
 }
 
 /// The processors that a thread may use. The thread can be pinned to one of them for a while. Only the thread that
-/// created it may use it.
+/// created this value may use it.
 #[derive(Debug)]
 pub struct ThreadAffinity {
     /// The processors that the thread may use; `None` if the system does not report them.
@@ -163,7 +163,7 @@ impl ThreadAffinity {
         }
         let mut only = CpuSet::new();
         only.set(index);
-        // If the system refuses, the thread stays where it is.
+        // If the system refuses, the thread keeps its processors.
         if sched_setaffinity(None, &only).is_ok() {
             self.kept_to = Some(core);
         }

@@ -56,7 +56,7 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change it.
     Nfs,
-    /// Not known: FUSE, and every file system of an unknown type.
+    /// The nodes are not known: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -92,18 +92,18 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 /// the path again if it does not. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
-/// this in response to a request for the state of the file. The client of GlusterFS answers that request from a cache,
-/// but not a request for an attribute.
+/// this error in response to a request for the state of the file. The client of GlusterFS answers that request from a
+/// cache, but not a request for an attribute, so both requests are made.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
-/// Makes the client of an NFS server look up the name `name` in `dir` at the server, if it has cached that the name
-/// exists, even if the directory looks unchanged. Nothing is changed: the call tries to link a directory, which no
-/// kernel allows, but before the kernel refuses, it looks up the new name as for an exclusive creation. This does not
-/// help if the client has cached that the name is missing. Cost: one call, and usually a round trip.
+/// Makes an NFS client that has cached the existence of `name` in `dir` look up the name at the server, even if the
+/// directory looks unchanged. Nothing is changed: the call tries to link a directory, which no kernel allows. Before
+/// the kernel refuses, it looks up the new name as for an exclusive creation. The call does not help if the client has
+/// cached that the name is missing. Cost: one call, and usually a round trip.
 pub fn look_up_existing(dir: impl AsFd, name: &str) {
     let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
 }
@@ -133,7 +133,7 @@ pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
 }
 
 /// Like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns `None` if the name is not
-/// among them and the directory has more. Cost: bounded.
+/// among them and the directory has more names. Cost: bounded.
 pub fn inode_among(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
     find_in(dir, name, names_max)
 }
