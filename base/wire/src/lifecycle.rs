@@ -95,7 +95,7 @@ pub enum Expiration {
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; the value says whether a delete marker is removed once it hides no version.
+    /// Never; the value says whether a delete marker is removed when it no longer hides a version.
     DeleteMarker(bool),
 }
 
@@ -108,7 +108,7 @@ pub struct NoncurrentExpiration {
     pub newer: Option<u32>,
 }
 
-/// A rule.
+/// A lifecycle rule of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleRule {
     /// The name of the rule.
@@ -188,7 +188,8 @@ struct RawLifecycleRule {
     has_abort: bool,
 }
 
-/// Sets what an element states. Errors: the element occurs twice, so that a reader could take either.
+/// Sets the value that an element states. Errors: `MalformedXML` if the element occurs twice, because it would be
+/// unclear which value applies.
 fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
@@ -374,7 +375,8 @@ fn positive(text: &str, what: &str) -> Result<u32> {
 }
 
 fn midnight(text: &str) -> Result<SystemTime> {
-    let date = parse_iso8601(text.trim()).ok_or_else(|| malformed("a date is 2030-01-31T00:00:00Z"))?;
+    let date = parse_iso8601(text.trim())
+        .ok_or_else(|| malformed("a date must have the form 2030-01-31T00:00:00Z"))?;
     let seconds = date.duration_since(UNIX_EPOCH).unwrap_or_default();
     match seconds.as_nanos().is_multiple_of(DAY.as_nanos()) {
         true => Ok(date),
@@ -416,8 +418,8 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     }
 }
 
-/// Gives each rule without a name one that no other rule has. Clients send names that were given here back to us,
-/// together with new rules without a name.
+/// Gives each unnamed rule a name that no other rule has. Clients send these generated names back, together with new
+/// unnamed rules.
 fn name_unnamed(rules: &mut [LifecycleRule]) {
     let mut names: BTreeSet<String> = rules.iter().map(|rule| rule.id.clone()).collect();
     for (at, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.id.is_empty()) {

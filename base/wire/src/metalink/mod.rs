@@ -45,7 +45,7 @@ pub struct MetalinkFile {
     pub described_by: Vec<String>,
 }
 
-/// Digests of a file cut into pieces of one length; the last may be shorter.
+/// Digests of the pieces of a file. All pieces have the same length, except that the last one may be shorter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceHashes {
     /// The length of each piece in bytes, never 0.
@@ -120,7 +120,7 @@ impl MetalinkFile {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Fills in whatever this value lacks from `other`, which describes the same file.
+    /// Adds data that this value lacks from `other`, which describes the same file.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -282,13 +282,13 @@ fn read(text: &str) -> Result<Metalink> {
             line.contains("://") && !line.contains(|c: char| c.is_whitespace() || c.is_control());
         if !is_address {
             let shown: String = line.chars().take(60).collect();
-            return Err(refused(format!("line {} is {shown:?}; write a URL a line, or XML", number + 1)));
+            return Err(refused(format!("line {} is {shown:?}; write one URL per line, or XML", number + 1)));
         }
         let priority = file.replicas.len() as u32 + 1;
         file.push_replica(MetalinkUrl { url: line.to_owned(), priority, location: None });
     }
     if file.replicas.is_empty() {
-        return Err(refused("it is empty; write a URL a line, or XML"));
+        return Err(refused("it is empty; write one URL per line, or XML"));
     }
     Ok(Metalink { files: vec![file] })
 }
