@@ -1,5 +1,5 @@
-//! A file that has several replicas. The file is read from the best replica, and from another replica if the best one
-//! fails, is slow or sends wrong bytes; or from several replicas at once.
+//! A file that has several replicas. The file is read from the best replica, or from several replicas at once. If a
+//! replica fails, is slow or sends wrong bytes, the file is read from another replica.
 //!
 //! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
 //! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
@@ -55,7 +55,7 @@ pub struct ReplicaOptions {
 }
 
 /// The replicas that get the user's credentials. A description of replicas may come from a server that must not learn
-/// them.
+/// the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaCredentials {
     /// All replicas. Use this only if the user wrote or chose the description.
@@ -116,7 +116,7 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// A file that has several replicas. Threads may share it; calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
-/// off). When a replica fails, the next one takes over, and the bytes received so far are kept; a replica that sends
+/// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
 /// wrong bytes is not used again.
 pub struct ReplicatedFile {
     shared: Arc<ReplicaState>,

@@ -1,8 +1,8 @@
 //! Executes batches: turns their missing bytes into requests, and keeps connections busy. When a server does not
 //! support a method, the engine falls back step by step: from lists of ranges to single ranges in a pipeline, to single
-//! ranges on several connections, and to the whole file. The engine decides how many connections are used and which one
-//! gets the next request. It also handles failures: a connection that ends or stalls, a file that has moved, a batch
-//! that exceeds its deadline.
+//! ranges on several connections, and to the whole file. The engine decides how many connections are used and which
+//! connection gets the next request. It also handles failures: a connection that ends or stalls, a file that has moved,
+//! a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,9 +41,10 @@ pub(super) struct BatchEngine<S> {
     retries: RetryBudget,
     /// The number of consecutive redirections with no bytes arriving in between.
     moves: usize,
-    /// Whether the file has been located again and no bytes have arrived since.
+    /// Whether the file has been located again and no bytes have arrived since then.
     has_asked_again: bool,
-    /// Whether a list of ranges was refused like a file that the user may not read, and single ranges are tried.
+    /// Whether a list of ranges was refused with status 403, which may concern the list or the file, so that single
+    /// ranges are tried.
     doubts_lists: bool,
     delivered_at_failure: u64,
     /// The number of bytes delivered for batches that have since been taken or cancelled.
@@ -178,8 +179,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // The head alone shows this: record it now, so that no further ranges are requested before the response
-                // ends.
+                // The head alone shows that the server ignores ranges. Record this now, so that no further ranges are
+                // requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -251,7 +252,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
         let told = || self.place.refusal(status, location.as_deref(), &document);
         match status {
-            412 => self.fail(&[request.batch], changed("the server says so")),
+            412 => self.fail(&[request.batch], changed("HTTP status 412")),
             400 | 413 | 414 | 431 | 494 if asked > 1 => {
                 self.server = self.place.learn(|server| server.head_refused(asked, list_bytes));
             }

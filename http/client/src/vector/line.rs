@@ -54,7 +54,7 @@ pub(super) enum RangeRequestOutcome {
     Broken(Error),
     /// The peer is a proxy that refuses our requests.
     Forbidden(Error),
-    /// Everything received has been processed, and more is to come.
+    /// Everything received has been processed, and more data will follow.
     Pending,
 }
 

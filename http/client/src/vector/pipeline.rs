@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 16 * 1024;
 /// The number of bytes that must arrive within a response before the thread wakes up. Without this minimum, a server
 /// that sends every part separately would wake up the thread for each segment.
 const GATHERED_BYTES: u64 = 1024 * 1024;
-/// If less than this is left of a response, any byte wakes up the thread.
+/// If fewer bytes than this remain of a response, any byte wakes up the thread.
 const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection in use.

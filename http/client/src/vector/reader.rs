@@ -145,7 +145,7 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as for
     /// [`RemoteFile::read_at`]. Cost: one copy if the bytes were read ahead, otherwise one request; the next read-ahead
     /// requests are sent before waiting for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {

@@ -49,7 +49,7 @@ pub(super) struct MultiplexedConnection {
     refusals: usize,
     /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// When the stream that is now first became first.
+    /// When the current first stream became the first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -277,8 +277,8 @@ pub(super) struct RequestStream {
     news: Arc<StreamReadyFlag>,
 }
 
-/// Whether something may have happened on a stream since the last check. This avoids checking every stream, because a
-/// connection may have hundreds.
+/// Whether something may have happened on a stream since the last check. The flag avoids checking every stream, because
+/// a connection may have hundreds of streams.
 struct StreamReadyFlag(AtomicBool);
 
 impl Wake for StreamReadyFlag {
