@@ -40,9 +40,9 @@ struct TestSuite {
 
 /// How a suite's tests run.
 enum TestRun {
-    /// One command runs them, and its output contains lines with counts.
+    /// One command runs the tests, and its output contains lines with counts.
     Command(Vec<String>, fn(&str) -> Option<TestTally>),
-    /// They are programs that cargo builds.
+    /// The tests are programs that cargo builds.
     Programs(ProgramSelection),
 }
 
@@ -250,9 +250,8 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
     }
 }
 
-/// Returns the command with the environment that it would have without `cargo xtask`: the variables that cargo sets for
-/// xtask would look like a change to the build script of `ring`, and everything that depends on `ring` would be
-/// compiled again.
+/// Returns the command without the environment variables that cargo sets for xtask. Those variables would look like a
+/// change to the build script of `ring`, and everything that depends on `ring` would be compiled again.
 fn command_of(command: &[String]) -> Result<Command> {
     let (program, arguments) = command.split_first().context("a suite has no command")?;
     let mut command = Command::new(program);
