@@ -1,18 +1,18 @@
 //! The allocator of Fordway's programs and libraries, whose large blocks begin in the middle of a page.
 //!
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
-//! page. Some processors copy such content to a malloc block several times more slowly. A third-generation AMD EPYC
-//! takes 5.7 times as long, because each store appears to overlap the bytes that are loaded next. A copy from a block
-//! at the start of a page into a malloc block, where most programs keep their data, takes up to twice as long. A block
-//! in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can place all buffers in the
-//! middle of a page, including the buffers of callers and libraries.
+//! page. Some processors copy such content to a malloc block several times more slowly than to other addresses. A
+//! third-generation AMD EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded
+//! next. A copy from a block at the start of a page into a malloc block, where most programs keep their data, takes up
+//! to twice as long. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can
+//! place all buffers in the middle of a page, including the buffers of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
 /// The size of the smallest block that begins in the middle of a page. Smaller blocks receive little data.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of a page on x86-64, which is also the distance at which these processors mistake two addresses for the
+/// The size of a page on x86-64, which is also the distance at which x86-64 processors mistake two addresses for the
 /// same one (4K aliasing).
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
@@ -51,8 +51,8 @@ fn distance_from(base: *mut u8) -> usize {
     PAGE_BYTES - (base.addr() + PAGE_BYTES - OFFSET_BYTES) % PAGE_BYTES
 }
 
-/// Returns the large block within the malloc block at `base`, or null if `base` is null. Records the distance between
-/// the two blocks in front of the large block.
+/// Returns the large block within the malloc block at `base`, or null if `base` is null. In front of the large block,
+/// records the distance between the two blocks.
 ///
 /// # Safety
 /// `base` is null, or begins a malloc block with the layout of [`outer`].

@@ -45,7 +45,7 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The process name may contain any character, so fields are counted from its closing bracket.
+    // The process name may contain any character, so the fields are counted from the closing bracket after the name.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -141,7 +141,8 @@ const EVENTS: [u64; 4] = [
     1, // PERF_COUNT_HW_INSTRUCTIONS
     3, // PERF_COUNT_HW_CACHE_MISSES
 ];
-/// Bits of `perf_event_attr`: also count threads that are started later; exclude the hypervisor.
+/// Flags of `perf_event_attr`. The first also counts threads that are started later; the second excludes the
+/// hypervisor.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
@@ -248,7 +249,7 @@ fn read_event(mut file: &File) -> Option<u64> {
 pub fn reference_cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction, and it reads nothing but a counter.
+        // SAFETY: every x86-64 processor has the instruction, and the instruction only reads a counter.
         Some(unsafe { core::arch::x86_64::_rdtsc() })
     }
     #[cfg(not(target_arch = "x86_64"))]

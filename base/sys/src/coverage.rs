@@ -14,7 +14,7 @@ mod counters {
     pub fn clear_coverage_counters() {}
 }
 
-/// The section that LLVM keeps its counters in. The linker defines symbols for its start and end.
+/// The section with LLVM's counters. The linker defines symbols for its start and end.
 #[cfg(fordway_coverage)]
 mod counters {
     unsafe extern "C" {
@@ -33,7 +33,7 @@ mod counters {
     pub fn coverage_counters() -> &'static [u64] {
         let (start, count) = section();
         // SAFETY: the section consists of initialized, aligned counters, and is mapped for the life of the program.
-        // Code that runs in the meantime may increment them; their values are only used as hints.
+        // Code that runs in the meantime may increment the counters; their values are used only as hints.
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 

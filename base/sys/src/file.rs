@@ -155,7 +155,7 @@ pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// Changes the group of an open file. The owner may do this if the owner is a member of the new group.
+/// Changes the group of an open file. The owner of the file may choose any group that the owner belongs to.
 pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
     fchown(file, None, Some(Gid::from_raw(group)))
 }
@@ -197,8 +197,8 @@ pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> R
     with_names(from, to, |from, to| renameat(&from_dir, from, &to_dir, to))
 }
 
-/// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if it is taken; `INVAL` where
-/// the file system cannot do this (NFS).
+/// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if `to` exists; `INVAL` where
+/// the file system does not support this (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
@@ -219,7 +219,7 @@ pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
     })?
 }
 
-/// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
+/// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if `name` is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
     with_name(name, |name| once_free(|| unlinkat(&dir, name, AtFlags::empty())))
 }
@@ -241,7 +241,7 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     }
 }
 
-/// Writes all of `data` at `offset`; after an error, some of it may have been written. Errors: `NOSPC`, `DQUOT`,
+/// Writes all of `data` at `offset`; after an error, some of the data may have been written. Errors: `NOSPC`, `DQUOT`,
 /// `FBIG`, `IO`.
 pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result<()> {
     while !data.is_empty() {

@@ -154,8 +154,8 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if it
-/// is the thread's own group for files, otherwise three.
+/// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if `group` is the
+/// thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
     // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };

@@ -135,13 +135,13 @@ pub struct LockGuard<'l> {
     _stripe: Option<LockStripeGuard<'l>>,
 }
 
-/// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, it costs two
-/// atomic operations, half as many as a mutex around a flag.
+/// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, the lock
+/// costs two atomic operations, half as many as a mutex around a flag.
 #[derive(Debug, Default)]
 struct LockStripe {
     /// `FREE`, `HELD`, or `CONTENDED`.
     state: AtomicU32,
-    /// Held by a thread from its last check of `state` until it sleeps, so that no release can happen in between.
+    /// A thread holds this mutex from its last check of `state` until it sleeps, so that no wake-up is lost in between.
     asleep: Mutex<()>,
     is_free: Condvar,
 }
@@ -241,7 +241,7 @@ impl ByteRangeLocks {
         let (first, byte) = (u32::try_from(held.byte).unwrap_or_default(), i64::from(offset));
         debug_assert!(LockOrder::of(first) < LockOrder::of(offset));
         let mut patience = TimedLockWait::new(patience);
-        // If both bytes share a stripe, the caller holds it already.
+        // If both bytes share a stripe, the caller already holds the stripe.
         let stripe = match stripe_of(first) == stripe_of(offset) {
             true => None,
             false => Some(self.stripes[stripe_of(offset)].take(&mut patience)?),
@@ -308,7 +308,7 @@ fn control(
 
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
-        // Unlocking a locked byte cannot fail; if it did, closing the file would release it.
+        // Unlocking a locked byte cannot fail; if it failed, closing the file would release the byte.
         let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.byte);
     }
 }

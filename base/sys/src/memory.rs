@@ -157,7 +157,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn old_and_new_glibc_tell_alike_of_free_memory() {
-        // Small blocks, and another block after them, so that malloc keeps the memory of the freed blocks.
+        // The blocks are small, and another block follows them, so that malloc keeps the memory of the freed blocks.
         let blocks: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
         let last = vec![1_u8; 1000];
         drop(blocks);

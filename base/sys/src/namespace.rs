@@ -1,5 +1,5 @@
-//! Namespaces: networks with devices whose packets are read and written through a file descriptor (TUN), directories
-//! that no other process sees, and processes that end with the process that started them.
+//! Network, process and mount namespaces, processes that end with the thread that started them, and TUN devices, whose
+//! packets are read and written through a file descriptor.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -19,15 +19,17 @@ use super::file::last_errno;
 /// The namespace has no name. It exists as long as a thread is in it or a descriptor of it is open, so it disappears no
 /// matter how the process that created it ends.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, as does any user in a user namespace of their own.
+/// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and so does any user in a user namespace of their
+/// own.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are
-/// also in it. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network namespace.
+/// Moves the calling thread, and no other, into a network namespace. Threads and processes that the thread starts later
+/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network
+/// namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
@@ -129,7 +131,7 @@ impl TunDevice {
         }
         request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         let file = device.as_raw_fd();
-        // SAFETY: the request is what TUNSETIFF reads, and outlives the call.
+        // SAFETY: the request is the structure that TUNSETIFF reads, and outlives the call.
         check(unsafe { libc::ioctl(file, libc::TUNSETIFF, &raw const request) })?;
         let header_bytes = HEADER_BYTES as libc::c_int;
         // SAFETY: TUNSETVNETHDRSZ reads one int, which outlives the call.

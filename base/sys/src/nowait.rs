@@ -16,7 +16,7 @@ use crate::call::{fstatfs, point, pread};
 enum PathLookupMode {
     Waits,
     AsksMemory,
-    /// The thread looked only in memory, and something was missing.
+    /// The thread looked only in memory, and a name was missing.
     WouldHaveWaited,
     /// The thread may wait for lookups, but not read a large directory.
     ScansLittle,
@@ -168,7 +168,7 @@ const ON_A_DEVICE: u8 = 2;
 
 /// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
 /// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
-/// in memory, or if the file system cannot tell. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
+/// in memory, or if the file system cannot determine this. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];
@@ -213,7 +213,7 @@ fn is_in_memory(file: impl AsFd) -> Result<bool> {
 }
 
 /// Makes the kernel drop its cached pages of a file whose content has been written back, so that the next read waits.
-/// Meant for measurements and tests; a file system may ignore the request.
+/// This function is meant for measurements and tests; a file system may ignore the request.
 pub fn drop_cached(file: impl AsFd) -> Result<()> {
     crate::call::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }

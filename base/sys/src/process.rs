@@ -85,9 +85,9 @@ pub fn process_usage() -> ResourceUsage {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes resources that its parent opened. Locks on open files,
-/// connections and thread pools are of no use in a child that was forked after they were created: the child shares them
-/// with its parent, or lacks the threads. A type that holds such a resource stores the identity of its process next to
-/// it.
+/// connections and thread pools are of no use in a child that was forked after they were created. The child shares
+/// locks and connections with its parent, and lacks the threads. A type with such a resource stores the identity of its
+/// process next to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
@@ -106,7 +106,7 @@ impl ProcessIdentity {
         ProcessIdentity(FORKS.load(Ordering::Acquire))
     }
 
-    /// Returns whether this identifies the calling process.
+    /// Returns whether this value identifies the calling process.
     pub fn is_current(self) -> bool {
         self == ProcessIdentity::current()
     }
@@ -182,7 +182,7 @@ impl ThreadAffinity {
         has_moved
     }
 
-    /// Lets the thread use all its processors again. Cost: one system call if it was pinned.
+    /// Lets the thread use all its processors again. Cost: one system call if the thread was pinned.
     pub fn use_all(&mut self) {
         if let (Some(_), Some(all)) = (self.kept_to, &self.all) {
             let _ = sched_setaffinity(None, all);

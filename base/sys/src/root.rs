@@ -140,7 +140,7 @@ impl RootDirectory {
             false => None,
         };
         let opened = match answer {
-            // The kernel lacks or forbids `openat2`, as in `open_from`.
+            // The kernel lacks or forbids `openat2`; see `open_from`.
             None | Some(Err(Errno::NOSYS | Errno::PERM)) => {
                 with_name(name, |name| openat(dir, name, flags, Mode::empty()))
             }
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// On any file system, a name that was never looked up is not in memory; a name that was just created is.
+    /// On any file system, a name that was never looked up is not in memory; a name that was just created is in memory.
     #[test]
     fn names_are_not_waited_for_by_who_says_so() {
         let dir = tempfile::tempdir().unwrap();

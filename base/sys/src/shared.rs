@@ -80,8 +80,8 @@ impl FileSystemSharing {
     }
 }
 
-/// Returns the server's state of an open file, and updates the kernel's cache of the file; for an NFS directory, also
-/// the cached names in it. Cost: one `statx`, and a round trip.
+/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, this
+/// also updates the cached names in the directory. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
@@ -89,7 +89,7 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 }
 
 /// Makes the kernel check whether the cached file at `path` (relative to `dir`) still exists, and look up every name of
-/// the path again if it does not. The results are discarded. Cost: two calls and two round trips.
+/// the path again if the file is gone. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
 /// this error in response to a request for the state of the file. The client of GlusterFS answers that request from a
@@ -115,8 +115,8 @@ pub fn forget_names(dir: impl AsFd) {
 }
 
 /// Checks that the server still has an open file or directory. After another node has removed a file, the client of
-/// MooseFS shows it for another second, but does not cache the file's list of attributes. `file` must be open for
-/// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
+/// MooseFS shows the file for another second, but does not cache the file's list of attributes. `file` must be open for
+/// reading. Errors: `NOENT` or `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
     match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {

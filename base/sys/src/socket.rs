@@ -1,5 +1,5 @@
-//! Sockets: streams that pass descriptors, the credentials of peers, sends that do not block; and, for TCP connections,
-//! the kernel's statistics, pacing, and the amount of data that wakes up a waiting thread.
+//! Sockets: streams that pass descriptors, the credentials of peers, and sends that do not block. For TCP connections,
+//! this module also provides the kernel's statistics, pacing, and the amount of data that wakes up a waiting thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -116,8 +116,8 @@ pub fn set_receive_timeout(socket: impl AsFd, limit: Option<std::time::Duration>
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, limit)
 }
 
-/// Makes the kernel detect that the peer of a TCP connection is gone: after 30 s of silence it sends three probes, 10 s
-/// apart, and then gives up.
+/// Makes the kernel detect that the peer of a TCP connection is gone. After 30 s of silence, the kernel sends three
+/// probes, 10 s apart, and then gives up.
 pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     let seconds = std::time::Duration::from_secs;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -167,9 +167,9 @@ pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     }
 }
 
-/// Sends up to `len` bytes of `file` from `offset` without copying them through this process; returns the number of
-/// bytes sent, 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`; the
-/// calling thread waits for bytes that are not in memory.
+/// Sends up to `len` bytes of `file` from `offset` without copying them through this process. Returns the number of
+/// bytes sent, which is 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`;
+/// the calling thread waits for bytes that are not in memory.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) -> Result<usize> {
     sendfile(socket, file, Some(&mut { offset }), len)
 }

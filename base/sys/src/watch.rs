@@ -1,7 +1,7 @@
 //! Watches on directories: the kernel queues every change of a name in them (inotify).
 //!
 //! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect.
-//! So after reading the queue, a process knows all earlier changes by any process on this machine.
+//! After reading the queue, a process therefore knows all earlier changes by any process on this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -42,8 +42,9 @@ pub enum DirectoryChange<'n> {
     Itself,
 }
 
-/// A queue of the changes in some directories. The kernel takes about 10 ms to close it, so it is kept open as long as
-/// it may be used again. After a fork, the child process shares the queue with its parent, and must not read it.
+/// A queue of the changes in some directories. The kernel takes about 10 ms to close a queue, so a queue is kept open
+/// as long as it may be used again. After a fork, the child process shares the queue with its parent, and must not read
+/// it.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     queue: OwnedFd,

@@ -118,7 +118,7 @@ enum ByterangesParserState {
     Done,
 }
 
-/// The element at the beginning of the given bytes.
+/// The element at the beginning of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ByterangesParserStep {
     /// Bytes that the caller must skip.

@@ -253,8 +253,8 @@ fn parameters(header: &str) -> Result<Vec<(String, String)>> {
     }
 }
 
-/// Reads text up to its closing quote. Returns the text and what follows the quote. A backslash is special only before
-/// a quote or another backslash, because old browsers send complete Windows paths.
+/// Reads text up to its closing quote. Returns the text, and the text after the quote. A backslash is special only
+/// before a quote or another backslash, because old browsers send complete Windows paths.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut characters) = (String::new(), text.char_indices().peekable());
     while let Some((at, character)) = characters.next() {
@@ -351,7 +351,7 @@ impl FormFileScanner {
         self.line.as_ref().is_some_and(BoundaryLineState::is_over)
     }
 
-    /// Finds the content in the next bytes. There is none after the end of the file. Errors: `Malformed`.
+    /// Finds the content in the next bytes. Bytes after the end of the file contain no content. Errors: `Malformed`.
     pub fn read(&mut self, bytes: &[u8]) -> Result<FormFileChunk> {
         if self.line.is_some() {
             self.read_line(bytes)?;

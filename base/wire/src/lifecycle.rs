@@ -91,18 +91,18 @@ impl RuleFilter {
 /// When the latest version of an object expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiration {
-    /// This many days after it was written.
+    /// This many days after the object was written.
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; the value says whether a delete marker is removed when it no longer hides a version.
+    /// Never; the value states whether a delete marker is removed when it no longer hides a version.
     DeleteMarker(bool),
 }
 
 /// When a noncurrent version expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoncurrentExpiration {
-    /// This many days after another version replaced it.
+    /// The number of days after which the version expires, counted from its replacement.
     pub days: u32,
     /// The number of newest noncurrent versions to keep.
     pub newer: Option<u32>,
@@ -260,7 +260,7 @@ impl RawLifecycleRule {
         Ok(())
     }
 
-    /// Returns the rule; its name is empty if the document gives it none.
+    /// Returns the rule; its name is empty if the document states none.
     fn into_rule(self) -> Result<LifecycleRule> {
         let id = self.id.clone().unwrap_or_default();
         if id.len() > ID_BYTES_MAX {

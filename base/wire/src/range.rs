@@ -50,7 +50,7 @@ pub fn parse_range(text: &str) -> Option<ByteRange> {
     }
 }
 
-/// Reads a number; one with more than 64 bits becomes the largest number.
+/// Reads a number. A number with more than 64 bits becomes the largest number.
 fn clamped(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))

@@ -227,7 +227,7 @@ impl CanonicalRequest<'_> {
 
 /// Removes leading and trailing spaces from a value, and reduces any run of spaces inside it to one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
-    // This compares all bytes without an early exit, so that the compiler can vectorize the loop. Few values contain
+    // This loop compares all bytes without an early exit, so that the compiler can vectorize it. Few values contain
     // spaces.
     let has_space = value.bytes().fold(false, |found, byte| found | (byte == b' '));
     let value = if has_space { value.trim_matches(' ') } else { value };

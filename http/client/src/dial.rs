@@ -105,8 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an address that does not respond, because the queue of its listener is full, and the sockets that keep
-    /// the queue full.
+    /// Returns an address that does not respond, because the queue of its listener is full. Also returns the sockets
+    /// that keep the queue full.
     fn silent() -> (SocketAddr, Vec<OwnedFd>) {
         let listener =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -91,8 +91,8 @@ fn suites(python: &str) -> Vec<TestSuite> {
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
             ],
-            // This also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are a
-            // separate suite, which shares compiled crates with this one.
+            // This command also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are
+            // a separate suite, which shares compiled crates with this one.
             run: programs("cargo test --workspace --locked --exclude fordway-mpi", true),
         },
         TestSuite {
@@ -126,7 +126,7 @@ fn missing_for_mpi() -> Option<String> {
 }
 
 /// Searches the same directories as `clang-sys`: the directory named by the environment, the directory of
-/// `llvm-config`, and the usual ones.
+/// `llvm-config`, and the usual directories.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();

@@ -1,6 +1,6 @@
-//! The replicas, size and digests of a file, as read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link` and
-//! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs (one per line, best first), which are easy to
-//! write by hand. All of these are read into one type; Metalink 4 can also be written.
+//! The replicas, size and digests of a file. They are read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link`
+//! and `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs. A list has one URL per line, the best
+//! first, and is easy to write by hand. All of these formats are read into one type; Metalink 4 can also be written.
 //!
 //! The input is not trusted. A document type declaration is rejected, because it can declare entities that expand
 //! without bound. Names that lead out of a directory are also rejected. Unknown elements are ignored.
@@ -68,8 +68,9 @@ pub struct MetalinkUrl {
 }
 
 impl Metalink {
-    /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if it is
-    /// neither, is truncated, has a document type, names that lead out of a directory, or impossible numbers.
+    /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
+    /// document is neither, is truncated, has a document type, names that lead out of a directory, or impossible
+    /// numbers.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));

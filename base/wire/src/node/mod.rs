@@ -200,7 +200,7 @@ impl FrameBuffer {
     }
 
     /// Returns space for the next bytes, at least for the rest of the frame that has begun. Memory beyond 72 KiB is
-    /// allocated as the bytes of a long frame arrive, doubling each time.
+    /// allocated as the bytes of a long frame arrive; the buffer doubles each time.
     pub fn room(&mut self) -> &mut [u8] {
         let waiting = self.end - self.start;
         if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {
@@ -226,7 +226,7 @@ impl FrameBuffer {
         self.end = (self.end + count).min(self.buffer.len());
     }
 
-    /// Returns the number of bytes of memory that the buffer holds.
+    /// Returns the size of the buffer's memory in bytes.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
     }

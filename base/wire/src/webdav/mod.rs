@@ -156,7 +156,7 @@ pub struct PerformanceMarkerParser {
     line: Vec<u8>,
     /// The stripe in the marker that is being parsed.
     stripe: u64,
-    /// The number of bytes in that marker.
+    /// The number of bytes in the marker that is being parsed.
     bytes: Option<u64>,
     /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,

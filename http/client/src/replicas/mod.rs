@@ -3,7 +3,7 @@
 //!
 //! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
 //! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
-//! caller supervises the streams: a stalled or slow stream is compared with a stream that reads from another replica,
+//! caller supervises the streams. A stalled or slow stream is compared with a stream that reads from another replica,
 //! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
@@ -38,8 +38,8 @@ pub struct ReplicaOptions {
     pub session: vector::SessionOptions,
     /// Which replicas get the credentials of the session.
     pub credentials: ReplicaCredentials,
-    /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
-    /// compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
+    /// The maximum number of connections to all replicas together. It is exceeded only while a stalled or slow replica
+    /// is compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
     /// server that does not support pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. If so, reads of small ranges fetch whole pieces.

@@ -154,7 +154,7 @@ impl<'a> PartFileWriter<'a> {
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // Drop the bytes where the marks would be: they were not written by this code.
+        // This code did not write the bytes at the positions of the marks, so drop them.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {

@@ -236,7 +236,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Handles a job whose bytes have all arrived; it is complete if they are valid. Errors: `BadDigest`.
+    /// Handles a job whose bytes have all arrived. The job is complete if the bytes are valid. Errors: `BadDigest`.
     pub(super) fn finish(
         &mut self,
         job: RangeJobId,

@@ -139,7 +139,7 @@ impl RangeResponseBody {
         }
     }
 
-    /// Predicts the part that follows after `count` other parts: returns the number of bytes before the content of that
+    /// Predicts the part that follows after `count` other parts. Returns the number of bytes before the content of that
     /// part, and its range; `None` if they are unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };

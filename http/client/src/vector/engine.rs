@@ -1,8 +1,8 @@
 //! Executes batches: turns their missing bytes into requests, and keeps connections busy. When a server does not
-//! support a method, the engine falls back step by step: from lists of ranges to single ranges in a pipeline, to single
-//! ranges on several connections, and to the whole file. The engine decides how many connections are used and which
-//! connection gets the next request. It also handles failures: a connection that ends or stalls, a file that has moved,
-//! a batch that exceeds its deadline.
+//! support a method, the engine falls back to the next one. The methods are lists of ranges, single ranges in a
+//! pipeline, single ranges on several connections, and the whole file, in this order. The engine decides how many
+//! connections are used and which connection gets the next request. It also handles failures: a connection that ends or
+//! stalls, a file that has moved, a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -298,7 +298,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Queues the bytes that a finished request did not deliver; returns whether there are any.
+    /// Queues the bytes that a finished request did not deliver; returns whether there are any such bytes.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
@@ -316,8 +316,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
-    /// Sends as much as the window and the server allow; returns whether a connection broke, in which case its requests
-    /// may be waiting for another connection.
+    /// Sends as much as the window and the server allow. Returns whether a connection broke; its requests may then be
+    /// waiting for another connection.
     fn send(&mut self) -> bool {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return false;

@@ -53,8 +53,8 @@ use self::window::InFlightBatches;
 
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
 ///
-/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
-/// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one batch.
+/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not wait: many batches may be in
+/// flight, with all of their requests sent ahead. [`RemoteFile::wait`] returns the bytes of one batch.
 pub struct RemoteFile {
     source: Arc<RemoteFileSource>,
     window: InFlightBatches,
@@ -125,7 +125,8 @@ impl RemoteFile {
     }
 
     /// Opens a file at any target by requesting the first of `ranges`, which may extend past the end of the file. The
-    /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
+    /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: the first request (with HTTP/2, a
+    /// HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -171,7 +172,7 @@ impl RemoteFile {
         self.source.version.size_bytes
     }
 
-    /// Returns how many requests and connections there have been so far.
+    /// Returns the number of requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
@@ -228,9 +229,9 @@ impl RemoteFile {
     }
 
     /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
-    /// next batch that receives bytes. A batch without reused memory allocates it when its first byte arrives. Errors:
-    /// `InvalidRange`, even if the cause is insufficient memory; [`RemoteFile::wait`] returns all other errors. Cost:
-    /// does not block; sends as many requests as the window has room for.
+    /// next batch that receives bytes. A batch without reused memory allocates memory when its first byte arrives.
+    /// Errors: `InvalidRange`, even if the cause is insufficient memory; [`RemoteFile::wait`] returns all other errors.
+    /// Cost: does not block; sends as many requests as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeReadTicket> {
         self.check_to_be_held(ranges)?;
         Ok(RangeReadTicket(self.window.submit(FragmentBatch::new(ranges, self.arena(ranges, memory)))))

@@ -66,7 +66,7 @@ struct ReadAheadPiece {
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Whether the program requested the ranges explicitly: if so, the piece is kept until it has been read completely
+    /// Whether the program requested the ranges explicitly. If so, the piece is kept until it has been read completely
     /// or the program declares it unnecessary.
     is_asked_for: bool,
     unread_bytes: u64,

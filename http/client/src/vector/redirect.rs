@@ -45,7 +45,7 @@ pub(crate) struct RedirectRoute {
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
-    /// Whether the session remembered any step of the route, so that the step was not received just now.
+    /// Whether the session recalled any step of the route from an earlier response.
     is_recalled: bool,
 }
 

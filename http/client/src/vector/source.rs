@@ -123,8 +123,8 @@ impl RemoteFileSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error from `from`: a redirection led to `from`, and
-    /// access has been lost since, for example because a signature has expired.
+    /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
+    /// led to `from`, and access has been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -217,8 +217,8 @@ impl SourceLocation {
 pub enum VersionPrecondition {
     /// By `If-Range`: if the file has a different version, the server sends the whole file.
     IfRange,
-    /// By `If-Match`: if the file has a different version, the server refuses the request. For S3, which does not
-    /// support `If-Range`.
+    /// By `If-Match`: if the file has a different version, the server refuses the request. S3 needs this header,
+    /// because it does not support `If-Range`.
     IfMatch,
 }
 

@@ -118,8 +118,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first, so that the
-    /// timeout is also long enough for a server that responds to requests one by one.
+    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first. The timeout is
+    /// therefore also long enough for a server that responds to requests one by one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
