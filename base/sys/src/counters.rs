@@ -43,7 +43,7 @@ pub struct ProcessResourceUsage {
 /// files in `/proc`, and one more for each thread.
 pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     let invalid =
-        || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
+        || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has an unknown format"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The process name may contain any character, so the fields are counted from the closing bracket after the name.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();

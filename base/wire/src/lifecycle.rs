@@ -286,7 +286,7 @@ impl RawLifecycleRule {
     fn filter(self) -> Result<RuleFilter> {
         let [direct, within_and] = self.conditions;
         if direct > 1 || (self.has_and && direct > 0) || (!self.has_and && within_and > 0) {
-            return Err(malformed("a Filter has one condition; put several into one And"));
+            return Err(malformed("a Filter must have one condition; put several into one And"));
         }
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
@@ -307,7 +307,7 @@ impl RawLifecycleRule {
             (None, None, Some(is_on)) => match is_on.trim() {
                 "true" => Expiration::DeleteMarker(true),
                 "false" => Expiration::DeleteMarker(false),
-                _ => return Err(malformed("ExpiredObjectDeleteMarker is true or false")),
+                _ => return Err(malformed("ExpiredObjectDeleteMarker must be true or false")),
             },
             _ => return Err(malformed("an expiration needs Days, a Date or ExpiredObjectDeleteMarker")),
         }))
@@ -319,7 +319,7 @@ impl RawLifecycleRule {
         }
         let what = "'NoncurrentDays' for NoncurrentVersionExpiration action";
         let days = self.noncurrent_days.as_deref();
-        let days = days.ok_or_else(|| malformed("NoncurrentVersionExpiration has NoncurrentDays"))?;
+        let days = days.ok_or_else(|| malformed("NoncurrentVersionExpiration needs NoncurrentDays"))?;
         let days = positive(days, what)?;
         let newer = self.newer.as_deref().map(|newer| positive(newer, "'NewerNoncurrentVersions'"));
         let newer = newer.transpose()?;
@@ -336,7 +336,7 @@ impl RawLifecycleRule {
             return Ok(None);
         }
         let days = self.abort_days.as_deref();
-        let days = days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload has DaysAfterInitiation"))?;
+        let days = days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload needs DaysAfterInitiation"))?;
         positive(days, "'DaysAfterInitiation' for AbortIncompleteMultipartUpload action").map(Some)
     }
 }

@@ -95,7 +95,7 @@ impl MultistatusParser {
     fn enter(&mut self, is_dav: bool, name: &str) -> Result<()> {
         if self.depth == 0 {
             if self.has_root || !is_dav || name != "multistatus" {
-                return Err(bad("the response is XML, but no multistatus document of WebDAV"));
+                return Err(bad("the response is XML, but not a WebDAV multistatus document"));
             }
             self.has_root = true;
         }
