@@ -286,7 +286,7 @@ impl RawLifecycleRule {
     fn filter(self) -> Result<RuleFilter> {
         let [direct, within_and] = self.conditions;
         if direct > 1 || (self.has_and && direct > 0) || (!self.has_and && within_and > 0) {
-            return Err(malformed("a Filter must have one condition; put several into one And"));
+            return Err(malformed("a Filter can have only one condition; put several into one And"));
         }
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
@@ -336,7 +336,8 @@ impl RawLifecycleRule {
             return Ok(None);
         }
         let days = self.abort_days.as_deref();
-        let days = days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload needs DaysAfterInitiation"))?;
+        let days =
+            days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload needs DaysAfterInitiation"))?;
         positive(days, "'DaysAfterInitiation' for AbortIncompleteMultipartUpload action").map(Some)
     }
 }
