@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! programs    bin/fordway  bind/{capi,libs3,python}     bin/fordway-lab  bind/mpi  bench
-//! command     bin/command: what both programs share
-//! lab         lab: the instrument                       for those on the right alone; within: measure
+//! command     bin/command: code that both programs share
+//! lab         lab: the instrument                       only for the programs on the right; within: measure
 //! lanes       s3/lanes: an endpoint becomes a store
 //! s3          s3: the stores, the gateways, the clients
 //! http        http: HTTP from the client's side

@@ -1,18 +1,18 @@
 //! The allocator of Fordway's programs and libraries, whose large blocks begin in the middle of a page.
 //!
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
-//! page, and some processors copy it to such an address several times more slowly: a third-generation AMD EPYC takes
-//! 5.7 times as long, because each store appears to overlap the bytes that are loaded next. Likewise, a copy from a
-//! block at the start of a page into a malloc block, where most programs keep their data, takes up to twice as long. A
-//! block in the middle of a page avoids both (`bench/copy-alignment`). An allocator can place all buffers in this way,
-//! including the buffers of callers and libraries.
+//! page. Some processors copy such content to a malloc block several times more slowly than to other addresses. A
+//! third-generation AMD EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded
+//! next. A copy from a block at the start of a page into a malloc block, where most programs keep their data, takes up
+//! to twice as long. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can
+//! place all buffers in the middle of a page, including the buffers of callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 
 /// The size of the smallest block that begins in the middle of a page. Smaller blocks receive little data.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of a page on x86-64, which is also the distance at which these processors mistake two addresses for the
+/// The size of a page on x86-64, which is also the distance at which x86-64 processors mistake two addresses for the
 /// same one (4K aliasing).
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
@@ -39,7 +39,8 @@ fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN
 }
 
-/// Returns the layout of the malloc block around a large block of `size` bytes, or `None` if no memory can hold it.
+/// Returns the layout of the malloc block around a large block of `size` bytes, or `None` if it exceeds the largest
+/// layout.
 fn outer(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(PAGE_BYTES)?, MALLOC_ALIGN).ok()
 }
@@ -50,8 +51,8 @@ fn distance_from(base: *mut u8) -> usize {
     PAGE_BYTES - (base.addr() + PAGE_BYTES - OFFSET_BYTES) % PAGE_BYTES
 }
 
-/// Returns the large block within the malloc block at `base`, or null if `base` is null. Records the distance between
-/// the two in front of the large block.
+/// Returns the large block within the malloc block at `base`, or null if `base` is null. In front of the large block,
+/// records the distance between the two blocks.
 ///
 /// # Safety
 /// `base` is null, or begins a malloc block with the layout of [`outer`].
@@ -72,9 +73,9 @@ unsafe fn place(base: *mut u8) -> *mut u8 {
 /// Returns the distance of a large block from the start of its malloc block.
 ///
 /// # Safety
-/// `block` comes from [`place`].
+/// [`place`] returned `block`.
 unsafe fn distance_of(block: *mut u8) -> usize {
-    // SAFETY: `place` has written the number there.
+    // SAFETY: `place` has recorded the distance in front of the block.
     unsafe { block.cast::<usize>().sub(1).read() }
 }
 
@@ -112,7 +113,7 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
             return unsafe { System.dealloc(block, layout) };
         }
         let outer = outer(layout.size()).unwrap_or(layout);
-        // SAFETY: a block with this layout is large, so it comes from `place`, and its malloc block was allocated with
+        // SAFETY: a block with this layout is large, so `place` returned it, and its malloc block was allocated with
         // the layout `outer`.
         unsafe { System.dealloc(block.sub(distance_of(block)), outer) }
     }
@@ -133,13 +134,13 @@ unsafe impl GlobalAlloc for HalfPageAllocator {
 }
 
 impl HalfPageAllocator {
-    /// Replaces a small block with a large one, or the other way round.
+    /// Replaces a small block with a large one, or a large block with a small one.
     ///
     /// # Safety
     /// As for `realloc`.
     unsafe fn move_to(&self, block: *mut u8, layout: Layout, new_layout: Layout) -> *mut u8 {
-        // SAFETY: `new_layout` has a nonzero size. Two blocks do not overlap, and the bytes copied are in both. The
-        // caller gives up the old block.
+        // SAFETY: `new_layout` has a nonzero size. The two blocks do not overlap, and neither is shorter than the
+        // copied range. The caller gives up the old block.
         unsafe {
             let moved = self.alloc(new_layout);
             if !moved.is_null() {
@@ -151,18 +152,18 @@ impl HalfPageAllocator {
     }
 }
 
-/// Resizes a large block of `size` bytes. malloc remaps the pages of very large blocks without copying them, so the
-/// offset within the page is kept; otherwise the content is moved within the new block.
+/// Resizes a large block of `size` bytes. malloc remaps the pages of very large blocks without a copy, which preserves
+/// the offset within the page. If the offset changes, the content is moved within the new block.
 ///
 /// # Safety
-/// `block` is a large block of `size` bytes, which the caller gives up if the result is not null; both sizes are at
+/// `block` is a large block of `size` bytes, which the caller gives up if the result is not null. Both sizes are at
 /// least `LARGE_BYTES`.
 unsafe fn resize_large(block: *mut u8, size: usize, new_size: usize) -> *mut u8 {
     let (Some(outer), Some(new_outer)) = (outer(size), outer(new_size)) else { return ptr::null_mut() };
-    // SAFETY: the block comes from `place`, so its malloc block begins `distance` bytes before it, with the layout
-    // `outer`. After the resize, the content is `distance` bytes from the new start, as far as it fits; both regions of
-    // `size.min(new_size)` bytes are within the new block, which is one page larger than `new_size`, and they may
-    // overlap.
+    // SAFETY: `place` returned the block, so its malloc block begins `distance` bytes before it and has the layout
+    // `outer`. After the resize, the content begins `distance` bytes after the new start; content that does not fit is
+    // lost. Both regions of `size.min(new_size)` bytes are within the new block, which is one page larger than
+    // `new_size`. The regions may overlap.
     unsafe {
         let distance = distance_of(block);
         let base = System.realloc(block.sub(distance), outer, new_outer.size());

@@ -1,5 +1,5 @@
-//! All file system calls of this crate. Each has its own function here, so that a test can count the call, make it
-//! fail, or kill the process when it makes the call.
+//! All file system calls of this crate. Each call has its own function in this file, so that a test can count the call,
+//! make it fail, or kill the process when it makes the call.
 
 use std::ffi::CString;
 use std::num::NonZeroU64;

@@ -1,6 +1,6 @@
 //! The kernel's counters for any process, the processors that a process may use, and precise timers. Hardware counters
-//! are read through `perf_event_open`, if the machine has them and permits it. This module also contains the time-stamp
-//! counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds behind.
+//! are read through `perf_event_open`, if the machine has such counters and permits access. This module also contains
+//! the time-stamp counter, which counts reference cycles, and a coarse clock, which may be a few milliseconds behind.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -29,11 +29,11 @@ pub struct ProcessResourceUsage {
     pub system_ns: u64,
     /// Voluntary context switches of the threads that are still alive.
     pub voluntary_switches: u64,
-    /// Involuntary context switches of the same threads.
+    /// Involuntary context switches of the threads that are still alive.
     pub involuntary_switches: u64,
-    /// Resident memory now.
+    /// The current resident memory.
     pub rss_bytes: u64,
-    /// Peak resident memory.
+    /// The peak of the resident memory.
     pub max_rss_bytes: u64,
     /// The number of threads that are alive.
     pub threads: u64,
@@ -43,9 +43,9 @@ pub struct ProcessResourceUsage {
 /// files in `/proc`, and one more for each thread.
 pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     let invalid =
-        || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat is not as expected"));
+        || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat has an unknown format"));
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The process name may contain any character, so fields are counted from its closing bracket.
+    // The process name may contain any character, so the fields are counted from the closing bracket after the name.
     let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(invalid)?.1.split_ascii_whitespace().collect();
     let number = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).ok_or_else(invalid);
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
@@ -97,7 +97,7 @@ pub fn descendants(pid: u32) -> io::Result<Vec<u32>> {
     Ok(family)
 }
 
-/// Pins the calling thread, and threads that it starts later, to `cpus`. Errors: `INVAL` if none of them can be used.
+/// Pins the calling thread, and threads that it starts later, to `cpus`. Errors: `INVAL` if none of `cpus` can be used.
 pub fn pin_thread(cpus: &[usize]) -> rustix::io::Result<()> {
     sched_setaffinity(None, &set_of(cpus)?)
 }
@@ -141,7 +141,8 @@ const EVENTS: [u64; 4] = [
     1, // PERF_COUNT_HW_INSTRUCTIONS
     3, // PERF_COUNT_HW_CACHE_MISSES
 ];
-/// Bits of `perf_event_attr`: also count threads that are started later; exclude the hypervisor.
+/// Flags of `perf_event_attr`. The first also counts threads that are started later; the second excludes the
+/// hypervisor.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
@@ -177,7 +178,7 @@ pub struct HardwareEventCounts {
     pub cache_misses: Option<u64>,
 }
 
-/// Counters of some processes, in user and kernel mode. They start counting when they are opened.
+/// Counters of a set of processes, in user and kernel mode. They start counting when they are opened.
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {
@@ -192,8 +193,8 @@ impl HardwareCounters {
         HardwareCounters(EVENTS.map(on_all))
     }
 
-    /// Returns the counts so far. A counter that the kernel paused for some time is `None`, because it is unknown how
-    /// many events it missed.
+    /// Returns the counts so far. An event whose counter the kernel paused for some time is `None`, because the number
+    /// of missed events is unknown.
     pub fn read(&self) -> HardwareEventCounts {
         let sum = |files: &Option<Vec<File>>| files.as_ref()?.iter().map(read_event).sum::<Option<u64>>();
         let [cycles, reference_cycles, instructions, cache_misses] = &self.0;
@@ -242,21 +243,21 @@ fn read_event(mut file: &File) -> Option<u64> {
     (running_ns == enabled_ns).then_some(count)
 }
 
-/// Returns the processor's time-stamp counter, which counts reference cycles, regardless of the cores' frequencies;
-/// `None` on processors other than x86-64, whose counters run at a different rate.
+/// Returns the processor's time-stamp counter, which counts reference cycles regardless of the cores' frequencies.
+/// Returns `None` on processors other than x86-64, because their counters run at a different rate.
 #[allow(clippy::unnecessary_wraps, reason = "only on this architecture is it always there")]
 pub fn reference_cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction, and it reads nothing but a counter.
+        // SAFETY: every x86-64 processor has the instruction, and the instruction only reads a counter.
         Some(unsafe { core::arch::x86_64::_rdtsc() })
     }
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
-/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Costs a fifth of `Instant::now`,
-/// which reads the processor's counter; neither is a system call.
+/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Reading it takes a fifth of the
+/// time of `Instant::now`, which reads the processor's counter. Neither makes a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.
@@ -268,7 +269,7 @@ impl CoarseInstant {
     #[inline]
     pub fn now() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer refers to a local `timespec`. The call cannot fail for this clock; the C library's
+        // SAFETY: the pointer refers to a local `timespec`. The call cannot fail for this clock. The C library's
         // function is used because it also works under debuggers that hide the vDSO from a process.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
         // The clock starts at boot, so it is never negative; 64 bits last for 584 years.

@@ -14,7 +14,7 @@ mod counters {
     pub fn clear_coverage_counters() {}
 }
 
-/// The section that LLVM keeps its counters in. The linker defines symbols for its start and end.
+/// The section with LLVM's counters. The linker defines symbols for its start and end.
 #[cfg(fordway_coverage)]
 mod counters {
     unsafe extern "C" {
@@ -33,14 +33,15 @@ mod counters {
     pub fn coverage_counters() -> &'static [u64] {
         let (start, count) = section();
         // SAFETY: the section consists of initialized, aligned counters, and is mapped for the life of the program.
-        // Code that runs in the meantime may increment them; their values are only used as hints.
+        // Code that runs in the meantime may increment the counters; their values are used only as hints.
         unsafe { std::slice::from_raw_parts(start, count) }
     }
 
     /// Sets all counters to zero.
     pub fn clear_coverage_counters() {
         let (start, count) = section();
-        // SAFETY: as above; zero is a valid counter. If this write overwrites an increment, only a hint is lost.
+        // SAFETY: the section consists of initialized, aligned counters, for which zero is valid. If this write
+        // overwrites an increment, only a hint is lost.
         unsafe { start.write_bytes(0, count) }
     }
 }

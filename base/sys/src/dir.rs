@@ -30,7 +30,7 @@ pub enum EntryKind {
     Dir,
     /// A symbolic link.
     Link,
-    /// The file system does not report the type; [`kind_in`] finds out.
+    /// The file system does not report the type; [`kind_in`] determines it.
     Unknown,
     /// A FIFO, socket or device.
     Other,
@@ -58,8 +58,8 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
     rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).map(drop)
 }
 
-/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) for a directory whose
-/// entries take more than one `getdents64`; `visit` was then called for some of them.
+/// Like [`read_dir`]. Errors: also `AGAIN` within [`without_scanning`](crate::without_scanning) if the entries of `dir`
+/// need more than one `getdents64`. `visit` has then been called for some of the entries.
 pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
     read_entries(dir, visit, would_scan)
 }
@@ -127,8 +127,8 @@ pub fn name_to_text(name: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Converts text to the bytes of the name that it represents. [`name_to_text`] converts them back to the same text,
-/// unless the text has escapes that are not needed.
+/// Converts text to the bytes of the name that it represents. [`name_to_text`] converts the bytes back to the same
+/// text, unless the text has unnecessary escapes.
 pub fn text_to_name(text: &str) -> Cow<'_, [u8]> {
     if !may_have_escapes(text) {
         return Cow::Borrowed(text.as_bytes());
@@ -150,14 +150,14 @@ pub fn is_text_of_a_name(text: &str) -> bool {
 }
 
 /// Calls `act` with the name that `text` represents. Errors: `INVAL` if the name contains NUL. For most names, this
-/// executes far fewer instructions than `CStr::from_bytes_with_nul`, which checks them byte by byte.
+/// function executes far fewer instructions than `CStr::from_bytes_with_nul`, which checks each byte.
 #[inline]
 pub(crate) fn with_name<T>(text: &str, act: impl FnOnce(&CStr) -> Result<T>) -> Result<T> {
     let mut buffer = [0; LONGEST_SHORT_NAME + 1];
     match buffer.get_mut(..=text.len()) {
         Some(name) if is_ascii_without_nul(text.as_bytes()) => {
             name[..text.len()].copy_from_slice(text.as_bytes());
-            // SAFETY: no byte of the text is NUL, and the byte after it is.
+            // SAFETY: no byte of the text is NUL, and the byte after the text is NUL.
             act(unsafe { CStr::from_bytes_with_nul_unchecked(name) })
         }
         _ => (&*text_to_name(text)).into_with_c_str(act),
@@ -169,8 +169,8 @@ fn may_have_escapes(text: &str) -> bool {
     !is_ascii_without_nul(text.as_bytes()) && memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
-/// Returns whether all bytes are between 1 and 127. For names of usual length, this executes far fewer instructions
-/// than `<[u8]>::is_ascii`.
+/// Returns whether all bytes are between 1 and 127. For names of usual length, this function executes far fewer
+/// instructions than `<[u8]>::is_ascii`.
 #[inline]
 fn is_ascii_without_nul(name: &[u8]) -> bool {
     const ONES: u128 = u128::MAX / 255;

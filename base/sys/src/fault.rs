@@ -1,8 +1,8 @@
-//! Deliberate faults, for tests: compiled only with the feature `faults`.
+//! Fault injection for tests. This module is compiled only with the feature `faults`.
 //!
-//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultInjectionPlan`] and gets the
-//! list of calls that the operation made; the plan may make one of the calls fail, or kill the process just before one
-//! of them. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed
+//! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultInjectionPlan`] and
+//! gets the list of calls that the operation made. The plan may make one of the calls fail, or kill the process just
+//! before it. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed
 //! load.
 
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ pub enum SyscallFault {
     Fail(Errno),
 }
 
-/// The faults that occur while an operation runs. The default is none.
+/// The faults that occur while an operation runs. The default plan has no faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FaultInjectionPlan {
     /// The number of a call, counted from 1, and the fault at that call.
@@ -31,7 +31,7 @@ pub struct FaultInjectionPlan {
     /// Names of calls that always fail, each with its error, to simulate an old kernel or a file system that lacks a
     /// feature.
     pub missing: &'static [(&'static str, Errno)],
-    /// The nodes that may change every file system, instead of those that its type suggests.
+    /// The sharing that is reported for every file system, instead of the sharing that its type suggests.
     pub sharing: Option<FileSystemSharing>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     RUN.with_borrow_mut(|run| run.as_mut().map_or(Ok(()), |run| run.reach(name)))
 }
 
-/// Returns how the file systems are to be shared according to the plan.
+/// Returns the plan's [`FileSystemSharing`]; `None` if the thread has no plan, or its plan does not set it.
 pub(crate) fn sharing() -> Option<FileSystemSharing> {
     if PLANNED.load(Ordering::Relaxed) == 0 {
         return None;
@@ -92,7 +92,7 @@ impl FaultInjectionRun {
         match self.plan.nth {
             Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
-                // This is reached only by a process that may not send a signal to itself.
+                // Only a process that may not send itself a signal reaches this line.
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),

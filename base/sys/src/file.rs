@@ -94,8 +94,7 @@ impl FileStat {
     }
 }
 
-/// Returns a time in nanoseconds. 64 bits suffice until the year 2262; later times, which files can have, are clamped
-/// to that year.
+/// Returns a time in nanoseconds. Times that do not fit into 64 bits, which are those after the year 2262, are clamped.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -111,7 +110,7 @@ pub fn stat_in(dir: impl AsFd, name: &str) -> Result<FileStat> {
 }
 
 /// Opens `name` in `dir`, without following a link. Errors: `INVAL` for a path instead of a name, because a name that
-/// was read from a file must not lead elsewhere.
+/// was read from a file must not lead out of `dir`.
 pub fn open_in(dir: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if name.contains('/') || name == ".." {
         return Err(Errno::INVAL);
@@ -156,7 +155,7 @@ pub fn set_mode(file: impl AsFd, mode: u32) -> Result<()> {
     fchmod(file, Mode::from_raw_mode(mode))
 }
 
-/// Changes the group of an open file. The owner may do this if the owner is a member of the new group.
+/// Changes the group of an open file. The owner of the file may choose any group that the owner belongs to.
 pub fn set_group(file: impl AsFd, group: u32) -> Result<()> {
     fchown(file, None, Some(Gid::from_raw(group)))
 }
@@ -166,14 +165,13 @@ pub fn set_owner(file: impl AsFd, user: u32) -> Result<()> {
     fchown(file, Some(Uid::from_raw(user)), None)
 }
 
-/// The first pause before a retry on a busy file; each further pause is twice as long, and the last is shorter than 1
-/// s.
+/// The first pause before a retry on a busy file. Each further pause is twice as long, so the last one takes 512 ms.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const BUSY_TRIES: u32 = 10;
 
-/// Retries a call that acts on a name while an NFS server reports that another client has the file open
-/// (NFS4ERR_FILE_OPEN in RFC 8881, `TXTBSY` in Linux), which happens while the server recalls a delegation. Local file
-/// systems never report this error.
+/// Retries a call that acts on a name if an NFS server reports that another client has the file open (NFS4ERR_FILE_OPEN
+/// in RFC 8881, `TXTBSY` in Linux). The server reports this error while it recalls a delegation. Local file systems
+/// never report it.
 fn once_free(act: impl Fn() -> Result<()>) -> Result<()> {
     for round in 0..BUSY_TRIES {
         match act() {
@@ -199,16 +197,16 @@ pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> R
     with_names(from, to, |from, to| renameat(&from_dir, from, &to_dir, to))
 }
 
-/// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if it is taken; `INVAL` where
-/// the file system cannot do this (NFS).
+/// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if `to` exists; `INVAL` where
+/// the file system does not support this (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
 
 /// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). Until the flag is cleared, nobody, including
 /// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the capability
-/// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Cost: one call if the file has
-/// the flag already, up to six otherwise.
+/// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Cost: one call if the flag
+/// already has this value, up to six otherwise.
 pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
     let flags = ioctl_getflags(&file)?;
     let mut wanted = flags;
@@ -221,7 +219,7 @@ pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
     })?
 }
 
-/// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if it is a directory.
+/// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if `name` is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
     with_name(name, |name| once_free(|| unlinkat(&dir, name, AtFlags::empty())))
 }
@@ -243,7 +241,7 @@ pub fn make_dir(dir: impl AsFd, name: &str, mode: Mode) -> Result<bool> {
     }
 }
 
-/// Writes all of `data` at `offset`; after an error, some of it may have been written. Errors: `NOSPC`, `DQUOT`,
+/// Writes all of `data` at `offset`; after an error, some of the data may have been written. Errors: `NOSPC`, `DQUOT`,
 /// `FBIG`, `IO`.
 pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result<()> {
     while !data.is_empty() {
@@ -261,8 +259,9 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 }
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without initialising its memory first; returns the number of
-/// bytes. There are fewer than `len` only at the end of the file. Errors: `NOMEM` without memory for `len` bytes: a
-/// sparse file may be larger than memory. Cost: one `pread` if the page cache returns everything at once.
+/// bytes. The number is smaller than `len` only at the end of the file. Errors: `NOMEM` if there is no memory for `len`
+/// bytes, because a sparse file may be larger than memory. Cost: one `pread` if the page cache returns everything at
+/// once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -276,16 +275,16 @@ pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: 
         if count == 0 {
             break;
         }
-        // SAFETY: the kernel has just initialised `count` bytes right behind the vector's length.
+        // SAFETY: the kernel has just initialised `count` bytes right after the end of the vector.
         unsafe { buffer.set_len(buffer.len() + count) };
         got += count;
     }
     Ok(got)
 }
 
-/// Copies `len` bytes within the kernel, which shares extents if the file system supports it. Returns the number of
-/// bytes copied, which is smaller than `len` only at the end of `from`. Errors: `XDEV`, `NOSYS`, `OPNOTSUPP` or `INVAL`
-/// if this pair of files needs a plain copy.
+/// Copies `len` bytes within the kernel, which shares extents if the file system supports sharing. Returns the number
+/// of bytes copied, which is smaller than `len` only at the end of `from`. Errors: `XDEV`, `NOSYS`, `OPNOTSUPP` or
+/// `INVAL` if this pair of files needs a plain copy.
 pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u64, len: u64) -> Result<u64> {
     let (mut source, mut target, mut copied) = (from_offset, to_offset, 0);
     while copied < len {
@@ -321,8 +320,8 @@ pub fn created_ns(file: impl AsFd) -> Result<i64> {
     Ok(nanoseconds(time.tv_sec, time.tv_nsec.into()))
 }
 
-/// Returns the number of hard links to the file `name` in `dir`, as the file system itself reports it: on a network
-/// file system or FUSE, the kernel's cached number may be a second old. Cost: one `statx`.
+/// Returns the number of hard links to the file `name` in `dir`, as the file system itself reports it. The kernel's
+/// cached number may be a second old on a network file system or FUSE. Cost: one `statx`.
 pub fn links_in(dir: impl AsFd, name: &str) -> Result<u64> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     with_name(name, |name| statx(dir, name, flags, StatxFlags::NLINK)).map(|stat| u64::from(stat.stx_nlink))
@@ -339,9 +338,8 @@ const SYS_GETXATTRAT: libc::c_long = 464;
 /// Whether the kernel has `getxattrat`; cleared when the kernel first refuses it.
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
-/// Reads the attribute `name` of an open file into `buffer`; `None` if the file has none.
-/// Errors: `RANGE` if it does not fit, `OPNOTSUPP` where the file system has no attributes.
-/// Cost: one `fgetxattr`.
+/// Reads the attribute `name` of an open file into `buffer`; `None` if the file has no such attribute. Errors: `RANGE`
+/// if the value does not fit, `OPNOTSUPP` where the file system has no attributes. Cost: one `fgetxattr`.
 pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
     let length = absent_is_none(fgetxattr(file, name, &mut *buffer))?;
     Ok(length.map(|length| &buffer[..length]))
@@ -369,8 +367,8 @@ pub fn get_xattr_in<'b>(
     Ok(length.map(|length| &buffer[..length]))
 }
 
-/// Sets the attribute `name` of an open file. Errors: `NOTSUP` where the file system has none,
-/// `NOSPC`, `DQUOT` or `2BIG` where it does not fit.
+/// Sets the attribute `name` of an open file. Errors: `NOTSUP` where the file system has no attributes; `NOSPC`,
+/// `DQUOT` or `2BIG` if the value does not fit.
 pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
 }
@@ -404,8 +402,8 @@ fn getxattrat(dir: i32, file_name: &CStr, name: &CStr, buffer: &mut [u8]) -> Res
     call::point("getxattrat")?;
     let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     let args = XattrArgs { value: buffer.as_mut_ptr() as u64, size, flags: 0 };
-    // SAFETY: both strings end in NUL; `args` is the structure the kernel expects, of the size stated, and points to
-    // `size` bytes that nothing else accesses during the call.
+    // SAFETY: both strings end in NUL. `args` is the structure that the kernel expects, and its size is passed. It
+    // points to `size` bytes that nothing else accesses during the call.
     let length = unsafe {
         libc::syscall(
             SYS_GETXATTRAT,

@@ -24,14 +24,14 @@ pub fn group_id() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// Makes the calling thread, and no other, access files as `peer` from now on: the kernel checks its access according
-/// to that user, group and supplementary groups, new files belong to them, and every capability is dropped permanently.
-/// Threads that it starts later inherit all of this.
+/// Makes the calling thread, and no other, access files as `peer` from now on. The kernel checks the thread's access
+/// according to the user, group and supplementary groups of `peer`. New files belong to that user and group. Every
+/// capability is dropped permanently. Threads that the calling thread starts later inherit all of this.
 ///
 /// The thread's real and effective user do not change. If the thread had the user of `peer`, that user could send it
 /// signals, and a signal that ends one thread ends the process.
 ///
-/// Errors: `PERM` unless the process may change its users (root). After an error, the thread must no longer be used.
+/// Errors: `PERM` unless the process may change its user IDs (root). After an error, the thread must no longer be used.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     let groups: Vec<Gid> = peer.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
@@ -77,12 +77,12 @@ impl ImpersonatedUser {
         })
     }
 
-    /// Runs `work` while the calling thread, and no other, accesses files as the user: with the user's own group and
-    /// supplementary groups, and without effective capabilities. Threads that `work` starts keep the user's
-    /// credentials. Afterwards, and if `work` panics, the thread gets its former credentials back: its own, or the
-    /// credentials of an enclosing role. Errors: `PERM` unless the process may change its users (root); `work` has not
-    /// begun then. If restoring fails, which should never happen to root, the process aborts rather than let a thread
-    /// act as the wrong user. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
+    /// Runs `work` while the calling thread, and no other, accesses files as the user. The thread has the user's group
+    /// and supplementary groups, and no effective capabilities. Threads that `work` starts keep the user's credentials.
+    /// Afterwards, even if `work` panics, the thread gets its former credentials back: its own, or the credentials of
+    /// an enclosing role. If restoring them fails, which should never happen to root, the process aborts, so that no
+    /// thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root); `work` is then
+    /// not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
@@ -107,8 +107,8 @@ impl ThreadCredentials {
         })
     }
 
-    /// Switches from the thread's own credentials to the role's. Capabilities are dropped last, because setting the
-    /// rest needs them.
+    /// Switches from the thread's own credentials to the role's. Capabilities are dropped last, because changing the
+    /// other credentials requires them.
     fn enter(&self) -> Result<()> {
         set_thread_groups(&self.groups)?;
         set_file_id(libc::SYS_setfsgid, self.gid)?;
@@ -154,10 +154,10 @@ pub fn file_user() -> u32 {
     unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) as u32 }
 }
 
-/// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if it
-/// is the thread's own group for files, otherwise three.
+/// Returns whether the calling thread accesses files as a member of `group`. Cost: one system call if `group` is the
+/// thread's own group for files, otherwise three.
 pub fn is_in_group(group: u32) -> bool {
-    // SAFETY: as above.
+    // SAFETY: the call takes a number and accesses no memory; with this number it changes nothing.
     let own = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) as u32 };
     own == group || rustix::process::getgroups().is_ok_and(|all| all.iter().any(|of| of.as_raw() == group))
 }
@@ -168,9 +168,9 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// Runs `work` with these capabilities in effect for the calling thread, and no other. Only capabilities that the
-/// thread is permitted to use take effect, even within a role. Errors: from changing the capabilities. If giving them
-/// up fails, which should never happen, the process aborts.
+/// Runs `work` with the capabilities `wanted` in effect for the calling thread, and no other. Only capabilities that
+/// the thread is permitted to use take effect, even within a role. Errors: from changing the capabilities. If restoring
+/// the former capabilities fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;
     let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
@@ -197,7 +197,7 @@ const TEXT_BYTES: usize = 16 * 1024;
 /// The maximum number of groups to request, which is the kernel's own limit.
 const GROUPS_MAX: usize = 65_536;
 
-/// The group of users who have no group: the number that Linux shows for an id that it cannot map.
+/// The group of users who have no group: the number that Linux shows for an ID that it cannot map.
 const NO_GROUP: u32 = 65_534;
 
 /// Returns the user with the ID `uid` and the user's groups; the groups are empty if the database does not have the
@@ -279,8 +279,8 @@ pub struct PrivilegedThread {
 static HELPER: OnceLock<Option<PrivilegedThread>> = OnceLock::new();
 
 impl PrivilegedThread {
-    /// Starts the process's helper thread unless it is already running. Call it from a thread that may act as other
-    /// users.
+    /// Starts the process's helper thread unless it is already running. Only a thread that may act as other users
+    /// should call this function, because the helper thread inherits its credentials.
     pub fn start() {
         HELPER.get_or_init(|| {
             let (sender, receiver) = channel::<Work>();
@@ -293,8 +293,8 @@ impl PrivilegedThread {
         });
     }
 
-    /// Returns the process's helper thread. Errors: `PERM` if there is none: a child process has none of its parent's
-    /// threads.
+    /// Returns the process's helper thread. Errors: `PERM` if the process has none, like a child process, which has
+    /// none of its parent's threads.
     fn current() -> Result<&'static PrivilegedThread> {
         let helper = HELPER.get().and_then(Option::as_ref).ok_or(Errno::PERM)?;
         if helper.started_by.is_current() { Ok(helper) } else { Err(Errno::PERM) }
@@ -302,7 +302,7 @@ impl PrivilegedThread {
 }
 
 /// Runs `work` as `peer`, without capabilities: on the calling thread if it may act as other users, otherwise on the
-/// process's [`PrivilegedThread`]. Errors: `PERM` if neither of them may.
+/// process's [`PrivilegedThread`]. Errors: `PERM` if neither thread may act as other users.
 pub fn act_for<T: Send + 'static>(
     peer: &PeerCredentials,
     work: impl FnOnce() -> T + Send + 'static,
@@ -313,7 +313,7 @@ pub fn act_for<T: Send + 'static>(
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
     let errand: Work = Box::new(move || {
-        // The requesting thread may have ended; a panic of `work` fails only this call.
+        // The requesting thread may have ended, so an unsent result is ignored. A panic of `work` fails only this call.
         let play =
             std::panic::AssertUnwindSafe(|| ImpersonatedUser::new(&peer).and_then(|role| role.play(work)));
         let _ = answer.send(std::panic::catch_unwind(play).unwrap_or(Err(Errno::IO)));

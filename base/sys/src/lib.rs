@@ -14,7 +14,7 @@
 //! | the groups of a socket's peer (`SO_PEERGROUPS`) | 4.13 | the call fails with `NOPROTOOPT` |
 //! | network and mount namespaces, TUN devices | root, or a user namespace; `/dev/net/tun` | `PERM` or `NOENT` |
 //! | changes of directories (inotify) | 2.6.13; needs `/proc` | the call fails; directories are read again |
-//! | OFD locks between nodes | depends on the mount | where that is known, [`MountProblem`] says which option to change |
+//! | OFD locks between nodes | depends on the mount | where known, [`MountProblem`] names the option to change |
 
 mod allocator;
 mod call;

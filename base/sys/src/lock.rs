@@ -1,5 +1,5 @@
 //! Locks between threads, processes and nodes. Each lock is one byte of a lock file. Every wait has a time limit,
-//! because anyone who may open a lock file may hold its lock forever.
+//! because any user who can open a lock file can hold its lock forever.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const STRIPES: usize = 256;
 
 /// The first pause between two attempts to take a lock that another process holds.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
-/// The longest such pause.
+/// The longest pause between two attempts to take a lock.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
 /// One year, a duration that the clocks of condition variables can certainly represent.
@@ -29,8 +29,8 @@ thread_local! {
     static PATIENCE: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Runs `work`, whose waits for locks take at most `patience` in total, regardless of the patience that each wait
-/// specifies.
+/// Runs `work` with a lock timeout: its waits for locks take at most `patience` in total, regardless of the timeout
+/// that each wait specifies.
 pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T {
     /// Restores the thread's previous lock timeout when dropped, even if `work` panics.
     struct Before(Duration);
@@ -73,7 +73,7 @@ impl TimedLockWait {
 }
 
 impl Drop for TimedLockWait {
-    /// Deducts the time of this wait from the thread's patience, so that the next lock gets the rest.
+    /// Deducts the time of this wait from the thread's lock timeout, so that the next wait gets the rest.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
             && PATIENCE.get() != Duration::MAX
@@ -87,13 +87,13 @@ impl Drop for TimedLockWait {
 /// open file is closed. Errors: `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the lock
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
-    // A length of 0 means "to the end, wherever that will be".
+    // A length of 0 means all bytes up to the end of the file, even if the file grows.
     wait_for(file.as_fd(), (0, 0), &mut TimedLockWait::new(patience))
 }
 
 /// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. Takes no lock, so
-/// nobody waits for the caller. Errors: `TIMEDOUT` if they are locked for longer than `patience` or the patience of
-/// [`with_lock_patience`]. Cost: one `fcntl`, repeated while the bytes are locked.
+/// nobody waits for the caller. Errors: `TIMEDOUT` if a byte is locked for longer than `patience` or the timeout of
+/// [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
 pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
     let mut patience = TimedLockWait::new(patience);
@@ -106,7 +106,7 @@ pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) ->
     }
 }
 
-/// Tries repeatedly, because the kernel's own wait has no time limit.
+/// Tries repeatedly to take the lock, because the kernel's own wait has no time limit.
 fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut TimedLockWait) -> Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
@@ -117,8 +117,8 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Ti
     }
 }
 
-/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether they work between nodes
-/// depends on the file system's mount.
+/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether the locks work between
+/// nodes depends on the file system's mount.
 #[derive(Debug)]
 pub struct ByteRangeLocks {
     file: OwnedFd,
@@ -131,17 +131,17 @@ pub struct ByteRangeLocks {
 pub struct LockGuard<'l> {
     locks: &'l ByteRangeLocks,
     byte: i64,
-    /// `None` if the thread holds the stripe by another guard.
+    /// `None` if the thread holds the stripe through another guard.
     _stripe: Option<LockStripeGuard<'l>>,
 }
 
-/// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, it costs two
-/// atomic operations, half as many as a mutex around a flag.
+/// A lock between the threads of this process; a wait for it can have a deadline. Without waiting threads, the lock
+/// costs two atomic operations, half as many as a mutex around a flag.
 #[derive(Debug, Default)]
 struct LockStripe {
     /// `FREE`, `HELD`, or `CONTENDED`.
     state: AtomicU32,
-    /// Held by a thread from its last check of `state` until it sleeps, so that no release can happen in between.
+    /// A thread holds this mutex from its last check of `state` until it sleeps, so that no wake-up is lost in between.
     asleep: Mutex<()>,
     is_free: Condvar,
 }
@@ -226,7 +226,7 @@ impl ByteRangeLocks {
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
     /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
-    /// or the patience of [`with_lock_patience`].
+    /// or the timeout of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let mut patience = TimedLockWait::new(patience);
         let stripe = self.stripes[stripe_of(offset)].take(&mut patience)?;
@@ -235,13 +235,13 @@ impl ByteRangeLocks {
         Ok(LockGuard { locks: self, byte, _stripe: Some(stripe) })
     }
 
-    /// Locks a second byte, of which [`LockOrder`] says that it comes after the one in `held`. Cost and errors: as
+    /// Locks a second byte, which must follow the byte of `held` in the [`LockOrder`]. Cost and errors: as for
     /// [`ByteRangeLocks::lock`].
     pub fn lock_after(&self, held: &LockGuard<'_>, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let (first, byte) = (u32::try_from(held.byte).unwrap_or_default(), i64::from(offset));
         debug_assert!(LockOrder::of(first) < LockOrder::of(offset));
         let mut patience = TimedLockWait::new(patience);
-        // If both bytes share a stripe, the caller holds it already.
+        // If both bytes share a stripe, the caller already holds the stripe.
         let stripe = match stripe_of(first) == stripe_of(offset) {
             true => None,
             false => Some(self.stripes[stripe_of(offset)].take(&mut patience)?),
@@ -250,7 +250,7 @@ impl ByteRangeLocks {
         Ok(LockGuard { locks: self, byte, _stripe: stripe })
     }
 
-    /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as
+    /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as for
     /// [`ByteRangeLocks::lock`].
     pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
         let Some(stripe) = self.stripes[stripe_of(offset)].try_take() else { return Ok(None) };
@@ -263,7 +263,7 @@ impl ByteRangeLocks {
     }
 
     /// Returns whether this process made the table. The locks of a table that a parent process made exclude every other
-    /// process except that parent, because both share the open file. Cost: none.
+    /// process except that parent, because parent and child share the open file. Cost: none.
     pub fn is_of_this_process(&self) -> bool {
         self.opened_by.is_current()
     }
@@ -273,8 +273,8 @@ impl ByteRangeLocks {
         crate::stat(&self.file)
     }
 
-    /// Like [`ByteRangeLocks::state`], but asks the server of a shared file system. Errors: `STALE` for a lock file
-    /// that the server no longer knows. Cost: one `statx`.
+    /// Like [`ByteRangeLocks::state`], but requests the state from the server of a shared file system. Errors: `STALE`
+    /// for a lock file that the server no longer knows. Cost: one `statx`.
     pub fn state_now(&self) -> Result<FileStat> {
         crate::stat_now(&self.file)
     }
@@ -301,14 +301,14 @@ fn control(
     lock.l_len = length;
     // The C library's `fcntl` is not used, because processing its arguments takes longer than this whole function.
     // SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit Linux,
-    // `flock` is what the kernel takes.
+    // `flock` is the structure that the kernel expects.
     let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw mut lock) };
     if result == 0 { Ok(lock.l_type.into()) } else { Err(last_errno()) }
 }
 
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
-        // Unlocking a locked byte cannot fail; if it did, closing the file would release it.
+        // Unlocking a locked byte cannot fail; if it failed, closing the file would release the byte.
         let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.byte);
     }
 }
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(unsafe { *counter.0.get() }, 8_000);
     }
 
-    /// Waiting threads, with and without enough patience, never miss a release of the lock.
+    /// Waiting threads, with long and short timeouts, never miss a release of the lock.
     #[test]
     fn waiting_threads_exclude_each_other_and_are_woken() {
         let (stripe, counter, taken) =

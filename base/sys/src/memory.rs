@@ -15,9 +15,9 @@ use crate::call::point;
 
 /// Bytes of a file, mapped for reading.
 ///
-/// The mapped content always belongs to one version, because an object is replaced by another file and never modified
-/// in place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`; a caller that cannot
-/// rule this out must read the file instead.
+/// The mapped content always belongs to one version of an object, because an object is replaced by another file and
+/// never modified in place. If a POSIX program truncates the file, an access beyond its new end raises `SIGBUS`. A
+/// caller that cannot rule out such a program must read the file instead.
 #[derive(Debug)]
 pub struct FileMapping {
     /// The first page; dangling if nothing is mapped.
@@ -29,17 +29,17 @@ pub struct FileMapping {
     len: usize,
 }
 
-// SAFETY: the memory is read-only for as long as the mapping lives, and owned by it alone.
+// SAFETY: only the mapping owns the memory, which is read-only for as long as the mapping exists.
 unsafe impl Send for FileMapping {}
-// SAFETY: as above; concurrent reads need no synchronization.
+// SAFETY: the memory is read-only, so concurrent reads need no synchronization.
 unsafe impl Sync for FileMapping {}
 
 static PAGE_BYTES: LazyLock<u64> = LazyLock::new(|| rustix::param::page_size() as u64);
 
 impl FileMapping {
-    /// Maps `len` bytes of `file` from `offset`, which must be within it.
-    /// Cost: one `mmap`, a page fault for each page (or group of pages) touched, one `munmap`.
-    /// Errors: `NODEV` where the file system cannot map files, `NOMEM`, `OVERFLOW`.
+    /// Maps `len` bytes of `file` from `offset`. The file must contain all of these bytes. Cost: one `mmap`, a page
+    /// fault for each page (or group of pages) touched, one `munmap`. Errors: `NODEV` where the file system cannot map
+    /// files, `NOMEM`, `OVERFLOW`.
     pub fn new(file: &File, offset: u64, len: u64) -> Result<Self> {
         let before = offset % *PAGE_BYTES;
         let mapped = usize::try_from(len.checked_add(before).ok_or(Errno::OVERFLOW)?);
@@ -90,16 +90,16 @@ impl Drop for FileMapping {
     }
 }
 
-/// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched: one page fault for each
-/// huge page instead of one for each 4 KiB. This is worthwhile for several MiB of fresh memory that will all be used.
-/// The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged; if the kernel has no huge pages
-/// available, nothing happens. Cost: one `madvise`.
+/// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched. The kernel then handles
+/// one page fault for each huge page instead of one for each 4 KiB. This is worthwhile for several MiB of fresh memory
+/// that will all be used. The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged. If the kernel has
+/// no huge pages available, nothing happens. Cost: one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };
     let len = whole.len() / page_size() * page_size();
     // SAFETY: the pages are within `memory`, to which we have exclusive access here, and the advice leaves their
-    // content as it is.
+    // content unchanged.
     let _as_usual = unsafe { madvise(whole.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
@@ -119,8 +119,8 @@ pub fn unused_heap_bytes() -> u64 {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
 
-/// Looks up a function that glibc has had since 2.33. A program that was linked against that function would not start
-/// with an older glibc.
+/// Looks up `mallinfo2`, which glibc has had since version 2.33. A program that was linked against `mallinfo2` would
+/// not start with an older glibc.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn mallinfo2() -> Option<Mallinfo2> {
     // SAFETY: the name ends with a zero byte, and looking it up changes nothing.
@@ -134,7 +134,7 @@ fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
     match newer {
         // SAFETY: the function reads the allocator's own counters while holding the allocator's own locks.
         Some(mallinfo2) => unsafe { mallinfo2() }.fordblks as u64,
-        // SAFETY: the same. Its counters are of type `int` and wrap around.
+        // SAFETY: as for `mallinfo2`. The counters of `mallinfo` are of type `int` and wrap around.
         None => u64::from(unsafe { libc::mallinfo() }.fordblks.cast_unsigned()),
     }
 }
@@ -142,7 +142,7 @@ fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
 /// Returns unused heap memory to the system. Cost: about a millisecond per 10 MiB, during which other allocations wait.
 pub fn give_back_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the function touches only memory that the allocator holds as free.
+    // SAFETY: the function touches only memory that the allocator has marked as free.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn old_and_new_glibc_tell_alike_of_free_memory() {
-        // Small blocks, and another block after them, so that malloc keeps the memory of the freed blocks.
+        // The blocks are small, and another block follows them, so that malloc keeps the memory of the freed blocks.
         let blocks: Vec<Vec<u8>> = (0..100_000).map(|_| vec![1; 1000]).collect();
         let last = vec![1_u8; 1000];
         drop(blocks);

@@ -33,7 +33,7 @@ impl MountProblem {
         if kind == OCFS2 {
             return Ok(Some(MountProblem::Locks(NODES_OWN_LOCKS)));
         }
-        // Any user may mount a FUSE file system at a path that is not UTF-8.
+        // Any user may mount a FUSE file system at a path that is not UTF-8, so the list may contain invalid bytes.
         let mounts = std::fs::read(MOUNTS).unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
         let mount = mount_id(&file).and_then(|id| Mount::find(&mounts, id));
@@ -63,7 +63,8 @@ pub struct MountIdentity {
 }
 
 impl MountIdentity {
-    /// Describes the mount of `file`. Returns `None` if the list of mounts does not have it. Reads two files of `/proc`.
+    /// Describes the mount of `file`. Returns `None` if the list of mounts does not contain the mount. Cost: reads two
+    /// files of `/proc`.
     pub fn of(file: impl AsFd) -> Option<Self> {
         let mounts = std::fs::read(MOUNTS).ok()?;
         let mounts = String::from_utf8_lossy(&mounts);

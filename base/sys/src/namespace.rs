@@ -1,5 +1,5 @@
-//! Namespaces: networks with devices whose packets are read and written through a file descriptor (TUN), directories
-//! that no other process sees, and processes that end with the process that started them.
+//! Network, process and mount namespaces, processes that end with the thread that started them, and TUN devices, whose
+//! packets are read and written through a file descriptor.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -16,27 +16,29 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name: it lives as long as a thread is in it or a descriptor of it is open, so it disappears no
-/// matter how the process that made it ends.
+/// The namespace has no name. It exists as long as a thread is in it or a descriptor of it is open, so it disappears no
+/// matter how the process that created it ends.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN, which root has, as does any user in a user namespace of their own.
+/// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and so does any user in a user namespace of their
+/// own.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Moves the calling thread, and no other, into a network namespace. Threads and processes that it starts later are
-/// also in it. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network namespace.
+/// Moves the calling thread, and no other, into a network namespace. Threads and processes that the thread starts later
+/// are also in the namespace. Errors: `PERM` as for [`new_network_namespace`], `INVAL` for anything but a network
+/// namespace.
 pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Makes the next process that the calling thread starts the first one of a new process namespace: when it ends, all
-/// its descendants end, even detached ones. The thread can start no other process afterwards. Errors: `PERM` as for
-/// [`new_network_namespace`].
+/// Puts the next process that the calling thread starts into a new process namespace, as its first process. When that
+/// process ends, all its descendants end, even detached ones. The thread can start no other process afterwards. Errors:
+/// `PERM` as for [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
-    // SAFETY: as above; this flag affects only processes that are made later.
+    // SAFETY: this flag affects only processes that are created later.
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
@@ -48,9 +50,9 @@ pub fn end_with_thread(command: &mut Command) {
     unsafe { command.pre_exec(end) };
 }
 
-/// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is empty and in memory:
-/// files written there are invisible outside, and disappear with the last process inside and the last descriptor of the
-/// namespace. Everything else is unchanged; later mounts are visible only inside.
+/// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is an empty file system in
+/// memory. Files written there are invisible outside, and disappear with the last process inside and the last
+/// descriptor of the namespace. Everything else is unchanged. Later mounts are visible only inside.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
@@ -61,11 +63,11 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.into())
 }
 
-/// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes its working
-/// directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` for anything but a mount namespace.
+/// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes the thread's
+/// working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` for anything but a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
-    // SAFETY: as above. A thread that shares its root and working directory with other threads may not enter a mount
-    // namespace, so it stops sharing them first.
+    // SAFETY: this flag does not affect the descriptors that threads share. A thread that shares its root and working
+    // directory with other threads may not enter a mount namespace, so it stops sharing them first.
     unsafe { unshare_unsafe(UnshareFlags::FS)? };
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
 }
@@ -129,7 +131,7 @@ impl TunDevice {
         }
         request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
         let file = device.as_raw_fd();
-        // SAFETY: the request is what TUNSETIFF reads, and outlives the call.
+        // SAFETY: the request is the structure that TUNSETIFF reads, and outlives the call.
         check(unsafe { libc::ioctl(file, libc::TUNSETIFF, &raw const request) })?;
         let header_bytes = HEADER_BYTES as libc::c_int;
         // SAFETY: TUNSETVNETHDRSZ reads one int, which outlives the call.
@@ -150,7 +152,7 @@ impl TunDevice {
         }
     }
 
-    /// Passes one packet with its header to the kernel, in the form in which a read returns them; when this call
+    /// Passes one packet with its header to the kernel, in the form in which a read returns them. When this call
     /// returns, the kernel has received the packet. Errors: if the device is down or gone, or the packet is invalid.
     /// Cost: one `write`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::call::{fstatfs, point, pread};
 enum PathLookupMode {
     Waits,
     AsksMemory,
-    /// The thread looked only in memory, and something was missing.
+    /// The thread looked only in memory, and a name was missing.
     WouldHaveWaited,
     /// The thread may wait for lookups, but not read a large directory.
     ScansLittle,
@@ -51,9 +51,9 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Runs `work`. While it runs, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
-/// Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. Before that,
-/// `work` may only make changes that can be repeated, because a thread with more time then runs it again. Calls must
-/// not be nested.
+/// Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. `work` may make
+/// only changes that can be repeated, because a thread with more time runs it again after a failure. Calls must not be
+/// nested.
 ///
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -84,8 +84,8 @@ pub fn would_wait() -> bool {
 }
 
 /// Returns whether the calling thread's current work will be repeated: something within [`without_waiting`] was not in
-/// memory, or a directory within [`without_scanning`] was large, so the result, including any error, is discarded. This
-/// function changes nothing.
+/// memory, or a directory within [`without_scanning`] was large. The result of such work, including any error, is
+/// discarded. This function changes nothing.
 pub fn is_to_be_done_again() -> bool {
     matches!(MODE.get(), PathLookupMode::WouldHaveWaited | PathLookupMode::WouldHaveScanned)
 }
@@ -125,7 +125,7 @@ impl CachedLookupProbe {
 
     /// Records that a lookup in memory succeeded.
     pub(crate) fn has_answered(&self) {
-        // Written once, so that threads do not contend for it.
+        // The value is written only once, so that threads do not contend for it.
         if self.0.load(Ordering::Relaxed) != ANSWERS {
             self.0.store(ANSWERS, Ordering::Relaxed);
         }
@@ -146,11 +146,11 @@ impl CachedLookupProbe {
     /// Records that a lookup in memory failed although the name should have been in memory.
     pub(crate) fn was_in_vain(&self) {
         let next = |count| (IN_DOUBT..NEVER).contains(&count).then(|| count + 1);
-        // Counts nothing if a lookup of another thread succeeded at the same time.
+        // The failure is not counted if a lookup of another thread succeeded at the same time.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// Records that the kernel does not support such lookups.
+    /// Records that the kernel does not support lookups in memory.
     pub(crate) fn gives_up(&self) {
         self.0.store(NEVER, Ordering::Relaxed);
     }
@@ -168,7 +168,7 @@ const ON_A_DEVICE: u8 = 2;
 
 /// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
 /// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
-/// in memory, or if the file system cannot tell. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
+/// in memory, or if the file system cannot determine this. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];
@@ -177,7 +177,7 @@ pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usiz
         Err(Errno::OPNOTSUPP) => return Err(Errno::AGAIN),
         done => done?,
     };
-    // SAFETY: the kernel has just initialised `count` bytes right behind the vector's length.
+    // SAFETY: the kernel has just initialised `count` bytes right after the end of the vector.
     unsafe { buffer.set_len(buffer.len() + count) };
     Ok(count)
 }
@@ -213,7 +213,7 @@ fn is_in_memory(file: impl AsFd) -> Result<bool> {
 }
 
 /// Makes the kernel drop its cached pages of a file whose content has been written back, so that the next read waits.
-/// Meant for measurements and tests; a file system may ignore it.
+/// This function is meant for measurements and tests; a file system may ignore the request.
 pub fn drop_cached(file: impl AsFd) -> Result<()> {
     crate::call::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)
 }

@@ -29,12 +29,12 @@ pub enum ActivationSocketKind {
     StreamListener,
     /// The socket receives datagrams.
     Datagram,
-    /// Neither.
+    /// The socket has another purpose.
     Other,
 }
 
-/// Takes the sockets that a service manager passed to this process; returns none if there is no service manager, and
-/// none on later calls. Programs started by this process do not inherit them. Errors: `BADF` if fewer descriptors are
+/// Takes the sockets that a service manager passed to this process. Returns none without a service manager, and none on
+/// later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors are
 /// open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each socket.
 pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -53,11 +53,11 @@ pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
 }
 
 fn take(number: RawFd, name: &str) -> Result<ActivationSocket> {
-    // SAFETY: this asks whether the descriptor is open, and changes nothing.
+    // SAFETY: the call checks whether the descriptor is open, and changes nothing.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: it is open, and the service manager passed it to this process only; the caller takes it once.
+    // SAFETY: the descriptor is open, and the service manager passed it to this process only; the caller takes it once.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&socket, fcntl_getfd(&socket)? | FdFlags::CLOEXEC)?;
     Ok(ActivationSocket { name: name.to_owned(), role: role_of(&socket)?, socket })

@@ -85,9 +85,9 @@ pub fn process_usage() -> ResourceUsage {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process, so that a forked child recognizes resources that its parent opened. Locks on open files,
-/// connections and thread pools are of no use in a child that was forked after they were created: the child shares them
-/// with its parent, or lacks the threads. A type that holds such a resource stores the identity of its process next to
-/// it.
+/// connections and thread pools are of no use in a child that was forked after they were created. The child shares
+/// locks and connections with its parent, and lacks the threads. A type with such a resource stores the identity of its
+/// process next to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
@@ -106,14 +106,14 @@ impl ProcessIdentity {
         ProcessIdentity(FORKS.load(Ordering::Acquire))
     }
 
-    /// Returns whether this identifies the calling process.
+    /// Returns whether this value identifies the calling process.
     pub fn is_current(self) -> bool {
         self == ProcessIdentity::current()
     }
 }
 
-/// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that signals to
-/// the process go to other threads. Cost: two system calls.
+/// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that the kernel
+/// delivers signals to other threads of the process. Cost: two system calls.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -123,7 +123,7 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
     let done = work();
-    // SAFETY: as above.
+    // SAFETY: `before` is a valid set of signals, so this call cannot fail.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     done
 }
@@ -140,7 +140,7 @@ pub fn usable_cores() -> Vec<usize> {
 }
 
 /// The processors that a thread may use. The thread can be pinned to one of them for a while. Only the thread that
-/// created it may use it.
+/// created this value may use it.
 #[derive(Debug)]
 pub struct ThreadAffinity {
     /// The processors that the thread may use; `None` if the system does not report them.
@@ -163,7 +163,7 @@ impl ThreadAffinity {
         }
         let mut only = CpuSet::new();
         only.set(index);
-        // If the system refuses, the thread stays where it is.
+        // If the system refuses, the thread keeps its processors.
         if sched_setaffinity(None, &only).is_ok() {
             self.kept_to = Some(core);
         }
@@ -182,7 +182,7 @@ impl ThreadAffinity {
         has_moved
     }
 
-    /// Lets the thread use all its processors again. Cost: one system call if it was pinned.
+    /// Lets the thread use all its processors again. Cost: one system call if the thread was pinned.
     pub fn use_all(&mut self) {
         if let (Some(_), Some(all)) = (self.kept_to, &self.all) {
             let _ = sched_setaffinity(None, all);

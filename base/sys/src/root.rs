@@ -32,8 +32,9 @@ pub enum PathResolution {
 pub enum SymlinkPolicy {
     /// Links that lead to a file or directory beneath the directory in which the path starts.
     Beneath,
-    /// The same, but only links that belong to root or to the user that the thread accesses files as. Other links cause
-    /// the error `LOOP`. The kernel cannot check this, so the path is walked name by name.
+    /// Like [`SymlinkPolicy::Beneath`], but only links that belong to root or to the user that the thread accesses
+    /// files as. Other links cause the error `LOOP`. The kernel cannot check the owner, so the path is walked name by
+    /// name.
     Own,
     /// No links: a link within the path, or at its end, causes the error `LOOP`.
     None,
@@ -95,7 +96,7 @@ impl RootDirectory {
         if self.kernel_resolves.load(Ordering::Relaxed) {
             match self.open_by_kernel(start, path, links, flags, mode) {
                 // Seccomp filters of older containers return EPERM for unknown system calls. Trying the walk
-                // distinguishes this from a denied file, for which the walk would also fail.
+                // distinguishes such a filter from a denied file, for which the walk would also fail.
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done.map(File::from),
             }
@@ -139,7 +140,7 @@ impl RootDirectory {
             false => None,
         };
         let opened = match answer {
-            // The kernel lacks or forbids `openat2`, as in `open_from`.
+            // The kernel lacks or forbids `openat2`; see `open_from`.
             None | Some(Err(Errno::NOSYS | Errno::PERM)) => {
                 with_name(name, |name| openat(dir, name, flags, Mode::empty()))
             }
@@ -180,7 +181,7 @@ impl RootDirectory {
         Some(answer)
     }
 
-    /// Looks up in memory a path that was just opened, and records whether the file system answers.
+    /// Looks up in memory a path that was just opened, and records whether the file system answers from memory.
     fn ask_memory_again(&self, start: BorrowedFd<'_>, path: &str) {
         match self.look_into_memory(start, path) {
             Ok(()) => self.recall.has_answered(),
@@ -254,7 +255,8 @@ fn split(path: &str) -> impl Iterator<Item = String> + '_ {
     path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned)
 }
 
-/// Returns the target of the link `name` in `dir`, or `None` if it is not a link. Errors: `LOOP` if `links` forbids it.
+/// Returns the target of the link `name` in `dir`, or `None` if it is not a link. Errors: `LOOP` if `links` forbids the
+/// link.
 fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Option<String>> {
     let name = text_to_name(name);
     match statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -270,8 +272,8 @@ fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Optio
     }
 }
 
-/// Returns the target of a link that belongs to root or to the caller. The link is held open between the two calls, so
-/// that both see the same link.
+/// Returns the target of a link that belongs to root or to the caller. The link is opened once, so that the owner and
+/// the target are those of the same link.
 fn own_target(dir: impl AsFd, name: &[u8]) -> Result<CString> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = openat(dir, name, flags, Mode::empty())?;
@@ -344,7 +346,7 @@ mod tests {
         }
     }
 
-    /// On any file system, a name that was never looked up is not in memory; a name that was just created is.
+    /// On any file system, a name that was never looked up is not in memory; a name that was just created is in memory.
     #[test]
     fn names_are_not_waited_for_by_who_says_so() {
         let dir = tempfile::tempdir().unwrap();

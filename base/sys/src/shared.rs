@@ -56,7 +56,7 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change it.
     Nfs,
-    /// Not known: FUSE, and every file system of an unknown type.
+    /// The nodes are not known: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -80,8 +80,8 @@ impl FileSystemSharing {
     }
 }
 
-/// Returns the server's state of an open file, and updates the kernel's cache of the file; for an NFS directory, also
-/// the cached names in it. Cost: one `statx`, and a round trip.
+/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, this
+/// also updates the cached names in the directory. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
@@ -89,21 +89,21 @@ pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
 }
 
 /// Makes the kernel check whether the cached file at `path` (relative to `dir`) still exists, and look up every name of
-/// the path again if it does not. The results are discarded. Cost: two calls and two round trips.
+/// the path again if the file is gone. The results are discarded. Cost: two calls and two round trips.
 ///
 /// The kernel looks names up again if the server no longer has the file of a name (`ESTALE`). An NFS server reports
-/// this in response to a request for the state of the file. The client of GlusterFS answers that request from a cache,
-/// but not a request for an attribute.
+/// this error in response to a request for the state of the file. The client of GlusterFS answers that request from a
+/// cache, but not a request for an attribute, so both requests are made.
 pub fn look_again(dir: impl AsFd, path: &str) {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
     let _ = statx(&dir, &*text_to_name(path), flags, StatxFlags::BASIC_STATS);
     let _ = get_xattr_in(dir, path, c"user.fordway", &mut [0; 8]);
 }
 
-/// Makes the client of an NFS server look up the name `name` in `dir` at the server, if it has cached that the name
-/// exists, even if the directory looks unchanged. Nothing is changed: the call tries to link a directory, which no
-/// kernel allows, but before the kernel refuses, it looks up the new name as for an exclusive creation. This does not
-/// help if the client has cached that the name is missing. Cost: one call, and usually a round trip.
+/// Makes an NFS client that has cached the existence of `name` in `dir` look up the name at the server, even if the
+/// directory looks unchanged. Nothing is changed: the call tries to link a directory, which no kernel allows. Before
+/// the kernel refuses, it looks up the new name as for an exclusive creation. The call does not help if the client has
+/// cached that the name is missing. Cost: one call, and usually a round trip.
 pub fn look_up_existing(dir: impl AsFd, name: &str) {
     let _ = linkat(&dir, c".", &dir, &*text_to_name(name), AtFlags::empty());
 }
@@ -115,8 +115,8 @@ pub fn forget_names(dir: impl AsFd) {
 }
 
 /// Checks that the server still has an open file or directory. After another node has removed a file, the client of
-/// MooseFS shows it for another second, but does not cache the file's list of attributes. `file` must be open for
-/// reading. Errors: `NOENT` or `STALE` if it is gone. Cost: one `flistxattr`, and a round trip.
+/// MooseFS shows the file for another second, but does not cache the file's list of attributes. `file` must be open for
+/// reading. Errors: `NOENT` or `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
     match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {
@@ -133,7 +133,7 @@ pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
 }
 
 /// Like [`inode_in`], but reads at most `names_max` names, apart from `.` and `..`. Returns `None` if the name is not
-/// among them and the directory has more. Cost: bounded.
+/// among them and the directory has more names. Cost: bounded.
 pub fn inode_among(dir: impl AsFd, name: &str, names_max: usize) -> Result<Option<Option<u64>>> {
     find_in(dir, name, names_max)
 }

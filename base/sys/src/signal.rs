@@ -1,6 +1,6 @@
 //! Waits that a signal may interrupt. After a signal handler has run in a thread that is waiting for a socket, the
-//! kernel wakes up the thread. Only the program knows what the signal meant, so these functions ask it whether to stop.
-//! A signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
+//! kernel wakes up the thread. Only the program knows what the signal meant, so these functions ask the program whether
+//! to stop. A signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ const NOTICE_TIME: Duration = Duration::from_millis(100);
 static MUST_STOP: OnceLock<fn() -> bool> = OnceLock::new();
 
 /// Makes waits of this process call `must_stop` when a signal wakes them up. `must_stop` runs in the waiting thread,
-/// outside the signal handler. Only the first call in a process has an effect. In a process that never calls this,
-/// waits continue after a signal.
+/// outside the signal handler. Only the first call in a process has an effect. In a process that never calls this
+/// function, waits continue after a signal.
 pub fn ask_after_signals(must_stop: fn() -> bool) {
     MUST_STOP.get_or_init(|| must_stop);
 }
@@ -43,7 +43,7 @@ pub fn sleep(duration: Duration) -> Result<()> {
         if left.is_zero() {
             return Ok(());
         }
-        // One day, if the kernel's type cannot represent more.
+        // The thread sleeps for one day if the kernel's type cannot represent the rest of the time.
         let now = Timespec::try_from(wait_at_most(left)).unwrap_or(Timespec { tv_sec: 86_400, tv_nsec: 0 });
         match nanosleep(&now) {
             NanosleepRelativeResult::Err(errno) => return Err(errno),

@@ -1,5 +1,5 @@
-//! Sockets: streams that pass descriptors, the credentials of peers, sends that do not block; and, for TCP connections,
-//! the kernel's statistics, pacing, and the amount of data that wakes up a waiting thread.
+//! Sockets: streams that pass descriptors, the credentials of peers, and sends that do not block. For TCP connections,
+//! this module also provides the kernel's statistics, pacing, and the amount of data that wakes up a waiting thread.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -76,7 +76,7 @@ fn send_parts(socket: impl AsFd, parts: &[IoSlice<'_>], descriptor: Option<Borro
 }
 
 /// Receives the bytes that have arrived, up to the length of `buffer`; returns 0 at the end of the stream. Passed
-/// descriptors are closed. Errors: as [`send_all`]. Cost: one `recv`.
+/// descriptors are closed. Errors: as for [`send_all`]. Cost: one `recv`.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -> Result<usize> {
     loop {
         match recv(&socket, &mut *buffer, wait.flags()) {
@@ -116,8 +116,8 @@ pub fn set_receive_timeout(socket: impl AsFd, limit: Option<std::time::Duration>
     sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, limit)
 }
 
-/// Makes the kernel detect that the peer of a TCP connection is gone: after 30 s of silence it sends three probes, 10 s
-/// apart, and then gives up.
+/// Makes the kernel detect that the peer of a TCP connection is gone. After 30 s of silence, the kernel sends three
+/// probes, 10 s apart, and then gives up.
 pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     let seconds = std::time::Duration::from_secs;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -167,15 +167,15 @@ pub fn peer_of(socket: impl AsFd) -> Result<PeerCredentials> {
     }
 }
 
-/// Sends up to `len` bytes of `file` from `offset` without copying them through this process; returns the number of
-/// bytes sent, 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`; the
-/// calling thread waits for bytes that are not in memory.
+/// Sends up to `len` bytes of `file` from `offset` without copying them through this process. Returns the number of
+/// bytes sent, which is 0 at the end of the file. Errors: `AGAIN` if the socket's buffer is full. Cost: one `sendfile`;
+/// the calling thread waits for bytes that are not in memory.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, offset: u64, len: usize) -> Result<usize> {
     sendfile(socket, file, Some(&mut { offset }), len)
 }
 
-/// Sends some of `data`, and tells the kernel that more follows at once, so that both may share a segment; returns the
-/// number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
+/// Sends some of `data`, and tells the kernel that more data follows at once, so that both may share a segment. Returns
+/// the number of bytes sent. Errors: `AGAIN` if the socket's buffer is full.
 pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
@@ -233,8 +233,8 @@ pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     }
 }
 
-/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the
-/// other side has ended, or the receive buffer is full. The buffer grows to hold twice as many bytes.
+/// Makes the kernel wake up a thread that waits for the socket only when `bytes` have arrived (`SO_RCVLOWAT`), the peer
+/// has ended the stream, or the receive buffer is full. The buffer grows to hold twice as many bytes.
 pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -247,10 +247,10 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 }
 
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, up to the limit that
-/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB, and then
-/// more, according to the number of bytes that were read in a round trip. That lags behind a sender that doubles its
-/// congestion window in each round trip. No memory is used before bytes arrive. Unlike with `SO_RCVBUF`, the buffer
-/// still grows automatically. Cost: two `setsockopt`, none on loopback.
+/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. It then
+/// increases the window according to the number of bytes that were read in a round trip. This increase lags behind a
+/// sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
+/// `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {
         return Ok(());

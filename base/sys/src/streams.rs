@@ -1,5 +1,5 @@
 //! Standard streams that were closed when the program started. Rust opens `/dev/null` in their place before `main`, so
-//! that no other file gets their numbers. A program would therefore read an empty input instead of an error.
+//! that no other file gets their numbers. A program would therefore read empty input instead of getting an error.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -33,7 +33,7 @@ extern "C" fn note_closed_streams() {
 }
 
 // SAFETY: the loader calls the functions in this section before `main`, with arguments that this function does not
-// read. It uses nothing that Rust's runtime has to set up first: one system call, and an atomic.
+// read. The function uses nothing that Rust's runtime has to set up first: only system calls and an atomic.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE_CLOSED_STREAMS: extern "C" fn() = note_closed_streams;
@@ -42,7 +42,7 @@ static NOTE_CLOSED_STREAMS: extern "C" fn() = note_closed_streams;
 mod tests {
     use super::*;
 
-    /// The streams of the test program are open. The tests of the command line start a program without them.
+    /// The streams of the test program are open. The tests of the command line start a program with closed streams.
     #[test]
     fn open_streams_are_not_noted() {
         for stream in [StandardStream::Input, StandardStream::Output, StandardStream::Error] {

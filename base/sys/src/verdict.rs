@@ -9,7 +9,7 @@ use crate::mounts::{MountIdentity, MountProblem};
 /// The first line of a verdict in this version of its format.
 const HEAD: &str = "fordway verdict 1";
 
-/// A guarantee between two mounts of one file system that a store needs.
+/// A guarantee between two mounts of one file system, on which stores rely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedGuarantee {
     /// A lock held through one mount cannot be taken through the other.
@@ -18,7 +18,7 @@ pub enum SharedGuarantee {
     Refresh,
     /// If files are linked to the same name through two mounts, exactly one link succeeds.
     Exclusive,
-    /// Synced content is visible as soon as its name is.
+    /// Synced content is visible as soon as its name is visible.
     Content,
 }
 
@@ -63,7 +63,7 @@ impl SharedGuarantee {
 pub struct MountVerdict {
     /// The mount that was measured.
     pub mount: MountIdentity,
-    /// The guarantees that do not hold on it.
+    /// The guarantees that do not hold on the mount.
     pub broken: Vec<SharedGuarantee>,
 }
 
@@ -71,7 +71,7 @@ impl MountVerdict {
     /// The maximum size of a verdict in bytes. Mount options take up at most a page.
     pub const BYTES_MAX: usize = 8192;
 
-    /// Parses a verdict. Returns `None` if it is not valid, or was written in another version of the format.
+    /// Parses a verdict. Returns `None` if the text is not valid, or was written in another version of the format.
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != HEAD {

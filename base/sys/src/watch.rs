@@ -1,7 +1,7 @@
 //! Watches on directories: the kernel queues every change of a name in them (inotify).
 //!
 //! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect.
-//! So after reading the queue, a process knows all earlier changes by any process on this machine.
+//! After reading the queue, a process therefore knows all earlier changes by any process on this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -10,11 +10,11 @@ use rustix::io::{Errno, Result};
 
 use crate::call::{inotify_add_watch, inotify_init, inotify_rm_watch, read};
 
-/// The size of the buffer for changes that are read at once, in bytes.
+/// The size of the buffer for the records that one `read` returns, in bytes.
 const QUEUE_READ_BYTES: usize = 16 << 10;
-/// The size of a change without its name, in bytes.
+/// The size of the record of a change without its name, in bytes.
 const HEAD_BYTES: usize = 16;
-/// The longest change, in bytes.
+/// The size of the longest record, in bytes.
 const CHANGE_BYTES_MAX: usize = HEAD_BYTES + 256;
 
 /// The number of a watched directory in a [`DirectoryWatcher`]. It is never reused for another directory.
@@ -42,8 +42,9 @@ pub enum DirectoryChange<'n> {
     Itself,
 }
 
-/// A queue of the changes in some directories. The kernel takes about 10 ms to close it, so it is kept open as long as
-/// it may be used again. After a fork, the child process shares the queue with its parent, and must not read it.
+/// A queue of the changes in some directories. The kernel takes about 10 ms to close a queue, so a queue is kept open
+/// as long as it may be used again. After a fork, the child process shares the queue with its parent, and must not read
+/// it.
 #[derive(Debug)]
 pub struct DirectoryWatcher {
     queue: OwnedFd,
@@ -58,10 +59,10 @@ impl DirectoryWatcher {
         Ok(DirectoryWatcher { queue, read: Vec::with_capacity(QUEUE_READ_BYTES) })
     }
 
-    /// Starts to watch `dir`, for which the caller needs read permission. From then on, each change of a name in it
-    /// takes about 1 µs longer in every process. Cost: one `inotify_add_watch`, which takes time for each name in
-    /// memory. Errors: `NOSPC` if the user has too many watches (`fs.inotify.max_user_watches`), `ACCESS`, `NOENT`
-    /// without `/proc`.
+    /// Starts to watch `dir`, for which the caller needs read permission. From then on, each change of a name in `dir`
+    /// takes about 1 µs longer in every process. Cost: one `inotify_add_watch`, whose duration grows with the number of
+    /// cached names. Errors: `NOSPC` if the user has too many watches (`fs.inotify.max_user_watches`), `ACCESS`,
+    /// `NOENT` without `/proc`.
     pub fn watch(&self, dir: impl AsFd) -> Result<WatchId> {
         let path = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         let names = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
@@ -97,7 +98,7 @@ impl DirectoryWatcher {
     }
 }
 
-/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if a record says that others were
+/// Calls `visit` for each of the kernel's records in `bytes`. Errors: `OVERFLOW` if a record reports that others were
 /// lost.
 fn visit_each(mut bytes: &[u8], visit: &mut impl FnMut(WatchId, DirectoryChange<'_>)) -> Result<()> {
     // struct inotify_event: int wd; uint32_t mask, cookie, len; char name[len], filled up with zeros.

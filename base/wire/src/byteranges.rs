@@ -109,7 +109,7 @@ enum ByterangesParserState {
     Preamble,
     /// In a part's head, with the value of its `Content-Range`.
     Head(Option<(Range<u64>, Option<u64>)>),
-    /// In a part's content; the value is the number of bytes that are still to come.
+    /// In a part's content; the value is the number of bytes that have not arrived yet.
     Data(u64),
     /// After the content of a part: the delimiter's line break comes next.
     AfterData,
@@ -118,7 +118,7 @@ enum ByterangesParserState {
     Done,
 }
 
-/// The element at the beginning of the given bytes.
+/// The element at the beginning of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ByterangesParserStep {
     /// Bytes that the caller must skip.
@@ -143,7 +143,7 @@ impl ByterangesParserStep {
         }
     }
 
-    /// Returns whether the step is empty, which happens only if no bytes were given.
+    /// Returns whether the step is empty, which happens only if the parser received no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -169,7 +169,7 @@ impl ByterangesParser {
         ByterangesParser { delimiter, state, line, between_bytes: 0, form_bytes: None, line_break: b"\r\n" }
     }
 
-    /// Returns the number of content bytes that come next without interruption.
+    /// Returns the number of content bytes that follow without interruption.
     pub fn data_left(&self) -> u64 {
         if let ByterangesParserState::Data(left) = self.state { left } else { 0 }
     }
@@ -185,8 +185,9 @@ impl ByterangesParser {
         matches!(self.state, ByterangesParserState::AfterData | ByterangesParserState::Delimiter)
     }
 
-    /// Returns the number of bytes between the current content and the content of `next`, which must not be empty, if
-    /// the server writes all heads in the same form. Returns `None` before the first part.
+    /// Returns the expected number of bytes between the current content and the content of `next`, which must not be
+    /// empty. The expectation is that the server writes all heads in the same form. Returns `None` before the first
+    /// part.
     pub fn bytes_before(&self, next: &Range<u64>) -> Option<usize> {
         self.form_bytes.map(|form| form + digits_of(next))
     }
@@ -239,7 +240,7 @@ impl ByterangesParser {
         step
     }
 
-    /// Returns whether `line` closes the body; not checked within a part's head.
+    /// Returns whether `line` closes the body; always false within a part's head.
     fn is_last_delimiter(&self, line: &[u8]) -> bool {
         let rest = line.strip_prefix(&self.delimiter[..]);
         let may_end =
@@ -261,7 +262,7 @@ impl ByterangesParser {
             }
             if let Some(value) = content_range(text) {
                 *found = Some(
-                    parse_content_range(value).ok_or(MalformedByteranges("a Content-Range that is none"))?,
+                    parse_content_range(value).ok_or(MalformedByteranges("an unreadable Content-Range"))?,
                 );
             }
             return Ok(ByterangesParserStep::Skip(taken));
@@ -275,7 +276,7 @@ impl ByterangesParser {
         }
         if text == self.delimiter {
             if matches!(self.state, ByterangesParserState::Preamble) && self.between_bytes == taken {
-                // A body may begin with the delimiter; a line break precedes all others.
+                // A body may begin with the delimiter; a line break precedes all other delimiters.
                 self.between_bytes += line.len() - text.len();
             }
             self.state = ByterangesParserState::Head(None);
@@ -406,7 +407,7 @@ mod tests {
     fn forms_that_servers_have() {
         let found = Some(vec![(1..3, b"bc".to_vec()), (7..8, b"h".to_vec())]);
         for body in [
-            // One-byte line breaks, and none at the end.
+            // One-byte line breaks, and no line break at the end.
             "--b\ncontent-range: bytes 1-2/9\n\nbc\n--b\nContent-Range:bytes 7-7/*\n\nh\n--b--",
             // A preamble, white space after a boundary, other headers, and an epilogue.
             "a word before\r\n--bc\r\n\r\n--b \t\r\nContent-Type: x/y\r\nCONTENT-RANGE: bytes 1-2/9\r\n\r\nbc\r\n\

@@ -95,7 +95,7 @@ fn time_of([year, month, day]: [u32; 3], [hour, minute, second]: [u32; 3], ns: u
         return None;
     }
     let days = days_from_civil(i64::from(year), month, day);
-    // A day that its month does not have, such as 30 February, would be one of the next month.
+    // An invalid day, such as 30 February, would become a day of the next month.
     if civil_from_days(days) != (i64::from(year), month, day) {
         return None;
     }

@@ -18,7 +18,7 @@ const FILE: &str = "file";
 pub enum FormError {
     /// The content type is not `multipart/form-data`.
     NotAForm,
-    /// The form does not have the required format; the value says why.
+    /// The form does not have the required format; the value is the reason.
     Malformed(&'static str),
     /// The parts before the file are larger than [`FIELDS_BYTES_MAX`].
     FieldsTooLarge,
@@ -67,7 +67,7 @@ pub struct UploadFormFields {
 pub struct FormReader {
     delimiter: Vec<u8>,
     buffer: Vec<u8>,
-    /// The start of the item that is being read.
+    /// The offset of the item that is being read.
     at: usize,
     /// The offset from which to search for the end of that item.
     searched: usize,
@@ -92,7 +92,7 @@ impl FormReader {
     pub fn new(boundary: &str) -> Self {
         FormReader {
             delimiter: delimiter(boundary),
-            // No line break precedes the first boundary; add one, so that all boundaries look alike.
+            // No line break precedes the first boundary. One is added here, so that all boundaries have the same form.
             buffer: b"\r\n".to_vec(),
             at: 0,
             searched: 0,
@@ -101,9 +101,9 @@ impl FormReader {
         }
     }
 
-    /// Reads the next bytes. Once the start of the form is complete, returns it with the number of these bytes that
-    /// belong to it; the content of the file comes after them. Do not call it again after that, or after an error.
-    /// Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
+    /// Reads the next bytes. When the start of the form is complete, returns the start and the number of these bytes
+    /// that belong to it. The content of the file follows those bytes. Do not call this function again after it has
+    /// returned the start or an error. Errors: `Malformed`, `FieldsTooLarge`, `NoFile`.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(UploadFormFields, usize)>> {
         let before = self.buffer.len();
         let taken = bytes.len().min(FIELDS_BYTES_MAX - before);
@@ -253,8 +253,8 @@ fn parameters(header: &str) -> Result<Vec<(String, String)>> {
     }
 }
 
-/// Reads text up to its closing quote. Returns the text and what follows the quote. A backslash is special only before
-/// a quote or another backslash, because old browsers send complete Windows paths.
+/// Reads text up to its closing quote. Returns the text, and the text after the quote. A backslash is special only
+/// before a quote or another backslash, because old browsers send complete Windows paths.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let (mut value, mut characters) = (String::new(), text.char_indices().peekable());
     while let Some((at, character)) = characters.next() {
@@ -301,7 +301,7 @@ impl BoundaryLineState {
             (BoundaryLineState::Begun | BoundaryLineState::Blank, b' ' | b'\t') => BoundaryLineState::Blank,
             (BoundaryLineState::Begun | BoundaryLineState::Blank, b'\r') => BoundaryLineState::CarriageReturn,
             (BoundaryLineState::CarriageReturn, b'\n') => BoundaryLineState::Over,
-            _ => return Err(FormError::Malformed("a line begins with the boundary and goes on")),
+            _ => return Err(FormError::Malformed("a line begins with the boundary and continues")),
         };
         Ok(())
     }
@@ -351,7 +351,7 @@ impl FormFileScanner {
         self.line.as_ref().is_some_and(BoundaryLineState::is_over)
     }
 
-    /// Finds the content in the next bytes. There is none after the end of the file. Errors: `Malformed`.
+    /// Finds the content in the next bytes. Bytes after the end of the file contain no content. Errors: `Malformed`.
     pub fn read(&mut self, bytes: &[u8]) -> Result<FormFileChunk> {
         if self.line.is_some() {
             self.read_line(bytes)?;

@@ -91,24 +91,24 @@ impl RuleFilter {
 /// When the latest version of an object expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiration {
-    /// This many days after it was written.
+    /// This many days after the object was written.
     Days(u32),
     /// On this date.
     Date(SystemTime),
-    /// Never; the value says whether a delete marker is removed once it hides no version.
+    /// Never; the value states whether a delete marker is removed when it no longer hides a version.
     DeleteMarker(bool),
 }
 
 /// When a noncurrent version expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoncurrentExpiration {
-    /// This many days after another version replaced it.
+    /// The number of days after which the version expires, counted from its replacement.
     pub days: u32,
     /// The number of newest noncurrent versions to keep.
     pub newer: Option<u32>,
 }
 
-/// A rule.
+/// A lifecycle rule of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifecycleRule {
     /// The name of the rule.
@@ -188,7 +188,8 @@ struct RawLifecycleRule {
     has_abort: bool,
 }
 
-/// Sets what an element states. Errors: the element occurs twice, so that a reader could take either.
+/// Sets the value that an element states. Errors: `MalformedXML` if the element occurs twice, because it would be
+/// unclear which value applies.
 fn set_once<T>(slot: &mut Option<T>, path: &str, value: T) -> Result<()> {
     match slot.replace(value) {
         None => Ok(()),
@@ -259,7 +260,7 @@ impl RawLifecycleRule {
         Ok(())
     }
 
-    /// Returns the rule; its name is empty if the document gives it none.
+    /// Returns the rule; its name is empty if the document states none.
     fn into_rule(self) -> Result<LifecycleRule> {
         let id = self.id.clone().unwrap_or_default();
         if id.len() > ID_BYTES_MAX {
@@ -285,7 +286,7 @@ impl RawLifecycleRule {
     fn filter(self) -> Result<RuleFilter> {
         let [direct, within_and] = self.conditions;
         if direct > 1 || (self.has_and && direct > 0) || (!self.has_and && within_and > 0) {
-            return Err(malformed("a Filter has one condition; put several into one And"));
+            return Err(malformed("a Filter can have only one condition; put several into one And"));
         }
         match (self.prefix, self.has_filter) {
             (Some(prefix), false) => Ok(RuleFilter { prefix: Some(prefix), ..RuleFilter::default() }),
@@ -306,7 +307,7 @@ impl RawLifecycleRule {
             (None, None, Some(is_on)) => match is_on.trim() {
                 "true" => Expiration::DeleteMarker(true),
                 "false" => Expiration::DeleteMarker(false),
-                _ => return Err(malformed("ExpiredObjectDeleteMarker is true or false")),
+                _ => return Err(malformed("ExpiredObjectDeleteMarker must be true or false")),
             },
             _ => return Err(malformed("an expiration needs Days, a Date or ExpiredObjectDeleteMarker")),
         }))
@@ -318,7 +319,7 @@ impl RawLifecycleRule {
         }
         let what = "'NoncurrentDays' for NoncurrentVersionExpiration action";
         let days = self.noncurrent_days.as_deref();
-        let days = days.ok_or_else(|| malformed("NoncurrentVersionExpiration has NoncurrentDays"))?;
+        let days = days.ok_or_else(|| malformed("NoncurrentVersionExpiration needs NoncurrentDays"))?;
         let days = positive(days, what)?;
         let newer = self.newer.as_deref().map(|newer| positive(newer, "'NewerNoncurrentVersions'"));
         let newer = newer.transpose()?;
@@ -335,7 +336,8 @@ impl RawLifecycleRule {
             return Ok(None);
         }
         let days = self.abort_days.as_deref();
-        let days = days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload has DaysAfterInitiation"))?;
+        let days =
+            days.ok_or_else(|| malformed("AbortIncompleteMultipartUpload needs DaysAfterInitiation"))?;
         positive(days, "'DaysAfterInitiation' for AbortIncompleteMultipartUpload action").map(Some)
     }
 }
@@ -374,7 +376,8 @@ fn positive(text: &str, what: &str) -> Result<u32> {
 }
 
 fn midnight(text: &str) -> Result<SystemTime> {
-    let date = parse_iso8601(text.trim()).ok_or_else(|| malformed("a date is 2030-01-31T00:00:00Z"))?;
+    let date = parse_iso8601(text.trim())
+        .ok_or_else(|| malformed("a date must have the form 2030-01-31T00:00:00Z"))?;
     let seconds = date.duration_since(UNIX_EPOCH).unwrap_or_default();
     match seconds.as_nanos().is_multiple_of(DAY.as_nanos()) {
         true => Ok(date),
@@ -416,8 +419,8 @@ pub fn read(document: &[u8]) -> Result<Vec<LifecycleRule>> {
     }
 }
 
-/// Gives each rule without a name one that no other rule has. Clients send names that were given here back to us,
-/// together with new rules without a name.
+/// Gives each unnamed rule a name that no other rule has. Clients send these generated names back, together with new
+/// unnamed rules.
 fn name_unnamed(rules: &mut [LifecycleRule]) {
     let mut names: BTreeSet<String> = rules.iter().map(|rule| rule.id.clone()).collect();
     for (at, rule) in rules.iter_mut().enumerate().filter(|(_, rule)| rule.id.is_empty()) {

@@ -38,8 +38,9 @@ pub fn parse_unsatisfied_range(text: &str) -> Option<u64> {
     digits(text.trim().strip_prefix("bytes")?.trim_start().strip_prefix("*/")?)
 }
 
-/// Reads a `Range` header that requests a single range. Returns `None` for anything else. A position behind the end of
-/// any object stands for its end, however large it is (RFC 9110 section 14.1.2).
+/// Reads a `Range` header that requests a single range. Returns `None` for anything else. A position that does not fit
+/// into 64 bits becomes the largest number, because any position beyond the end of an object means its end (RFC 9110
+/// section 14.1.2).
 pub fn parse_range(text: &str) -> Option<ByteRange> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     match (first, last) {
@@ -49,14 +50,14 @@ pub fn parse_range(text: &str) -> Option<ByteRange> {
     }
 }
 
-/// Reads a number; one with more than 64 bits becomes the largest number.
+/// Reads a number. A number with more than 64 bits becomes the largest number.
 fn clamped(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Reads a `Content-Range`; returns the range that follows, and the size of the whole object if it is
-/// stated. Returns `None` for anything else.
+/// Reads a `Content-Range`; returns the range, and the size of the whole object if it is stated. Returns `None` for
+/// anything else.
 pub fn parse_content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, size) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

@@ -1,8 +1,8 @@
 //! S3's error codes and statuses for every [`ErrorKind`], in both directions, and the texts of error documents.
 //!
-//! If S3 has a code for a kind, that code is used. If S3 has none (for a full disk or a quota, for example), the kind
-//! has a code of our own: a Fordway client recovers the kind from this code, and other clients can still tell the class
-//! of the failure from the HTTP status.
+//! If S3 has a code for a kind, that code is used. A kind without a code in S3 (for a full disk or a quota, for
+//! example) has a code of our own. A Fordway client recovers the kind from this code. Other clients can still recognize
+//! the class of the failure by the HTTP status.
 
 use fordway_store::{Error, ErrorKind};
 
@@ -170,8 +170,8 @@ pub fn aws_message(code: &str) -> Option<&'static str> {
     Some(AWS_MESSAGES[position].1)
 }
 
-/// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are left
-/// out, because they may contain paths on this machine; the log has them.
+/// Returns our own text for the client: what failed, why, and what to do next. Errors from the operating system are
+/// left out, because they may contain paths on this machine; the log has them.
 pub fn detail(error: &Error) -> String {
     let why = if error.detail().is_empty() { error.kind().name() } else { error.detail() };
     let mut text = match error.target() {
@@ -185,7 +185,7 @@ pub fn detail(error: &Error) -> String {
     printable(text)
 }
 
-/// Escapes control characters: keys may contain characters that XML cannot.
+/// Escapes control characters: keys may contain characters that XML does not allow.
 fn printable(text: String) -> String {
     if !text.contains(char::is_control) {
         return text;

@@ -1,8 +1,8 @@
 //! AWS Signature Version 2, for clients of services from before 2014 that require it. The signature is a pure function
 //! of the request.
 //!
-//! Newer services refuse such signatures. A version 2 signature covers less than a version 4 signature
-//! ([`crate::sigv4`]): neither the host, nor the body (except by `Content-MD5`), nor most of the query.
+//! Newer services refuse version 2 signatures. Such a signature covers less than a version 4 signature
+//! ([`crate::sigv4`]). It does not cover the host, the body (except by `Content-MD5`), or most of the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

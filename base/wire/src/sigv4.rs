@@ -20,7 +20,7 @@ pub const MAX_EXPIRES_S: u64 = 7 * 24 * 3600;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
 /// A key derived from the secret for one day, region and service. Deriving the key costs 4 HMACs, so callers keep it
-/// until [`SigningKey::is_for`] says that the day has changed.
+/// until [`SigningKey::is_for`] returns false for a new day.
 #[derive(Clone)]
 pub struct SigningKey {
     /// An HMAC that has already processed the key, which saves half of the hash blocks for each signature.
@@ -71,8 +71,7 @@ impl SigningKey {
         format!("{ALGORITHM} Credential={access_key}/{scope},SignedHeaders={names},Signature={signature}")
     }
 
-    /// Returns the query of a presigned URL, including the signature. The only signed header is `host`. `parameters`
-    /// are the request's own, not encoded.
+    /// Returns the query of a presigned URL, including the signature. The only signed header is `host`.
     pub fn presigned_query(
         &self,
         access_key: &str,
@@ -115,8 +114,8 @@ impl SigningKey {
         is_same(&self.raw_signature(amz_date, request), signature)
     }
 
-    /// Returns whether `signature`, in lower-case hexadecimal, is valid for the policy of a form. `policy` is in base64.
-    /// Compares in constant time.
+    /// Returns whether `signature`, in lower-case hexadecimal, is valid for the policy of a form. `policy` is in
+    /// base64. Compares in constant time.
     pub fn has_signed(&self, policy: &str, signature: &str) -> bool {
         let mut mac = self.keyed.clone();
         mac.update(policy.as_bytes());
@@ -174,7 +173,7 @@ impl<'a> AuthorizationHeader<'a> {
     }
 }
 
-/// Does what `split_once` does, with fewer instructions for the short fields of a signature. `byte` is ASCII.
+/// Works like `split_once`, but with fewer instructions for the short fields of a signature. `byte` is ASCII.
 pub fn cut(text: &str, byte: u8) -> Option<(&str, &str)> {
     let at = text.bytes().position(|found| found == byte)?;
     text.get(..at).zip(text.get(at + 1..))
@@ -228,7 +227,7 @@ impl CanonicalRequest<'_> {
 
 /// Removes leading and trailing spaces from a value, and reduces any run of spaces inside it to one.
 fn update_with_single_blanks(digest: &mut Sha256, value: &str) {
-    // This compares all bytes without an early exit, so that the compiler can vectorize the loop. Few values contain
+    // This loop compares all bytes without an early exit, so that the compiler can vectorize it. Few values contain
     // spaces.
     let has_space = value.bytes().fold(false, |found, byte| found | (byte == b' '));
     let value = if has_space { value.trim_matches(' ') } else { value };

@@ -49,18 +49,18 @@ fn pair((name, value): (&str, &str)) -> String {
     pair
 }
 
-/// Undoes the `encoding-type=url` encoding of a listing, in which servers may write `+` for a space. `None` if the
-/// result is not UTF-8.
+/// Undoes the `encoding-type=url` encoding of a listing, in which servers may write `+` for a space. Returns `None` if
+/// the result is not UTF-8.
 pub fn decode_listed(text: &str) -> Option<String> {
     decode(&text.replace('+', " "))
 }
 
-/// Undoes percent-encoding (RFC 3986 section 2.1). `None` if the result is not UTF-8.
+/// Undoes percent-encoding (RFC 3986 section 2.1). Returns `None` if the result is not UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }
 
-/// Undoes the percent-encoding of a path segment. `None` if the result is not UTF-8.
+/// Undoes the percent-encoding of a path segment. Returns `None` if the result is not UTF-8.
 pub fn decode_segment(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(|decoded| decoded.into_owned())
 }

@@ -251,7 +251,7 @@ fn requests(make: &mut Make) -> Vec<Request<'static>> {
     }
 }
 
-/// Asserts that the value read equals the value written. Compares their debug output, since not all types can be
+/// Asserts that the value read equals the value written. Compares their debug output, because some types cannot be
 /// compared.
 #[track_caller]
 fn there_and_back<T: WriteField + ReadField + Debug>(answer: Result<T>) {

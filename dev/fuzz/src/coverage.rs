@@ -16,7 +16,7 @@ pub struct CoverageMap {
 /// The code that a run reached and that no earlier run had reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewCoverage {
-    /// Code.
+    /// Whether the run reached code for the first time.
     pub is_new_code: bool,
     /// Whether the run reached code, or a class of hit counts, for the first time.
     pub is_new_class: bool,
@@ -53,7 +53,7 @@ impl CoverageMap {
     }
 }
 
-/// Returns the bit that stands for a hit count's class.
+/// Returns the bit that represents a hit count's class.
 fn class_of(count: u64) -> u8 {
     match count {
         0 => 0,

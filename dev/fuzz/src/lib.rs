@@ -1,4 +1,4 @@
-//! Fuzz targets: functions that pass arbitrary bytes to a parser, and panic if the parser accepts something that it
+//! Fuzz targets: functions that pass arbitrary bytes to a parser. They panic if the parser accepts something that it
 //! must not accept, or interprets one message in two ways.
 //!
 //! Three drivers share the targets and the corpus in `fuzz/corpus`:

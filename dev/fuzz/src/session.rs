@@ -80,7 +80,7 @@ impl FuzzSession {
             dir: dir.to_owned(),
             inputs,
             reached: CoverageMap::default(),
-            // Each run makes different choices.
+            // Each run gets a different seed, so that it makes different choices.
             mutator: InputMutator::new(spent_before_s.wrapping_mul(1 << 20) + 1, target.words),
             mutates: false,
             runs: 0,
@@ -152,7 +152,8 @@ impl FuzzSession {
     }
 }
 
-/// The file with the current input: if the input crashes the process or makes it hang, it can be read from this file.
+/// The file with the current input. If the input crashes the process or makes it hang, the input can be read from this
+/// file.
 struct CurrentInputFile {
     file: File,
     /// The time at which the current input was started, in seconds since the start of the run; 0 if there is none.

@@ -27,7 +27,7 @@ pub fn skip(reason: impl Display) {
 fn record(path: &Path, line: &str) {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
-    // This crate exists to prevent unreported skips.
+    // Panic, because this crate exists to prevent unreported skips.
     written.unwrap_or_else(|error| panic!("{} cannot be written: {error}", path.display()));
 }
 
@@ -48,7 +48,7 @@ pub fn root(purpose: &str) -> bool {
     is_root
 }
 
-/// Returns the path of `program`, which need not be in `PATH` (Debian's servers are not); records a skip if it is not
+/// Returns the path of `program`, which need not be in `PATH` (on Debian, servers are not). Records a skip if it is not
 /// installed.
 pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")

@@ -1,6 +1,7 @@
-//! Connects to one of a host's addresses. An address whose packets are lost must not use up the time of the others:
-//! IPv6 is often announced but filtered, and a name with several addresses often includes a server that is down. So the
-//! next address is tried after a short delay, and the first one that accepts is used (RFC 8305).
+//! Connects to one of a host's addresses. An address that does not respond must not use up the time for the other
+//! addresses. IPv6 is often announced but filtered, and a name with several addresses often includes a server that is
+//! down. Therefore, the next address is tried after a short delay, and the first address that accepts is used (RFC
+//! 8305).
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -49,8 +50,8 @@ pub fn connect_any(
     }
 }
 
-/// Returns the addresses with both families in turn, beginning with the first address's: if one of the families does
-/// not work at all, that costs a single delay.
+/// Returns the addresses of both families in turn, beginning with the family of the first address. If one of the
+/// families does not work at all, it costs only a single delay.
 fn by_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.into_iter().collect();
     let is_first_family = |address: &SocketAddr| address.is_ipv6() == addresses[0].is_ipv6();
@@ -70,7 +71,7 @@ fn begin(address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
     match connect(&socket, &address) {
-        // After a signal, too, the kernel continues to connect.
+        // The kernel continues to connect after a signal.
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(error) => Err(error.into()),
     }
@@ -104,7 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// An address that does not respond: the queue of its listener is full. Returns the sockets that keep it so.
+    /// Returns an address that does not respond, because the queue of its listener is full. Also returns the sockets
+    /// that keep the queue full.
     fn silent() -> (SocketAddr, Vec<OwnedFd>) {
         let listener =
             socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,5 +1,5 @@
-//! Entry points for fuzzing the client's side of HTTP (`dev/fuzz`). Each takes arbitrary bytes, as a server could send
-//! them.
+//! Entry points for fuzzing the client's side of HTTP (`dev/fuzz`). Each entry point takes arbitrary bytes that a
+//! server could send.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

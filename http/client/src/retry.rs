@@ -1,4 +1,4 @@
-//! Retries: how often, and how long to wait before a request is sent again.
+//! Retries: the maximum number of retries, and the wait before each of them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime};
@@ -47,7 +47,7 @@ impl RetryBudget {
         }
     }
 
-    /// Checks the deadline. Errors: `Timeout` after it.
+    /// Checks the deadline. Errors: `Timeout` if the deadline has passed.
     pub fn check_time(&self) -> Result<()> {
         match self.until {
             Some(until) if until <= Instant::now() => {

@@ -40,9 +40,9 @@ struct TestSuite {
 
 /// How a suite's tests run.
 enum TestRun {
-    /// One command runs them, and its output contains lines with counts.
+    /// One command runs the tests, and its output contains lines with counts.
     Command(Vec<String>, fn(&str) -> Option<TestTally>),
-    /// They are programs that cargo builds.
+    /// The tests are programs that cargo builds.
     Programs(ProgramSelection),
 }
 
@@ -91,8 +91,8 @@ fn suites(python: &str) -> Vec<TestSuite> {
                 words("tools/build-libs3 target/test-libraries dev"),
                 words("tools/build-capi target/test-libraries dev"),
             ],
-            // This also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are a
-            // separate suite, which shares compiled crates with this one.
+            // This command also builds both binaries, which the lab's and the Python tests run. Tests that need MPI are
+            // a separate suite, which shares compiled crates with this one.
             run: programs("cargo test --workspace --locked --exclude fordway-mpi", true),
         },
         TestSuite {
@@ -126,7 +126,7 @@ fn missing_for_mpi() -> Option<String> {
 }
 
 /// Searches the same directories as `clang-sys`: the directory named by the environment, the directory of
-/// `llvm-config`, and the usual ones.
+/// `llvm-config`, and the usual directories.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let told = Command::new("llvm-config").arg("--libdir").output().ok();
@@ -250,9 +250,8 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
     }
 }
 
-/// Returns the command with the environment that it would have without `cargo xtask`: the variables that cargo sets for
-/// xtask would look like a change to the build script of `ring`, and everything that depends on `ring` would be
-/// compiled again.
+/// Returns the command without the environment variables that cargo sets for xtask. Those variables would look like a
+/// change to the build script of `ring`, and everything that depends on `ring` would be compiled again.
 fn command_of(command: &[String]) -> Result<Command> {
     let (program, arguments) = command.split_first().context("a suite has no command")?;
     let mut command = Command::new(program);

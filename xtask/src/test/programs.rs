@@ -50,7 +50,7 @@ pub(super) struct ProgramSelection {
 /// A program with tests, and how to run it.
 #[derive(Debug)]
 pub(super) struct TestProgram {
-    /// As in [`ALONE`].
+    /// The name, in the form that [`ALONE`] uses.
     name: String,
     command: Vec<String>,
     /// Cargo runs tests in the directory of their package.

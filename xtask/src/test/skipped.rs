@@ -74,8 +74,8 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Passed })
 }
 
-/// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test; its
-/// reason says so.
+/// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test; the
+/// reason of a helper begins with `run by`.
 pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");

@@ -29,8 +29,8 @@ impl fmt::Display for TestTally {
 }
 
 impl TestTally {
-    /// Corrects the counts for skipped tests: libtest counts a test that skips itself as passed, and does not count
-    /// ignored tests; pytest counts skipped tests.
+    /// Corrects the counts for skipped tests. libtest counts a test that skips itself as passed, and does not count
+    /// ignored tests. pytest counts skipped tests.
     pub(super) fn without_skipped<'a>(mut self, skipped: impl Iterator<Item = &'a SkippedTest>) -> Self {
         let tests: Vec<_> = skipped.collect();
         let count = |counted| {

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Reads a form that arrives in pieces of the given sizes, repeated. Returns its start and the content of the file.
+/// Reads a form that arrives in pieces whose sizes repeat in a cycle. Returns the start of the form and the content of
+/// the file.
 fn read(boundary: &str, body: &[u8], sizes: &[usize]) -> Result<(UploadFormFields, Vec<u8>)> {
     let (mut reader, mut file) = (FormReader::new(boundary), FormFileScanner::new(boundary));
     let (mut start, mut content) = (None, Vec::new());

@@ -1,6 +1,6 @@
-//! The replicas, size and digests of a file, as read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link` and
-//! `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs (one per line, best first), which are easy to
-//! write by hand. All of these are read into one type; Metalink 4 can also be written.
+//! The replicas, size and digests of a file. They are read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link`
+//! and `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs. A list has one URL per line, the best
+//! first, and is easy to write by hand. All of these formats are read into one type; Metalink 4 can also be written.
 //!
 //! The input is not trusted. A document type declaration is rejected, because it can declare entities that expand
 //! without bound. Names that lead out of a directory are also rejected. Unknown elements are ignored.
@@ -45,7 +45,7 @@ pub struct MetalinkFile {
     pub described_by: Vec<String>,
 }
 
-/// Digests of a file cut into pieces of one length; the last may be shorter.
+/// Digests of the pieces of a file. All pieces have the same length, except that the last one may be shorter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceHashes {
     /// The length of each piece in bytes, never 0.
@@ -68,8 +68,9 @@ pub struct MetalinkUrl {
 }
 
 impl Metalink {
-    /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if it is
-    /// neither, is truncated, has a document type, names that lead out of a directory, or impossible numbers.
+    /// Reads a document: Metalink 4 or 3 if it is XML, otherwise a list of URLs. Errors: `InvalidArgument` if the
+    /// document is neither, is truncated, has a document type, names that lead out of a directory, or impossible
+    /// numbers.
     pub fn parse(document: &[u8]) -> Result<Self> {
         if document.len() > DOCUMENT_BYTES_MAX {
             return Err(refused(format!("it has more than {DOCUMENT_BYTES_MAX} bytes")));
@@ -120,7 +121,7 @@ impl MetalinkFile {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Fills in whatever this value lacks from `other`, which describes the same file.
+    /// Adds data that this value lacks from `other`, which describes the same file.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -282,13 +283,13 @@ fn read(text: &str) -> Result<Metalink> {
             line.contains("://") && !line.contains(|c: char| c.is_whitespace() || c.is_control());
         if !is_address {
             let shown: String = line.chars().take(60).collect();
-            return Err(refused(format!("line {} is {shown:?}; write a URL a line, or XML", number + 1)));
+            return Err(refused(format!("line {} is {shown:?}; write one URL per line, or XML", number + 1)));
         }
         let priority = file.replicas.len() as u32 + 1;
         file.push_replica(MetalinkUrl { url: line.to_owned(), priority, location: None });
     }
     if file.replicas.is_empty() {
-        return Err(refused("it is empty; write a URL a line, or XML"));
+        return Err(refused("it is empty; write one URL per line, or XML"));
     }
     Ok(Metalink { files: vec![file] })
 }

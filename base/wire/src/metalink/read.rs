@@ -52,8 +52,8 @@ pub(super) fn document(text: &str) -> Result<Metalink> {
             Event::CData(more) => push(&mut path, &more),
             Event::GeneralRef(reference) => match reference.resolve_char_ref().map_err(not_xml)? {
                 Some(character) => push(&mut path, character.encode_utf8(&mut [0; 4])),
-                // Resolves only the five entities that XML itself defines. Other entities would need a document type,
-                // which can expand a few bytes to gigabytes.
+                // Only the five entities that XML itself defines are resolved. Other entities would need a document
+                // type, which can expand a few bytes to gigabytes.
                 None => {
                     let known = quick_xml::escape::resolve_predefined_entity(&reference);
                     push(&mut path, known.ok_or_else(|| refused("it declares an entity"))?);

@@ -1,5 +1,5 @@
-//! The elements of messages: numbers, texts and lists, little-endian, one after another; and the store's own types,
-//! encoded as their fields in the order of declaration.
+//! The elements of messages: numbers, texts and lists, in little-endian order, one after another. The store's own types
+//! are encoded as their fields in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
@@ -132,7 +132,7 @@ impl ReadField for bool {
         match u8::take(input)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(malformed("neither yes nor no")),
+            _ => Err(malformed("a bool is neither 0 nor 1")),
         }
     }
 }
@@ -241,7 +241,7 @@ impl<T: WriteField> WriteField for Vec<T> {
 impl<T: ReadField> ReadField for Vec<T> {
     fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let count = u32::take(input)? as usize;
-        // A stated number must not by itself cause memory to be allocated.
+        // The stated number alone must not cause a large allocation.
         let mut list = Vec::with_capacity(count.min(ROOM_MAX));
         for _ in 0..count {
             // If entries could be empty, four bytes could represent a list of four billion entries.
@@ -318,7 +318,7 @@ macro_rules! structs {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
         $(impl WriteField for $name {
             fn put(&self, out: &mut Vec<u8>) {
-                // Lists all fields by name, so that a new field breaks the build here.
+                // The pattern names all fields, so that a new field breaks the build here.
                 let $name { $($field),* } = self;
                 $($field.put(out);)*
             }
@@ -455,8 +455,8 @@ names! {
     DocumentKind = |text| DocumentKind::new(text);
 }
 
-/// Errors are encoded with the name of their kind, which has the same meaning in every version of either side. The
-/// target and the number of attempts are omitted, because the receiver knows them better.
+/// Errors are encoded with the name of their kind, which has the same meaning in every version of client and gateway.
+/// The target and the number of attempts are omitted, because the receiver knows them better.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);

@@ -7,7 +7,8 @@
 //! * `fields`: the elements of messages, and the store's own types as fields
 //! * `request`: every operation, and its response
 //!
-//! This file delimits messages. A [`FrameBuffer`] holds bytes as they arrive, and finds the frames in them.
+//! This file splits the bytes of a connection into frames. A [`FrameBuffer`] holds bytes as they arrive, and finds the
+//! frames in them.
 //!
 //! ```text
 //! 0   4   length of all that follows the header: fields, then body
@@ -85,7 +86,7 @@ impl ResponseFlags {
 pub struct FrameHeader {
     /// The number of bytes that follow: fields and body.
     pub length: u32,
-    /// Chosen by the client, repeated by the server.
+    /// The number that the client chooses and the server repeats.
     pub id: u32,
     /// The length of the body, which comes last.
     pub body_bytes: u32,
@@ -108,7 +109,7 @@ pub struct ReceivedFrame<'a> {
 
 impl FrameHeader {
     /// Parses the header at the beginning of `input`; returns `None` if the input is too short for a header. Errors:
-    /// `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for anything but a header.
+    /// `InvalidArgument` for a length over [`FRAME_BYTES_MAX`] and for bytes that are not a header.
     pub fn read(input: &[u8]) -> Result<Option<FrameHeader>> {
         let Some((bytes, _)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -135,8 +136,8 @@ impl FrameHeader {
     }
 }
 
-/// Reserves space for a header at the end of `out`; the caller then appends the fields. Returns the start, for
-/// [`end_frame`].
+/// Reserves space for a header at the end of `out`; the caller then appends the fields. Returns the start of the frame,
+/// for [`end_frame`].
 pub fn begin_frame(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
@@ -199,7 +200,7 @@ impl FrameBuffer {
     }
 
     /// Returns space for the next bytes, at least for the rest of the frame that has begun. Memory beyond 72 KiB is
-    /// allocated as the bytes of a long frame arrive, doubling each time.
+    /// allocated as the bytes of a long frame arrive; the buffer doubles each time.
     pub fn room(&mut self) -> &mut [u8] {
         let waiting = self.end - self.start;
         if self.start > 0 && self.buffer.len() - self.end < ROOM_BYTES / 2 {
@@ -208,7 +209,7 @@ impl FrameBuffer {
         }
         if self.end == self.buffer.len() {
             let room = self.begun_bytes().min(2 * waiting).max(ROOM_BYTES).max(waiting + HEADROOM_BYTES);
-            // Reserves the exact size; a vector would otherwise double its size.
+            // The exact size is reserved, because a vector would otherwise double its size.
             self.buffer.reserve_exact(room.saturating_sub(self.buffer.len()));
             self.buffer.resize(room, 0);
         }
@@ -225,7 +226,7 @@ impl FrameBuffer {
         self.end = (self.end + count).min(self.buffer.len());
     }
 
-    /// Returns the number of bytes of memory that the buffer holds.
+    /// Returns the size of the buffer's memory in bytes.
     pub fn capacity_bytes(&self) -> usize {
         self.buffer.capacity()
     }

@@ -91,9 +91,9 @@ requests! {
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
     /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
-    /// `get_many`. One or more replies, all but the last with [`ResponseFlags::MORE`]: for each of the next keys, in
-    /// order, a result with the length of its content in the body. A result without a length means that the client must
-    /// request the object separately.
+    /// `get_many`. Reply: one or more frames, all but the last with [`ResponseFlags::MORE`]. A frame contains, for each
+    /// of the next keys in order, a result with the length of its content in the body. A result without a length means
+    /// that the client must request the object separately.
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -190,7 +190,7 @@ pub enum ContentTransferMethod {
     Inline,
     /// As a stream of this number of bytes after the frame.
     Stream(u64),
-    /// As bytes of the file whose descriptor came with the response; the values are offset and length.
+    /// As bytes of the file whose descriptor was passed with the response; the values are offset and length.
     Descriptor(u64, u64),
 }
 
@@ -217,16 +217,16 @@ pub struct ReadResponse {
 /// The response to `Start` and `StartPart`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartWriteResponse {
-    /// Whether a descriptor came with the response, for writing the content from its first byte.
+    /// Whether a descriptor was passed with the response, for writing the content from its first byte.
     pub has_file: bool,
 }
 
-/// The response to `Commit`, and to `PutSpare` if that made an object.
+/// The response to `Commit`, and to `PutSpare` if that request created an object.
 #[derive(Clone, Debug)]
 pub struct CommitResponse {
     /// The result of the put.
     pub made: PutResult,
-    /// Whether a descriptor came with the response, for writing the content of the next object.
+    /// Whether a descriptor was passed with the response, for writing the content of the next object.
     pub has_spare: bool,
 }
 

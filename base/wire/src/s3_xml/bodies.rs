@@ -125,8 +125,8 @@ fn with_escaped_cdata(document: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the path, below the root, of the first unknown element; `None` if all are known. Also `None` if the document
-/// is not XML, because the document's parser has a better error for that.
+/// Returns the path, below the root, of the first unknown element; `None` if all are known. Also returns `None` if the
+/// document is not XML, because the document's parser returns a better error.
 pub fn unknown_element(document: &[u8], is_known: impl Fn(&str) -> bool) -> Option<String> {
     let mut unknown = None;
     let looked = for_each_element(document, "", |path, _| {

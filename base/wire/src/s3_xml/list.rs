@@ -1,8 +1,8 @@
-//! Lists: all buckets; the versioning state of one bucket; a page of a bucket's listing, for either version of the
-//! request; and a page of versions and delete markers, which is both read and written.
+//! Lists: all buckets, the versioning state of one bucket, a page of a bucket's listing (for either version of the
+//! request), and a page of versions and delete markers. The page of versions is both read and written.
 //!
-//! Versions and delete markers form one sequence, by key and from the newest to the oldest. A generated writer would
-//! produce two lists, and lose the order of a key's versions and delete markers.
+//! Versions and delete markers form one sequence, sorted by key and then from the newest to the oldest. A generated
+//! writer would produce two lists, and lose the order of a key's versions and delete markers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

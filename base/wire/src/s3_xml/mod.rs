@@ -1,9 +1,9 @@
 //! S3's XML documents, as read and written by a client. This file handles the document of a failed request.
 //!
-//! For each kind of response, a function reads the document's elements. It gets the path of each element below the root
-//! (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add different ones. The
-//! ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`), but a document of another kind is
-//! an error: it must not be mistaken for an empty list.
+//! For each kind of response, a function reads the document's elements. The function gets the path of each element
+//! below the root (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add their
+//! own. The ending of the root's name may also vary (`ListPartsResult`, `ListPartsResponse`). A document of another
+//! kind is an error, because it must not be mistaken for an empty list.
 
 mod bodies;
 mod list;
@@ -199,7 +199,7 @@ pub fn error_document(document: &[u8]) -> Result<Option<ErrorDocument>> {
     for_each_element(document, "Error", |path, text| {
         let field = match path {
             "Code" => &mut found.code,
-            // `Detail`, which our gateway adds, says more than AWS's message and therefore takes precedence.
+            // `Detail`, which our gateway adds, is more specific than AWS's message and therefore takes precedence.
             "Message" if !found.message.is_empty() => return Ok(()),
             "Message" | "Detail" => &mut found.message,
             "Region" | "BucketRegion" => &mut found.region,

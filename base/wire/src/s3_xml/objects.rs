@@ -66,7 +66,7 @@ pub fn delete_result(document: &[u8]) -> Result<DeleteObjectsResult> {
         match path {
             "Deleted/Key" => text.clone_into(&mut key),
             "Deleted/DeleteMarker" => deleted.is_marker = text.trim() == "true",
-            // For a delete marker that was removed, both IDs are given, and they are the same.
+            // For a delete marker that was removed, the document states both IDs, and they are equal.
             "Deleted/VersionId" | "Deleted/DeleteMarkerVersionId" => {
                 deleted.version = VersionId::new(text).ok();
             }

@@ -30,7 +30,7 @@ impl XmlElement {
     /// 32 levels.
     pub fn read(document: &[u8]) -> Result<Self> {
         let mut reader = Reader::from_str(as_text(document)?);
-        // The first entry stands for the document, and collects the root.
+        // The first entry represents the document, and collects the root.
         let mut open = vec![XmlElement::default()];
         loop {
             let event = reader.read_event().map_err(not_xml)?;
@@ -78,7 +78,7 @@ impl XmlElement {
 }
 
 fn close(open: &mut Vec<XmlElement>) {
-    // The reader has checked that each end has its start.
+    // The reader has checked that each end tag has a start tag.
     if let Some(done) = open.pop()
         && let Some(parent) = open.last_mut()
     {

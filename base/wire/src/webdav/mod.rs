@@ -1,9 +1,9 @@
 //! WebDAV (RFC 4918) and WLCG's third-party copies: the client's requests and the server's responses.
 //!
-//! [`multistatus`] parses the document in a WebDAV response; [`CollectionUrl`] interprets the addresses in it
-//! (section 8.3), and rejects those outside the collection. [`PerformanceMarkerParser`] parses a server's report on a
-//! copy in progress: performance markers, and, at the end, a line with the outcome (WLCG's HTTP-TPC, after the markers
-//! of GridFTP).
+//! [`multistatus`] parses the document in a WebDAV response. [`CollectionUrl`] interprets the addresses in the document
+//! (section 8.3), and rejects addresses outside the collection. [`PerformanceMarkerParser`] parses a server's report on
+//! a copy in progress. The report consists of performance markers and a last line with the outcome (WLCG's HTTP-TPC,
+//! after the markers of GridFTP).
 //!
 //! ```text
 //! Perf Marker
@@ -50,9 +50,9 @@ pub enum CollectionEntryLocation {
 /// The name of a member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CollectionMemberName {
-    /// For display; percent-encoded if it is not UTF-8.
+    /// The name for display; percent-encoded if it is not UTF-8.
     pub shown: String,
-    /// For use in an address.
+    /// The name for use in an address.
     pub encoded: String,
 }
 
@@ -156,7 +156,7 @@ pub struct PerformanceMarkerParser {
     line: Vec<u8>,
     /// The stripe in the marker that is being parsed.
     stripe: u64,
-    /// The number of bytes in that marker.
+    /// The number of bytes in the marker that is being parsed.
     bytes: Option<u64>,
     /// The number of bytes copied in each stripe.
     stripes: BTreeMap<u64, u64>,
@@ -186,7 +186,7 @@ impl PerformanceMarkerParser {
     }
 
     /// Returns the outcome of the copy; `None` if the report was cut off before its outcome. The last line may lack a
-    /// line break. Errors: as [`PerformanceMarkerParser::push`].
+    /// line break. Errors: as for [`PerformanceMarkerParser::push`].
     pub fn finish(mut self) -> Result<Option<ThirdPartyCopyOutcome>> {
         self.end_line()?;
         Ok(self.outcome)
@@ -211,7 +211,7 @@ impl PerformanceMarkerParser {
                 false
             }
             "end" => self.end_marker()?,
-            // If there are several such lines, the first one counts.
+            // If several lines state an outcome, the first one counts.
             "success" => self.ended(ThirdPartyCopyOutcome::Success),
             "failure" | "failed" | "error" | "aborted" => {
                 self.ended(ThirdPartyCopyOutcome::Failure(shown(value)))

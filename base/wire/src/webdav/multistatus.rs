@@ -42,8 +42,8 @@ pub struct ResourceProperties {
 
 /// Parses a document, in time proportional to its length and with memory proportional to its content. Only elements of
 /// the namespace `DAV:` count, under any prefix; others are ignored. Errors: `BadResponse` if the document is of
-/// another kind, is incomplete, or contains a document type declaration, which can declare entities that expand without
-/// bound, and which no server needs.
+/// another kind, is incomplete, or contains a document type declaration. No server needs such a declaration, and it can
+/// declare entities that expand without bound.
 pub fn multistatus(document: &[u8]) -> Result<Vec<MultistatusEntry>> {
     let text = std::str::from_utf8(document)
         .map_err(|error| bad("the multistatus document is not UTF-8").caused_by(error))?;
@@ -95,7 +95,7 @@ impl MultistatusParser {
     fn enter(&mut self, is_dav: bool, name: &str) -> Result<()> {
         if self.depth == 0 {
             if self.has_root || !is_dav || name != "multistatus" {
-                return Err(bad("the response is XML, but no multistatus document of WebDAV"));
+                return Err(bad("the response is XML, but not a WebDAV multistatus document"));
             }
             self.has_root = true;
         }

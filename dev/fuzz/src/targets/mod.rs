@@ -109,7 +109,7 @@ const BODY_PARTS: &[&str] = &[
     "\\",
 ];
 
-/// Web identity tokens, their keys, and what surrounds them.
+/// Web identity tokens, their keys, and the parameters and responses that contain them.
 const TOKENS: &[&str] = &[
     "Action=",
     "&Version=2011-06-15",

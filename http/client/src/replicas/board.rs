@@ -377,7 +377,7 @@ impl RangeJobScheduler {
         }
     }
 
-    /// Records a permanent or temporary failure of a replica. `has_brought` says whether the replica had already
+    /// Records a permanent or temporary failure of a replica. `has_brought` states whether the replica had already
     /// delivered data to the stream.
     pub(super) fn failed(&mut self, site: usize, error: &Error, has_brought: bool, now: Instant) {
         if let Some(site) = self.sites.get_mut(site) {
@@ -470,10 +470,10 @@ impl RangeJobScheduler {
         is_busy && now.duration_since(stream.moved) >= self.patience.stall
     }
 
-    /// Compares a hedge with its stream; once the comparison is decided, one of the two stops.
+    /// Compares a hedge with its stream. When the comparison is decided, one of the two stops.
     fn judge(&mut self, hedge: ReplicaStreamId, of: ReplicaStreamId, now: Instant) {
         let Some(first) = self.streams.get(&of).filter(|stream| !stream.is_leaving) else {
-            // The hedge takes the place of the other stream.
+            // The hedge replaces the other stream.
             self.streams.get_mut(&hedge).into_iter().for_each(|hedge| hedge.hedges = None);
             return;
         };

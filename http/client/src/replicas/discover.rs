@@ -35,7 +35,7 @@ pub fn is_metalink_name(name: &str) -> bool {
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. URLs in the document may be relative to the document's URL. Errors: as
+/// Reads the Metalink or list at a URL. URLs in the document may be relative to the document's URL. Errors: as for
 /// [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request, plus one
 /// per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
@@ -45,10 +45,10 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
     Ok(metalink)
 }
 
-/// Finds the replicas of the file at `url`: by the `Link` headers of the response to HEAD (RFC 6249), by `Accept`, by
-/// `?metalink`, at the URL with `.meta4` appended, and in the cache, in that order, until one of them names a replica.
-/// The result is cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried;
-/// only one if the server is unreachable.
+/// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
+/// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
+/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried; only
+/// one if the server is unreachable.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,

@@ -40,7 +40,7 @@ pub(super) struct PieceCache {
 }
 
 impl ReplicatedFile {
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as for
     /// [`ReplicatedFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
@@ -51,7 +51,7 @@ impl ReplicatedFile {
         Ok(count)
     }
 
-    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange` if a fragment exceeds
+    /// Fills all of `fragments`, which may overlap and be in any order. Errors: `InvalidRange` if a fragment exceeds
     /// the file, before anything is read; `BadDigest` if all remaining replicas sent bytes that do not match the
     /// digests; the replicas' errors if none sent anything. After an error, the content of the fragments is undefined.
     /// Cost: one [`crate::vector::RemoteFile::read_ranges`] over all pieces that overlap the fragments (only the
@@ -107,7 +107,7 @@ impl ReplicatedFile {
         Ok(ReplicatedReadTicket { wanted: ranges.to_vec(), jobs, memory })
     }
 
-    /// Waits for submitted ranges, and returns their bytes one range after the other. Errors: as
+    /// Waits for submitted ranges, and returns their bytes one range after the other. Errors: as for
     /// [`ReplicatedFile::read_ranges`].
     pub fn wait(&self, ticket: ReplicatedReadTicket) -> Result<ReceivedRanges> {
         let outcomes: Vec<(RangeJobId, RangeJobResult)> =
@@ -322,7 +322,7 @@ impl ReplicatedFile {
     }
 
     /// Passes the bytes of `range` to `sink`, in order and exactly once. A whole file is also checked against its
-    /// digest, if it has one. Errors: as [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy;
+    /// digest, if it has one. Errors: as for [`ReplicatedFile::read_ranges`]; errors of `sink`, which end the copy;
     /// `BadDigest` at the end. Cost: 64 MiB of memory at most, unless pieces are larger than 16 MiB.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let len = range.end.saturating_sub(range.start);

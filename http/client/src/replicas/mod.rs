@@ -1,9 +1,9 @@
-//! A file that has several replicas. The file is read from the best replica, and from another replica if the best one
-//! fails, is slow or sends wrong bytes; or from several replicas at once.
+//! A file that has several replicas. The file is read from the best replica, or from several replicas at once. If a
+//! replica fails, is slow or sends wrong bytes, the file is read from another replica.
 //!
 //! Reads become [`job`]s on a [`board`], from which streams take them. A [`stream`] is a thread with a connection to
 //! one of the [`site`]s. Bytes are checked against the digests of their pieces before the caller gets them. A waiting
-//! caller supervises the streams: a stalled or slow stream is compared with a stream that reads from another replica,
+//! caller supervises the streams. A stalled or slow stream is compared with a stream that reads from another replica,
 //! and the slower of the two stops. A [`part`] is a file that is filled in place, in any order.
 
 mod board;
@@ -38,8 +38,8 @@ pub struct ReplicaOptions {
     pub session: vector::SessionOptions,
     /// Which replicas get the credentials of the session.
     pub credentials: ReplicaCredentials,
-    /// The maximum number of connections to all replicas together, exceeded only while a stalled or slow replica is
-    /// compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
+    /// The maximum number of connections to all replicas together. It is exceeded only while a stalled or slow replica
+    /// is compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
     /// server that does not support pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. If so, reads of small ranges fetch whole pieces.
@@ -55,7 +55,7 @@ pub struct ReplicaOptions {
 }
 
 /// The replicas that get the user's credentials. A description of replicas may come from a server that must not learn
-/// them.
+/// the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaCredentials {
     /// All replicas. Use this only if the user wrote or chose the description.
@@ -116,7 +116,7 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// A file that has several replicas. Threads may share it; calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
-/// off). When a replica fails, the next one takes over, and the bytes received so far are kept; a replica that sends
+/// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
 /// wrong bytes is not used again.
 pub struct ReplicatedFile {
     shared: Arc<ReplicaState>,

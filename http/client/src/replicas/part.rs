@@ -1,8 +1,8 @@
 //! A file that is filled in place, in any order, and can be resumed after `kill -9`.
 //!
-//! If the digests of its pieces are known, they show which parts of an unfinished file are valid. Otherwise, after each
-//! complete unit, a mark of one byte is written past the end of the file; the complete file is then truncated to its
-//! size.
+//! If the digests of its pieces are known, they show which parts of an unfinished file are valid. Otherwise, a mark of
+//! one byte is written past the end of the file after each complete unit. The complete file is truncated to its size,
+//! which removes the marks.
 //!
 //! Missing units are stored as runs, so that memory use grows with the bytes that have arrived, not with the size that
 //! a server states.
@@ -42,8 +42,8 @@ struct PartFileWriter<'a> {
 impl ReplicatedFile {
     /// Completes `part`, which must be open for reading and writing. Reuses bytes that an earlier call left in `part`
     /// if a digest can verify them. Returns the number of reused bytes. Calls `progress` with the number of reused
-    /// bytes first, and then with the number of new bytes as they arrive. Errors: as [`ReplicatedFile::copy_range`],
-    /// errors of `progress`, and errors of the file system such as `Io` and `NoSpace`.
+    /// bytes first, and then with the number of new bytes as they arrive. Errors: as for
+    /// [`ReplicatedFile::copy_range`], errors of `progress`, and errors of the file system such as `Io` and `NoSpace`.
     pub fn complete(&self, part: &File, progress: &mut ProgressCallback<'_>) -> Result<u64> {
         let mut growing = PartFileWriter::open(self, part).map_err(io_error)?;
         let size = self.size_bytes();
@@ -154,7 +154,7 @@ impl<'a> PartFileWriter<'a> {
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // Drop the bytes where the marks would be: they were not written by this code.
+        // This code did not write the bytes at the positions of the marks, so drop them.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {

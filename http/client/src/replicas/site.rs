@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The key that sorts the best replicas first. Replicas on servers with recent failures come last; replicas are then
-/// sorted by priority, and then by location, preferred locations first.
+/// The key that sorts the best replicas first. Replicas on servers with recent failures come last. Otherwise, replicas
+/// are sorted by priority, and then by location, preferred locations first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
@@ -29,9 +29,9 @@ pub(super) struct ReplicaSite {
     origin: String,
     /// Why the replica is no longer used; `None` while it is in use.
     pub(super) out: Option<SharedError>,
-    /// The number of failures since bytes were last delivered.
+    /// The number of failures that count against the replica, since a job was last completed.
     strikes: u32,
-    /// The number of failures since a job was last completed.
+    /// The number of all failures since a job was last completed.
     cuts: u32,
     not_before: Option<Instant>,
     last: Option<SharedError>,
@@ -91,7 +91,7 @@ impl ReplicaSite {
         self.may_serve(strikes_max) && self.not_before.is_none_or(|until| until <= now)
     }
 
-    /// Returns whether the replica has never failed.
+    /// Returns whether no failure counts against the replica.
     pub(super) fn is_untried(&self) -> bool {
         self.out.is_none() && self.strikes == 0
     }
@@ -171,7 +171,7 @@ pub(super) fn told(sites: &[ReplicaSite]) -> SharedError {
 
 /// The half-life of a failure's weight.
 const HALF_LIFE: Duration = Duration::from_secs(60);
-/// The penalty above which a server is used only after the others.
+/// The penalty above which a server is used only after all others.
 const AVOIDED_OVER: f64 = 0.5;
 /// How long a measured rate is valid.
 const RATE_LIFETIME: Duration = Duration::from_secs(300);

@@ -143,8 +143,8 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Drops jobs that others have completed, or that nobody needs; returns whether the stream continues reading from
-    /// this replica.
+    /// Drops jobs that other streams have completed, or that no caller needs; returns whether the stream continues
+    /// reading from this replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
         {
@@ -236,7 +236,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Handles a job whose bytes have all arrived; it is complete if they are valid. Errors: `BadDigest`.
+    /// Handles a job whose bytes have all arrived. The job is complete if the bytes are valid. Errors: `BadDigest`.
     pub(super) fn finish(
         &mut self,
         job: RangeJobId,

@@ -1,8 +1,8 @@
 //! One HTTP/1.1 response that is being received: its framing, and how its bytes get directly to their destination.
 //!
-//! One call can receive several parts: their contents go straight into place, and the heads between them, which are
-//! expected to be as long as the previous one, go into the buffer. The received bytes are then checked against this
-//! forecast.
+//! One call can receive several parts. Their contents go straight into place, and the heads between them go into the
+//! buffer. The forecast is that each head is as long as the previous one. The received bytes are then checked against
+//! this forecast.
 
 use std::io;
 use std::ops::Range;
@@ -152,7 +152,7 @@ const AHEAD_BYTES: u64 = 1 << 20;
 /// The maximum number of parts in a forecast: each head takes up one of the 1,024 buffers that the kernel accepts in a
 /// call.
 const PARTS_MAX: usize = 64;
-/// The maximum number of destinations in a forecast, each of which also takes up one of these buffers.
+/// The maximum number of destinations in a forecast, each of which also takes up one of the kernel's 1,024 buffers.
 const PLACES_MAX: usize = 256;
 /// The number of bytes received beyond the forecast; enough for the next part's head.
 const BEHIND_BYTES: usize = 1024;
@@ -257,7 +257,7 @@ impl ReceiveForecast {
     }
 
     /// Processes the `got` received bytes as far as they match the forecast, and puts the remaining bytes back into the
-    /// connection's buffer. Errors: as [`RangeResponseBody::take`].
+    /// connection's buffer. Errors: as for [`RangeResponseBody::take`].
     pub(super) fn settle<S: FragmentSink>(
         &self,
         got: usize,
@@ -278,7 +278,7 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A piece that was only partly received is no surprise, and neither are bytes past the forecast.
+                // A piece that was only partly received is not a surprise, and neither are bytes past the forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ReceiveForecastSegment::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
                 // they arrived, so that they are read as usual.

@@ -14,7 +14,7 @@ use super::sink::FragmentSink;
 pub(super) enum ByteRunKind {
     /// This many wanted bytes.
     Wanted(usize),
-    /// This many bytes that are not, or no longer, wanted.
+    /// This many bytes that are not wanted, or no longer wanted.
     Unwanted(u64),
 }
 
@@ -214,8 +214,8 @@ impl DirectReceive {
     }
 }
 
-/// Bytes wanted by more than one fragment: received into the first, and copied to the others when the batch is
-/// complete.
+/// Bytes that more than one fragment wants. They are received into the first fragment, and copied to the others when
+/// the batch is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DuplicateBytes {
     pub(super) from: FragmentPosition,

@@ -1,4 +1,4 @@
-//! The content of a response: its head is checked against the request, and its bytes are written to their destinations,
+//! The content of a response. Its head is checked against the request, and its bytes are written to their destinations,
 //! regardless of the framing.
 
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub(super) struct UnsuccessfulResponse {
     pub(super) document: Vec<u8>,
 }
 
-/// The relevant headers.
+/// The headers of a response that this module uses.
 #[derive(Default)]
 pub(super) struct ContentHeaders<'c> {
     etag: Option<&'c str>,
@@ -130,7 +130,7 @@ impl RangeResponseBody {
         if let BodyKind::Parts(_, count) = &self.kind { *count } else { 1 }
     }
 
-    /// Returns the number of file bytes that come next, up to the next part's head.
+    /// Returns the number of file bytes that follow, up to the next part's head.
     pub(super) fn data_left(&self) -> u64 {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) => end - self.at,
@@ -139,7 +139,7 @@ impl RangeResponseBody {
         }
     }
 
-    /// Predicts the part that follows after `count` other parts: returns the number of bytes before the content of that
+    /// Predicts the part that follows after `count` other parts. Returns the number of bytes before the content of that
     /// part, and its range; `None` if they are unknown.
     pub(super) fn part_ahead(&self, count: usize, request: &RangeRequest) -> Option<(usize, Range<u64>)> {
         let BodyKind::Parts(parts, seen) = &self.kind else { return None };
@@ -147,8 +147,8 @@ impl RangeResponseBody {
         Some((parts.bytes_before(next)?, next.clone()))
     }
 
-    /// Accepts `count` bytes at offset `at` that are already in place, if they come next and are wanted; returns how
-    /// many were accepted.
+    /// Accepts `count` bytes at offset `at` that are already in place, if they are the next bytes and are wanted.
+    /// Returns the number of accepted bytes.
     pub(super) fn take_placed<S: FragmentSink>(
         &mut self,
         at: u64,
@@ -232,7 +232,7 @@ impl RangeResponseBody {
         }
     }
 
-    /// Checks that the body ended where it should. Errors: `IncompleteBody`, `BadResponse`.
+    /// Checks that the body is complete. Errors: `IncompleteBody`, `BadResponse`.
     pub(super) fn check_end(&self) -> Result<(), Error> {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
@@ -245,7 +245,8 @@ impl RangeResponseBody {
     }
 }
 
-/// Copies bytes at offset `at` to their destinations, and advances `at`; returns how many of them were missing.
+/// Copies bytes at offset `at` to their destinations, and advances `at`; returns how many of the bytes had been
+/// missing.
 fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
     let missing = batch.missing_bytes();
     while !bytes.is_empty() {

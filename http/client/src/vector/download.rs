@@ -36,8 +36,8 @@ type PartialDownloadOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
-    /// ended, in the version that was opened. Errors: as [`RemoteFile::read_ranges`], and errors of `sink`, which end
-    /// the copy. Cost: one request, plus one per interruption. 256 KiB of memory.
+    /// ended, in the version that was opened. Errors: as for [`RemoteFile::read_ranges`], and errors of `sink`, which
+    /// end the copy. Cost: one request, plus one per interruption. 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut DownloadSink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -48,7 +48,8 @@ impl RemoteFile {
 
     /// Passes the bytes from `start` to the end to `sink`, and then checks the whole file against the digest that the
     /// server states, if any. `received` reads back the bytes before `start`; it is not called if `start` is 0. Returns
-    /// the name of the digest. Errors: as [`RemoteFile::copy_range`]; `BadDigest`, after all bytes have been passed on.
+    /// the name of the digest. Errors: as for [`RemoteFile::copy_range`]; `BadDigest`, after all bytes have been passed
+    /// on.
     pub fn copy_verified(
         &self,
         start: u64,
@@ -62,10 +63,10 @@ impl RemoteFile {
     }
 }
 
-/// Copies a file whose size the server does not state: passes its bytes to `sink` as they arrive, and then checks them
-/// against the digest that the server states, if any; returns its name. Such a copy cannot be resumed. Errors: as
-/// [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does not state where it ends.
-/// Cost: one request, plus one per redirection.
+/// Copies a file whose size the server does not state. Passes its bytes to `sink` as they arrive, and then checks them
+/// against the digest that the server states, if any. Returns the name of the digest. Such a copy cannot be resumed.
+/// Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does not state
+/// where it ends. Cost: one request, plus one per redirection.
 pub fn copy_unsized(
     session: &Arc<HttpSession>,
     url: &str,
@@ -205,7 +206,7 @@ fn copy(
 type DownloadState<'a> =
     (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
-/// Requests the bytes that are left, and advances the start of `left` past the delivered bytes. Returns the
+/// Requests the remaining bytes, `left`, and advances the start of `left` past the delivered bytes. Returns the
 /// redirection, if there was one.
 fn try_copy(
     (source, place): (&RemoteFileSource, &SourceLocation),
@@ -266,7 +267,7 @@ fn try_copy(
     Ok(None)
 }
 
-/// Sends the request. The whole file is requested without a range, because every server supports that.
+/// Sends the request. The whole file is requested without a range, because every server supports such a request.
 fn request(
     source: &RemoteFileSource,
     place: &SourceLocation,
@@ -323,7 +324,7 @@ fn content_of(
             place.version.check_size(answer.body_bytes())?;
             Ok((left.start, left.end))
         }
-        412 => Err(changed("the server says so").into()),
+        412 => Err(changed("HTTP status 412").into()),
         status => {
             let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
             let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
@@ -355,7 +356,7 @@ pub(super) enum DigestHasher {
 }
 
 impl FileDigest {
-    /// Returns the best digest in the headers of a response; `is_whole` says whether the body of the response is the
+    /// Returns the best digest in the headers of a response; `is_whole` states whether the body of the response is the
     /// whole file. Skips unreadable values, and composite checksums (checksums of the parts' checksums).
     pub(super) fn best<'h>(
         headers: impl Iterator<Item = (&'h str, &'h str)>,

@@ -1,8 +1,8 @@
 //! Executes batches: turns their missing bytes into requests, and keeps connections busy. When a server does not
-//! support a method, the engine falls back step by step: from lists of ranges to single ranges in a pipeline, to single
-//! ranges on several connections, and to the whole file. The engine decides how many connections are used and which one
-//! gets the next request. It also handles failures: a connection that ends or stalls, a file that has moved, a batch
-//! that exceeds its deadline.
+//! support a method, the engine falls back to the next one. The methods are lists of ranges, single ranges in a
+//! pipeline, single ranges on several connections, and the whole file, in this order. The engine decides how many
+//! connections are used and which connection gets the next request. It also handles failures: a connection that ends or
+//! stalls, a file that has moved, a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,9 +41,10 @@ pub(super) struct BatchEngine<S> {
     retries: RetryBudget,
     /// The number of consecutive redirections with no bytes arriving in between.
     moves: usize,
-    /// Whether the file has been located again and no bytes have arrived since.
+    /// Whether the file has been located again and no bytes have arrived since then.
     has_asked_again: bool,
-    /// Whether a list of ranges was refused like a file that the user may not read, and single ranges are tried.
+    /// Whether a list of ranges was refused with status 403, which may concern the list or the file, so that single
+    /// ranges are tried.
     doubts_lists: bool,
     delivered_at_failure: u64,
     /// The number of bytes delivered for batches that have since been taken or cancelled.
@@ -178,8 +179,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         while index < self.lines.len() {
             let event = self.lines[index].advance(&mut self.batches, &self.place.version);
             if !self.server.ignores_ranges && self.lines[index].ignores_range(&self.place.version) {
-                // The head alone shows this: record it now, so that no further ranges are requested before the response
-                // ends.
+                // The head alone shows that the server ignores ranges. Record this now, so that no further ranges are
+                // requested before the response ends.
                 self.server = self.place.learn(ServerProfile::range_ignored);
             }
             match event {
@@ -251,7 +252,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
         let told = || self.place.refusal(status, location.as_deref(), &document);
         match status {
-            412 => self.fail(&[request.batch], changed("the server says so")),
+            412 => self.fail(&[request.batch], changed("HTTP status 412")),
             400 | 413 | 414 | 431 | 494 if asked > 1 => {
                 self.server = self.place.learn(|server| server.head_refused(asked, list_bytes));
             }
@@ -297,7 +298,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Queues the bytes that a finished request did not deliver; returns whether there are any.
+    /// Queues the bytes that a finished request did not deliver; returns whether there are any such bytes.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
@@ -315,8 +316,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.delivered_before + self.batches.values().map(FragmentBatch::delivered_bytes).sum::<u64>()
     }
 
-    /// Sends as much as the window and the server allow; returns whether a connection broke, in which case its requests
-    /// may be waiting for another connection.
+    /// Sends as much as the window and the server allow. Returns whether a connection broke; its requests may then be
+    /// waiting for another connection.
     fn send(&mut self) -> bool {
         if self.not_before.take_if(|until| *until <= Instant::now()).is_none() && self.not_before.is_some() {
             return false;

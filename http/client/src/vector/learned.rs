@@ -1,4 +1,4 @@
-//! What is known about servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
+//! The known properties of servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ const RANGES: usize = 1_000;
 /// The limits of common servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
 /// lighttpd's limit.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
-/// Pipelining is given up after this many connections have been closed after their first response, or this many
-/// requests have been left unanswered.
+/// Pipelining is disabled after this many connections have been closed after their first response, or this many
+/// requests have received no response.
 const STRIKES: u8 = 2;
 
 /// The known properties of a server.
@@ -202,7 +202,7 @@ pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) 
     })
 }
 
-/// Records something about `target`'s server, and returns all known properties of the server.
+/// Changes the known properties of `target`'s server, and returns all of them.
 pub(super) fn note(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -54,7 +54,7 @@ pub(super) enum RangeRequestOutcome {
     Broken(Error),
     /// The peer is a proxy that refuses our requests.
     Forbidden(Error),
-    /// Everything received has been processed, and more is to come.
+    /// Everything received has been processed, and more data will follow.
     Pending,
 }
 
@@ -123,7 +123,7 @@ impl ActiveConnection {
         ActiveConnection::Pipeline(PipelinedConnection::new(connection, permit))
     }
 
-    /// An HTTP/1.1 connection with a request whose response is arriving.
+    /// Creates an HTTP/1.1 connection with a request whose response is arriving.
     pub(super) fn begun(
         connection: BufferedConnection,
         permit: ConnectionPermit,
@@ -157,8 +157,8 @@ impl ActiveConnection {
         }
     }
 
-    /// Returns whether the connection, if it ends now, may have been closed before the current requests were sent: it
-    /// was idle until then, and has received nothing since. If so, its end is not a failure.
+    /// Returns whether the connection was idle until the current requests were sent, and has received nothing since. If
+    /// it ends now, it may have been closed before the requests were sent, so its end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -178,8 +178,8 @@ impl ActiveConnection {
         either!(self, line => line.interest())
     }
 
-    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, so that the
-    /// arrival of a few may go unnoticed.
+    /// Sets how many bytes wake up a waiting thread. Returns whether the connection waits for many bytes; the arrival
+    /// of a few bytes may then go unnoticed.
     pub(super) fn gather(&mut self) -> bool {
         match self {
             ActiveConnection::Pipeline(pipeline) => pipeline.gather(),

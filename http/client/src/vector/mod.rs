@@ -1,12 +1,12 @@
 //! Reads many ranges of a file in few requests.
 //!
-//! A call's fragments become a plan: the bytes to receive, each once, and where they go. The [`engine`] turns the plan
-//! into [`request`]s, as large as the server is known to accept ([`learned`]), and sends as many of them ahead as the
-//! window allows, on each [`line`]. A line is a connection: either a [`pipeline`] of HTTP/1.1, where each [`answer`] is
-//! received straight into the caller's memory, several parts per call, or [`streams`] of HTTP/2. Each response is
-//! checked against its request as [`content`], and its bytes go into a [`sink`] through its [`batch`], which tracks
-//! what is missing. A [`reader`] submits what it expects to be read next. This module contains the file itself, a
-//! [`RemoteFile`].
+//! A call's fragments become a plan, which lists each byte to receive once, with its destination. The [`engine`] turns
+//! the plan into [`request`]s that are as large as the server is known to accept ([`learned`]). On each [`line`], it
+//! sends as many requests ahead as the window allows. A line is a connection: either a [`pipeline`] of HTTP/1.1, or
+//! [`streams`] of HTTP/2. In a pipeline, each [`answer`] is received straight into the caller's memory, several parts
+//! per call. Each response is checked against its request as [`content`]. Its bytes go into a [`sink`] through its
+//! [`batch`], which tracks the missing bytes. A [`reader`] submits ranges that it expects to be read next. This module
+//! contains the file itself, a [`RemoteFile`].
 
 mod answer;
 mod batch;
@@ -53,8 +53,8 @@ use self::window::InFlightBatches;
 
 /// A file on a server, in the version that existed when it was opened. Threads may share it.
 ///
-/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not: many batches may be in flight,
-/// with all of their requests sent ahead; [`RemoteFile::wait`] returns the bytes of one batch.
+/// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not wait: many batches may be in
+/// flight, with all of their requests sent ahead. [`RemoteFile::wait`] returns the bytes of one batch.
 pub struct RemoteFile {
     source: Arc<RemoteFileSource>,
     window: InFlightBatches,
@@ -95,10 +95,10 @@ impl RemoteFile {
         open::open_url(session, url).map(Self::of_source)
     }
 
-    /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first of them opens the
+    /// Opens a file and submits `ranges` (offset, length) in one step. The response to the first request opens the
     /// file, so that the first bytes arrive a round trip earlier. `memory` is used as in [`RemoteFile::submit`].
-    /// Errors: as [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as [`RemoteFile::submit`], without the HEAD
-    /// (HTTP/2 needs it); for a server that is not known yet, the first request has at most 10 ranges.
+    /// Errors: as for [`RemoteFile::open`] and [`RemoteFile::submit`]. Cost: as for [`RemoteFile::submit`], without the
+    /// HEAD (only HTTP/2 needs it). For an unknown server, the first request has at most 10 ranges.
     pub fn open_reading(
         session: &Arc<HttpSession>,
         url: &str,
@@ -125,7 +125,8 @@ impl RemoteFile {
     }
 
     /// Opens a file at any target by requesting the first of `ranges`, which may extend past the end of the file. The
-    /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: that request (with HTTP/2, a HEAD).
+    /// caller must read these ranges next, with [`RemoteFile::read_begun`]. Cost: the first request (with HTTP/2, a
+    /// HEAD).
     pub fn open_target_reading(
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
@@ -171,7 +172,7 @@ impl RemoteFile {
         self.source.version.size_bytes
     }
 
-    /// Returns how many requests and connections there have been so far.
+    /// Returns the number of requests and connections so far.
     pub fn traffic(&self) -> ReadTraffic {
         ReadTraffic {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
@@ -184,7 +185,7 @@ impl RemoteFile {
         self.source.place().learned()
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as for
     /// [`RemoteFile::read_ranges`], except that a read past the end is not an error.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.size_bytes().saturating_sub(offset);
@@ -196,7 +197,7 @@ impl RemoteFile {
         Ok(count)
     }
 
-    /// Fills all of `fragments`, which may overlap and come in any order. Errors: `InvalidRange`, before anything is
+    /// Fills all of `fragments`, which may overlap and be in any order. Errors: `InvalidRange`, before anything is
     /// read, if a fragment extends past the end of the file; `PreconditionFailed` if the file is no longer the version
     /// that was opened; `Unavailable`, `Timeout`, `BadResponse`, `AccessDenied` and others. After an error, the content
     /// of the fragments is undefined. Cost: each byte is received once, straight into place, with as few requests as
@@ -228,7 +229,7 @@ impl RemoteFile {
     }
 
     /// Requests `ranges` (offset, length) without waiting for them. `memory`, which may be empty, is reused for the
-    /// next batch that receives bytes; if there is no such memory, it is allocated when a batch's first byte arrives.
+    /// next batch that receives bytes. A batch without reused memory allocates memory when its first byte arrives.
     /// Errors: `InvalidRange`, even if the cause is insufficient memory; [`RemoteFile::wait`] returns all other errors.
     /// Cost: does not block; sends as many requests as the window has room for.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<RangeReadTicket> {
@@ -245,7 +246,7 @@ impl RemoteFile {
     }
 
     /// Submits ranges whose bytes are received straight into `memory`, which must have room for each of `ranges`;
-    /// [`RemoteFile::wait`] then returns no bytes. Errors: as [`RemoteFile::submit`].
+    /// [`RemoteFile::wait`] then returns no bytes. Errors: as for [`RemoteFile::submit`].
     pub fn submit_into(
         &self,
         ranges: &[(u64, usize)],
@@ -255,8 +256,8 @@ impl RemoteFile {
         Ok(RangeReadTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
-    /// Cancels submitted ranges. After this returns, their memory is no longer written to. Cost: if their bytes are
-    /// already in flight, the connection is lost, because it is closed instead of drained.
+    /// Cancels submitted ranges. After this call returns, their memory is no longer written to. Cost: if their bytes
+    /// are already in flight, the connection is lost, because it is closed instead of drained.
     pub fn cancel(&self, ticket: RangeReadTicket) {
         self.window.cancel(ticket.0);
     }
@@ -278,7 +279,7 @@ impl RemoteFile {
         self.window.wait_until(ticket.0, limit)
     }
 
-    /// Waits for submitted ranges. During the wait, all submitted ranges make progress. Errors: as
+    /// Waits for submitted ranges. During the wait, all submitted ranges make progress. Errors: as for
     /// [`RemoteFile::read_ranges`].
     pub fn wait(&self, ticket: RangeReadTicket) -> Result<ReceivedRanges> {
         let landing = self.window.wait(ticket.0).map_err(|error| self.named(error))?;

@@ -1,4 +1,4 @@
-//! Decides what to read ahead: predicts the next reads from the past ones, and sizes the window to two round trips of
+//! Decides what to read ahead: predicts the next reads from past reads, and sizes the window to two round trips of
 //! data.
 
 use std::time::{Duration, Instant};

@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 16 * 1024;
 /// The number of bytes that must arrive within a response before the thread wakes up. Without this minimum, a server
 /// that sends every part separately would wake up the thread for each segment.
 const GATHERED_BYTES: u64 = 1024 * 1024;
-/// If less than this is left of a response, any byte wakes up the thread.
+/// If fewer bytes than this remain of a response, any byte wakes up the thread.
 const REST_BYTES: u64 = 64 * 1024;
 
 /// A connection in use.
@@ -85,8 +85,8 @@ impl PipelinedConnection {
         self.requests.len()
     }
 
-    /// Returns whether the connection, if it ends now, may have been closed before the first request was sent: it was
-    /// idle then, and has received nothing since. If so, its end is not a failure.
+    /// Returns whether the connection was idle when the first request was sent, and has received nothing since. If it
+    /// ends now, it may have been closed before the request was sent, so its end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
         let had_answers = self.connection.is_reused || self.answered > 0;
@@ -119,8 +119,8 @@ impl PipelinedConnection {
         if self.has_unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sets how many bytes wake up a waiting thread; returns whether the connection waits for many bytes, so that the
-    /// arrival of a few may go unnoticed.
+    /// Sets how many bytes wake up a waiting thread. Returns whether the connection waits for many bytes; the arrival
+    /// of a few bytes may then go unnoticed.
     pub(super) fn gather(&mut self) -> bool {
         let left = self.answer.as_ref().map_or(0, RangeResponse::bytes_left);
         let gathers = left >= REST_BYTES && self.moved.elapsed() < GATHERING_TIME;

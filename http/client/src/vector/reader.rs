@@ -66,7 +66,7 @@ struct ReadAheadPiece {
     ranges: Vec<(u64, usize)>,
     /// The size of the piece's memory.
     capacity_bytes: u64,
-    /// Whether the program requested the ranges explicitly: if so, the piece is kept until it has been read completely
+    /// Whether the program requested the ranges explicitly. If so, the piece is kept until it has been read completely
     /// or the program declares it unnecessary.
     is_asked_for: bool,
     unread_bytes: u64,
@@ -145,7 +145,7 @@ impl RemoteReader {
         Ok(())
     }
 
-    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as
+    /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as for
     /// [`RemoteFile::read_at`]. Cost: one copy if the bytes were read ahead, otherwise one request; the next read-ahead
     /// requests are sent before waiting for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {

@@ -1,6 +1,6 @@
-//! Follows redirections, up to a limit. The session remembers permanent ones. Redirections received for one user, which
-//! may contain signed URLs, are never used for another user. Small documents are also fetched this way, along with the
-//! relevant headers of their responses.
+//! Follows redirections, up to a limit. The session remembers permanent redirections. Redirections received for one
+//! user, which may contain signed URLs, are never used for another user. This module also fetches small documents,
+//! along with the relevant headers of their responses.
 
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ pub(crate) struct RedirectRoute {
     pub(crate) file: WebFile,
     /// The addresses before this one.
     passed: Vec<WebFile>,
-    /// Whether any step of the route was remembered rather than just received.
+    /// Whether the session recalled any step of the route from an earlier response.
     is_recalled: bool,
 }
 
 impl RedirectRoute {
     /// Starts at the URL that the caller named, or at the new location if that URL is known to have moved permanently.
-    /// Errors: as [`RedirectRoute::follow`]; errors for unusable credentials.
+    /// Errors: as for [`RedirectRoute::follow`]; errors for unusable credentials.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);
@@ -144,7 +144,7 @@ impl RedirectRoute {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
-    /// Forgets the remembered steps of this route, so that the next request asks the servers again.
+    /// Forgets the remembered steps of this route, so that the next request follows the servers' current redirections.
     pub(super) fn forget(&self) {
         for session in [&self.start, &self.start.without_credentials()] {
             let mut known = session.moved();
@@ -184,7 +184,7 @@ pub(crate) struct LinkDocument {
 }
 
 /// Requests `url`, or the location it redirects to, without retries; reads the body if `wants_body` accepts the head.
-/// Errors: as [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
+/// Errors: as for [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
 pub(crate) fn fetch(
     session: &Arc<HttpSession>,
     url: &str,

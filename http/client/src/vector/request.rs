@@ -63,8 +63,8 @@ impl SpanQueue {
         self.spans.retain(|(of, _)| *of != batch);
     }
 
-    /// Takes as many spans of one batch as fit into a request to this server and into `room_bytes`, but at least one;
-    /// joins adjacent spans if that is cheaper. Also returns the value of `Range`.
+    /// Takes as many spans of one batch as fit into a request to this server and into `room_bytes`, but at least one.
+    /// Joins adjacent spans if that is cheaper. Also returns the value of `Range`.
     pub(super) fn next(&mut self, server: &ServerProfile, room_bytes: u64) -> Option<(RangeRequest, &[u8])> {
         let (batch, first) = self.spans.pop_front()?;
         let mut request = RangeRequest {

@@ -9,8 +9,8 @@ pub(super) trait FragmentSink: Send {
     /// Returns `len` bytes at `place`.
     fn slice(&mut self, place: FragmentPosition, len: usize) -> &mut [u8];
 
-    /// Returns slices of the given lengths at the first of `places`, which do not overlap, and at as many further
-    /// places as can be borrowed together with the first.
+    /// Returns slices of the given lengths at `places`, which do not overlap: at the first place, and at as many
+    /// further places as can be borrowed together with the first.
     fn slices(&mut self, places: &[(FragmentPosition, usize)]) -> Vec<&mut [u8]>;
 
     /// Called after `len` bytes have been written at `place`.
@@ -26,9 +26,9 @@ pub trait FragmentMemory: Send {
     /// Returns `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];
 
-    /// Returns memory at several places (fragment, offset within it, length) that do not overlap: at the first place,
-    /// and at as many further places as can be borrowed together with the first. The more places are returned, the
-    /// fewer system calls are needed to fill them.
+    /// Returns memory at several places (fragment, offset within it, length) that do not overlap. The result contains
+    /// the first place, and as many further places as can be borrowed together with the first. The more places are
+    /// returned, the fewer system calls are needed to fill them.
     fn slices(&mut self, places: &[(usize, usize, usize)]) -> Vec<&mut [u8]> {
         places
             .first()
@@ -147,8 +147,8 @@ const HUGE_BYTES: usize = 4 << 20;
 /// Memory returned by callers, for the next batch that receives bytes.
 pub(super) type SpareBufferPool = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// One buffer for all fragments, one after the other in the requested order. It is allocated when the first byte
-/// arrives: when many batches are in flight, most of them have not received anything yet.
+/// One buffer for all fragments, one after the other in the requested order. The buffer is allocated when the first
+/// byte arrives, because most of many batches in flight have not received anything yet.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.
@@ -188,8 +188,8 @@ impl FragmentArena {
 }
 
 /// Allocates memory with some spare room, so that the memory also fits the next batch if that batch is a little larger.
-/// The spare room costs little: the system provides memory that is already zeroed, memory mainly costs time when it is
-/// first accessed, and the spare room is not accessed.
+/// The spare room costs little, because it is not accessed. The system provides memory that is already zeroed, so
+/// memory mainly costs time when it is first accessed.
 fn fresh(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0; bytes + bytes / 4];
     if bytes >= HUGE_BYTES {

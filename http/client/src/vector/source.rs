@@ -92,8 +92,8 @@ impl RemoteFileSource {
 
     /// Follows the redirection of a GET by a server that responds to HEAD itself. All readers of the file use the new
     /// location, for the lifetime of the file. Requests the first byte at the new location, to learn that server's
-    /// validators. `has_bytes` says whether the caller has received bytes from `from`. Errors: as for opening, with the
-    /// route; `PreconditionFailed` for a different version.
+    /// validators. `has_bytes` states whether the caller has received bytes from `from`. Errors: as for opening, with
+    /// the route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -123,8 +123,8 @@ impl RemoteFileSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error from `from`: a redirection led to `from`, and
-    /// access has been lost since, for example because a signature has expired.
+    /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
+    /// led to `from`, and access has been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -133,9 +133,9 @@ impl RemoteFileSource {
     }
 
     /// Locates the file again from the URL that the caller named, because `from` refuses access. All readers of the
-    /// file use the new location. Remembered redirections that led to `from` are also requested again. Errors: as
-    /// [`RemoteFileSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the caller has
-    /// received any bytes. Cost: one request (for the first byte), plus one per redirection.
+    /// file use the new location. Remembered redirections that led to `from` are also requested again. Errors: as for
+    /// [`RemoteFileSource::follow`]; `PreconditionFailed` if the version differs from `from`'s, whether or not the
+    /// caller has received any bytes. Cost: one request (for the first byte), plus one per redirection.
     pub(super) fn ask_again(&self, from: &Arc<SourceLocation>) -> Result<Arc<SourceLocation>> {
         let mut current = self.locked();
         if !Arc::ptr_eq(&current, from) {
@@ -217,13 +217,13 @@ impl SourceLocation {
 pub enum VersionPrecondition {
     /// By `If-Range`: if the file has a different version, the server sends the whole file.
     IfRange,
-    /// By `If-Match`: if the file has a different version, the server refuses the request. For S3, which does not
-    /// support `If-Range`.
+    /// By `If-Match`: if the file has a different version, the server refuses the request. S3 needs this header,
+    /// because it does not support `If-Range`.
     IfMatch,
 }
 
-/// A resource that has an address and can be read in ranges. The target holds the credentials: `write_head` adds
-/// whatever a request needs.
+/// A resource that has an address and can be read in ranges. The target contains the credentials; `write_head` adds the
+/// headers that a request needs.
 pub trait RangeTarget: Send + Sync {
     /// Returns the origin to connect to.
     fn origin(&self) -> &Origin;
@@ -280,8 +280,8 @@ impl FileVersion {
         FileVersion { size_bytes, etag, ..FileVersion::default() }
     }
 
-    /// Returns the coding of the file at `url` if its name does not announce that it is compressed. Requests ask for
-    /// the file itself (`Accept-Encoding: identity`), but not every server respects that. Some servers also state the
+    /// Returns the coding of the file at `url`, unless the file's name shows that it is compressed. Requests accept
+    /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this. Some servers also state the
     /// coding of a file that is stored compressed, such as `a.gz`; the bytes are then those of the file.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
         const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
@@ -296,7 +296,7 @@ impl FileVersion {
         match pin {
             VersionPrecondition::IfMatch => Some(("if-match", strong?)),
             VersionPrecondition::IfRange => {
-                // Without its quotes, a value is no ETag, and a server would not recognize it here.
+                // A value without quotes is not an ETag, and a server would not recognize it in `If-Range`.
                 let strong = strong.filter(|etag| etag.starts_with('"'));
                 let time = self.last_modified.as_deref().filter(|_| self.is_settled && self.etag.is_none());
                 Some(("if-range", strong.or(time)?))
@@ -305,8 +305,8 @@ impl FileVersion {
     }
 
     /// Checks that a response with these validators is of this version. A response without validators passes, unless
-    /// `must_prove` is set: if the server sends the whole file, for example, that may mean that the server has a
-    /// different version.
+    /// `must_prove` is set. Callers set it, for example, if the server sends the whole file, because the server may
+    /// then have a different version.
     pub(super) fn check(
         &self,
         etag: Option<&str>,
@@ -321,7 +321,7 @@ impl FileVersion {
         };
         match theirs {
             Some(theirs) if theirs == ours => Ok(()),
-            // Apache's ETag is weak while a file is new, and the same but strong later.
+            // Apache's ETag is weak while a file is new. Later, Apache sends the same ETag as a strong one.
             Some(theirs) if name == "ETag" && ours.strip_prefix("W/") == Some(theirs) => Ok(()),
             theirs => {
                 Err(changed(&format!("{name} was {ours} and is now {}", theirs.unwrap_or("not stated"))))

@@ -49,7 +49,7 @@ pub(super) struct MultiplexedConnection {
     refusals: usize,
     /// The maximum number of concurrent streams, lowered after refusals.
     depth_max: usize,
-    /// When the stream that is now first became first.
+    /// When the current first stream became the first.
     front_since: Instant,
     is_closing: bool,
     _permit: ConnectionPermit,
@@ -118,8 +118,8 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first, so that the
-    /// timeout is also long enough for a server that responds to requests one by one.
+    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first. The timeout is
+    /// therefore also long enough for a server that responds to requests one by one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -277,8 +277,8 @@ pub(super) struct RequestStream {
     news: Arc<StreamReadyFlag>,
 }
 
-/// Whether something may have happened on a stream since the last check. This avoids checking every stream, because a
-/// connection may have hundreds.
+/// Whether something may have happened on a stream since the last check. The flag avoids checking every stream, because
+/// a connection may have hundreds of streams.
 struct StreamReadyFlag(AtomicBool);
 
 impl Wake for StreamReadyFlag {

@@ -50,7 +50,8 @@ impl WebFile {
         Ok(WebFile { authority, origin, path, shown, authorization, headers, is_withheld: false })
     }
 
-    /// Returns the file with the credentials for its host, and with the headers of the session. Errors: unusable credentials.
+    /// Returns the file with the credentials for its host, and with the headers of the session. Errors: unusable
+    /// credentials.
     pub(crate) fn authorized(mut self, options: &SessionOptions) -> Result<Self> {
         let SessionOptions { credentials, proxies, .. } = options;
         let said = credentials.authorization(&self.origin, proxies);
@@ -159,7 +160,7 @@ impl RangeTarget for WebFile {
     fn refusal(&self, status: u16, location: Option<&str>, _: &[u8]) -> Error {
         let (kind, why) = match (status, location) {
             (300..=399, Some(location)) => {
-                // The query may contain a signature.
+                // The query may contain a signature, so it is not shown.
                 let shown = location.split(['?', '#']).next().unwrap_or_default();
                 (ErrorKind::InvalidArgument, format!("it has moved; read {shown} instead"))
             }

@@ -27,7 +27,7 @@ pub(super) struct InFlightBatches {
 #[derive(Default)]
 struct InFlightBatchState {
     next_id: BatchId,
-    /// The engine; `None` while a thread is driving it, and therefore holds it.
+    /// The engine; `None` while a thread is driving it.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
     /// Batches submitted while a thread was driving.
@@ -266,7 +266,7 @@ impl InFlightBatchState {
 
     fn ring(&self) {
         if let Some(bell) = &self.bell {
-            // The write can only fail if the counter is full, and one signal is enough.
+            // The write can fail only if the counter is full, and one signal is enough.
             let _rung = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }

@@ -9,7 +9,7 @@ use super::call::{DavBody, DavRequest, DavResponse};
 use super::{DavResource, WebDav, collection_url, member_url, without_query};
 use crate::vector::{RangeTarget as _, RemoteFile};
 
-/// The maximum depth of collections: a server whose links form a cycle would never end.
+/// The maximum depth of collections. Without a limit, a walk over links that form a cycle would never end.
 const DEPTH_MAX: usize = 256;
 
 /// A resource and, if it is a collection, its members.
@@ -34,20 +34,20 @@ impl WebDav {
         }
     }
 
-    /// Describes one resource without falling back to HEAD, which returns too little information. Errors: as
+    /// Describes one resource without falling back to HEAD, which returns too little information. Errors: as for
     /// [`WebDav::list`].
     pub(super) fn list_one(&self, url: &str) -> Result<DavResource> {
         described(url, &self.propfind(url, "0")?)
     }
 
-    /// Lists a collection; a file has no members. Errors: as [`WebDav::stat`]; `MethodNotAllowed` if the server does
-    /// not support WebDAV. Cost: one request (PROPFIND of depth 1).
+    /// Lists a collection; a file has no members. Errors: as for [`WebDav::stat`]; `MethodNotAllowed` if the server
+    /// does not support WebDAV. Cost: one request (PROPFIND of depth 1).
     pub fn list(&self, url: &str) -> Result<CollectionListing> {
         let answer = self.propfind(url, "1")?;
         listing(url, &answer).map_err(|error| answer.file.named("list", error))
     }
 
-    /// Iterates over everything below a collection, each collection before its members; a collection that cannot be
+    /// Iterates over everything below a collection, each collection before its members. A collection that cannot be
     /// listed yields an error, and the walk continues. Cost: one request per collection, because most servers refuse to
     /// list everything in one request. Memory: the collections that have not been listed yet, and the members of one
     /// collection.
@@ -147,7 +147,7 @@ fn listing(url: &str, answer: &DavResponse) -> Result<CollectionListing> {
     members.sort_by(|a: &DavResource, b| a.relative.cmp(&b.relative));
     members.dedup_by(|a, b| a.relative == b.relative);
     let itself = itself.or_else(|| {
-        // Not every server describes the collection itself along with its members.
+        // Some servers do not describe the collection itself along with its members.
         (!members.is_empty())
             .then(|| DavResource { is_collection: true, ..DavResource::unknown(&collection_url(url)) })
     });

@@ -1,4 +1,4 @@
-//! One request with any method, whose response is passed on whatever its status is.
+//! A request with any method. Its response is passed on regardless of its status.
 
 use std::io::Read as _;
 
@@ -23,14 +23,14 @@ pub struct PlainRequest<'r> {
     pub method: &'static str,
     /// The content.
     pub body: Option<&'r [u8]>,
-    /// Whether redirections are followed; otherwise, they are responses like others.
+    /// Whether redirections are followed; otherwise, they are passed on like other responses.
     pub follows: bool,
 }
 
 impl WebDav {
-    /// Sends a request, and passes the status of the final response, which may be a failure, and its content to `sink`,
-    /// in order; returns the status. Errors: connection errors, with the URL; `BadResponse` for redirections that
-    /// are not followed. Cost: one request, which is sent again only if the server cannot have acted on it.
+    /// Sends a request, and passes the final response to `sink`: its status, which may be a failure, and its content,
+    /// in order. Returns the status. Errors: connection errors, with the URL; `BadResponse` for redirections that
+    /// cannot be followed. Cost: one request, which is sent again only if the server cannot have acted on it.
     pub fn request(
         &self,
         url: &str,
@@ -59,13 +59,13 @@ impl WebDav {
     }
 }
 
-/// Sends the request to one address; again, after a failure to connect.
+/// Sends the request to one address. Sends it again after a failure to connect.
 fn connect_and_send(route: &RedirectRoute, wanted: &PlainRequest<'_>) -> Result<HttpResponse> {
     let _permit = route.session.permit(route.file.origin())?;
     let mut retries = route.session.retries();
     loop {
         let mut produce = |sink: &mut BodySink<'_>| sink(wanted.body.unwrap_or_default());
-        // Servers expect a length with these methods, even of nothing.
+        // Servers expect a length with these methods, even for an empty body.
         let has_body = wanted.body.is_some() || matches!(wanted.method, "PUT" | "POST" | "PATCH");
         let size_bytes = wanted.body.map_or(0, <[u8]>::len) as u64;
         let body = if has_body { DavBody::Made(Some(size_bytes), &mut produce) } else { DavBody::Bytes("") };
