@@ -2,7 +2,8 @@
 //!
 //! The server behaves the same everywhere, and costs little compared with the network under test. It has a fixed number
 //! of threads: each accepts a connection, serves the connection until it ends, and accepts the next. Therefore no
-//! connection waits for a thread to be created, and no more connections are served at once than there are threads.
+//! connection waits for the creation of a thread. The number of threads limits the number of connections served at
+//! once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
