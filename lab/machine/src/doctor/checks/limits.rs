@@ -117,7 +117,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Checks whether this process has its processors to itself.
+/// Checks whether this process has exclusive use of its processors.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     let isolated: HashSet<usize> = isolated.into_iter().collect();
