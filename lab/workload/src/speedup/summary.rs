@@ -128,7 +128,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 }
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
-/// did not run it.
+/// did not run jobs with one rank.
 pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
