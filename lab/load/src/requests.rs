@@ -173,7 +173,7 @@ impl RequestSequence {
         self.sign(&target, |name, value| signed = signed.take().map(|request| request.header(name, value)));
         let request = signed.unwrap_or_default().body(());
         request
-            .map_err(|error| Error::new(ErrorKind::InvalidArgument, "the request is invalid").caused_by(error))
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, "preparing the request").caused_by(error))
     }
 
     /// Returns the path and query of the next request, and advances the number.
