@@ -8,7 +8,7 @@ JOBS := $(shell nproc)
 export PYO3_PYTHON := $(CURDIR)/$(VENV)/bin/python
 export CARGO_BUILD_JOBS ?= $(JOBS)
 
-# The tree for `make run`: a real one that any Debian machine has.
+# The tree for `make run`: a real tree that any Debian machine has.
 SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
 RUN ?= out/compare.run
 

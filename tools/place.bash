@@ -1,7 +1,7 @@
 # Sourced by the scripts that build libraries.
 
-# To the build script of `ring`, the variables that cargo sets for a program it runs (a test, xtask) would look like a
-# change, after which all that depends on it is compiled again.
+# Cargo sets variables for a program that it runs (a test, xtask). The build script of `ring` would treat these
+# variables as a change, so all crates that depend on `ring` would be compiled again.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 
 # strip_debug LIBRARY: removes debug information. If rustc keeps it separate from the code, a static library has members for
@@ -13,8 +13,9 @@ strip_debug() {
     strip --strip-debug "$1"
 }
 
-# place FROM TO: installs a library without debug information. A program may be using the old file, so it is replaced, never
-# overwritten. An LLVM plugin of binutils that is older than rustc warns about each member; these warnings are suppressed.
+# place FROM TO: installs a library without debug information. A program may be using the old file, so the file is
+# replaced, never overwritten. An LLVM plugin of binutils that is older than rustc warns about each member; these
+# warnings are suppressed.
 place() {
     cp "$1" "$2.new"
     strip_debug "$2.new" 2>&1 | { grep -v '^bfd plugin: LLVM' >&2 || true; }
