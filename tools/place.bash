@@ -4,8 +4,8 @@
 # variables as a change, so all crates that depend on `ring` would be compiled again.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 
-# strip_debug LIBRARY: removes debug information. If rustc keeps it separate from the code, a static library has members for
-# it (.dwo), and `strip` fails on the empty ones.
+# strip_debug LIBRARY: removes debug information. If rustc separates debug information from the code, a static library
+# has members for the debug information (.dwo), and `strip` fails on empty members.
 strip_debug() {
     if [[ $(head --bytes=7 "$1") == '!<arch>' ]]; then
         ar t "$1" | { grep '\.dwo$' || true; } | xargs --no-run-if-empty --delimiter='\n' ar d "$1"

@@ -41,9 +41,9 @@ pub struct PingpongResponse<'b> {
 /// The content of a response.
 #[derive(Clone, Copy, Debug)]
 pub enum PingpongPayload<'b> {
-    /// Exactly these bytes.
+    /// The given bytes.
     Bytes(&'b [u8]),
-    /// This number of incompressible bytes, so that compression on a link has no effect.
+    /// The given number of incompressible bytes, so that compression on a link has no effect.
     Any(u64),
 }
 
@@ -209,7 +209,7 @@ pub struct PingpongRequest {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),
-    /// The input was rejected, for this reason.
+    /// The input was rejected, for the given reason.
     Refused(&'static str),
     End,
 }

@@ -169,8 +169,8 @@ impl SimilarityTable {
     /// machine is paired with itself.
     pub fn pairs(&self) -> Vec<MachinePairSimilarity> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
-        // Equal names do not prove that the catalogues are identical. They may describe the same machines at different
-        // times.
+        // Equal names do not prove that the catalogues are identical. The catalogues may describe the same machines at
+        // different times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {

@@ -31,7 +31,7 @@ pub struct ProcessCounters {
     pub rss_bytes: u64,
     /// The sum, over all processes, of each process's peak resident memory since it started.
     pub max_rss_bytes: u64,
-    /// Processor cycles. This counter and the following ones are `null` if they were not measured.
+    /// Processor cycles. This counter and the following counters are `null` if they were not measured.
     pub cycles: Option<u64>,
     /// Processor cycles at nominal frequency.
     pub reference_cycles: Option<u64>,

@@ -60,8 +60,8 @@ pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     })
 }
 
-/// Returns three properties of the interval of a median of `count` values: the rank of its lower end, from 0; its
-/// confidence; and the fraction (0 to 1) of the way from this rank to the next at which the end is.
+/// Returns the rank, from 0, of the lower end of the interval of a median of `count` values; the confidence of the
+/// interval; and a fraction (0 to 1). The end is at this fraction of the distance between the rank and the next rank.
 fn median_ranks(count: usize) -> (usize, f64, f64) {
     let n = count as f64;
     // The interval from rank r to the same rank from above misses the median if at most r values are on one side of the

@@ -292,7 +292,7 @@ mod tests {
         summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY).swap_remove(1).ratio.unwrap()
     }
 
-    /// A server that refuses every request responds sooner than one that serves them.
+    /// A server that refuses every request responds sooner than a server that serves requests.
     #[test]
     fn failures_are_not_speed() {
         let refused = (0..10).map(|round| (round, [(64, 1_000), (0, 100)])).collect::<Vec<_>>();

@@ -1,7 +1,7 @@
 //! Ranks, which work concurrently and wait for each other between blocks of work.
 //!
-//! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]) or the processes
-//! of an MPI job. The crate `fordway-mpi` implements MPI ranks.
+//! A workload is written once, for a [`RankTeam`]. The ranks of a team are threads of this process ([`threads`]) or the
+//! processes of an MPI job. The crate `fordway-mpi` implements MPI ranks.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

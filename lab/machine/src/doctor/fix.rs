@@ -70,7 +70,7 @@ impl<T> RecommendedSetting<T> {
     }
 }
 
-/// Returns the findings that no job setting can address. They are listed for the node's administrator.
+/// Returns the findings that no job setting can address. These findings are listed for the node's administrator.
 fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     let is_left = |finding: &&DoctorFinding| {
         finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)

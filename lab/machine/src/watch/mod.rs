@@ -1,5 +1,5 @@
-//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed: by other processes,
-//! by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
+//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed. Disturbances come
+//! from other processes, a hypervisor, a quota, a lack of memory, or processors that slow down.
 //!
 //! [`MachineWatch`] first does equal pieces of work on each processor. The run itself uses no processor time at this
 //! stage, so other programs took any time that is lost. During the run, a thread takes samples. At the end, the changes

@@ -1,5 +1,5 @@
-//! A thread that observes the run while it is in progress: the run-queue delay of the run's threads, the frequency of
-//! processors, and the processor time of a fixed piece of work.
+//! A thread that observes a run in progress: the run-queue delay of the run's threads, the frequency of processors, and
+//! the processor time of a fixed piece of work.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -54,7 +54,7 @@ pub enum SetupNetworks {
     /// set-up.
     #[default]
     Namespaces,
-    /// This machine's network, or wherever the set-up's commands start the programs.
+    /// This machine's network, or any network in which the set-up's commands start the programs.
     Machine,
 }
 

@@ -457,7 +457,7 @@ impl LoadPeriod<'_> {
     }
 
     /// Returns the number of arrivals that were due within the period and are still in `schedule`, excluding arrivals
-    /// after a stop; 0 if the block ends after a given number of requests instead of at a given time.
+    /// after a stop. Returns 0 if the block ends after a given number of requests instead of at a given time.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

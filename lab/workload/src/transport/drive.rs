@@ -14,7 +14,7 @@ use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
-/// One warm-up message is sent for this many counted messages.
+/// The number of counted messages for each warm-up message.
 const WARM_UP_SHARE: u64 = 10;
 /// The maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;

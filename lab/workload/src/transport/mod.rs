@@ -1,9 +1,9 @@
 //! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP and our lanes.
 //!
-//! All transports perform the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time
-//! until the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;
+//! All transports perform the same exchanges. [`MessageExchange::Fetch`] sends a small request and measures the time
+//! until the whole response is received, as for a GET. [`MessageExchange::Stream`] has several fetches in flight.
 //! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
-//! it.
+//! this exchange.
 //!
 //! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. There are two implementations:
 //! [`LinkTransport`], for two processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a

@@ -1,4 +1,4 @@
-//! Checks of processors: which processors this process may use, and how much of the processors' time others take.
+//! Checks of processors: the processors that this process may use, and the share of their time that other guests take.
 
 use std::collections::HashSet;
 
