@@ -4,11 +4,11 @@
 PYTHON ?= python3
 VENV := .venv
 JOBS := $(shell nproc)
-# The same interpreter for every build of the Python module, so that cargo does not rebuild it.
+# Every build of the Python module uses the same interpreter, so that cargo does not rebuild the module.
 export PYO3_PYTHON := $(CURDIR)/$(VENV)/bin/python
 export CARGO_BUILD_JOBS ?= $(JOBS)
 
-# The tree for `make run`: a real one that any Debian machine has.
+# The tree for `make run`: a real tree that any Debian machine has.
 SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
 RUN ?= out/compare.run
 
@@ -52,7 +52,7 @@ libs3: ## build the drop-in libraries for programs that use libs3, into out/lib 
 capi: ## build the C API (fordway.h, libfordway), into out/lib and out/include
 	tools/build-capi out
 
-# A program linked to one MPI does not run under another, so each has its own directory.
+# A program linked to one MPI does not run under another MPI, so each MPI has its own directory.
 MPICC ?= mpicc
 MPIRUN ?= mpirun
 MPI_TARGET := target$(if $(filter-out mpicc,$(MPICC)),/$(MPICC))

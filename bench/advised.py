@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def sample(tree: Path, into: Path) -> Path:
-    """Copies up to FILES files and MIB MiB of the tree, always the same ones. Returns the copy."""
+    """Copies up to FILES files and MIB MiB of the tree, always the same files. Returns the copy."""
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())
     random.Random(1).shuffle(files)
     copy, room = into / tree.name, MIB << 20
@@ -81,7 +81,7 @@ def advised(machine: list[Path], tree: Path) -> dict:
 
 
 def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
-    """Returns the seconds of each round, by phase and lane. For listings, it is their mean."""
+    """Returns the seconds of each round, by phase and lane; for listings, the mean of the round's listings."""
     import pandas as pd
 
     parts = [pd.read_feather(run / "blocks.arrow").assign(run=at) for at, run in enumerate(runs)]
@@ -98,7 +98,7 @@ def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
 
 
 def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]:
-    """Returns each prediction with the mean of the passes and the half width of its interval."""
+    """Returns each prediction with the mean of the passes, and half the width of the mean's interval."""
     rows = []
     for part in [*advice["phases"], {"phase": "total"} | advice["total"]]:
         for each in part["lanes"]:

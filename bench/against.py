@@ -2,11 +2,12 @@
 
 usage: against.py OLD NEW PAIRS DURATION PARTS
 
-OLD and NEW are directories of programs. Ratios are old / new of a cost, or new / old of a speed: above 1, the new build is
-faster. The interval is for the median, by ranks (95 %).
+OLD and NEW are directories of programs. Ratios are old / new of a cost, or new / old of a speed: above 1, the
+new build is faster. The 95 % interval of the median is computed from ranks.
 
-A library is measured in one process that loads both builds and alternates every millisecond (turns.c). It calls the drop-in for
-libs3, whose interface is the same in all builds. All other work is measured in separate runs of each build.
+A library is measured in one process that loads both builds and alternates every millisecond (turns.c). The
+process calls the drop-in for libs3, whose interface is the same in all builds. All other work is measured in
+separate runs of each build.
 """
 
 import contextlib
@@ -24,12 +25,12 @@ LEAST = 0.97
 WIDEST = 0.05
 
 LISTED = os.environ.get("LIST", "1000000")
-# only the shapes and requests that have these words in their name
+# Measure only the shapes and requests whose names contain this text.
 ROWS = os.environ.get("ROWS", "")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 STORE = ["--only-phases", "--size", "3901", "--rounds", "5"]
-# name, threads, objects of each thread, bytes, rounds of a process; a host is a directory or a gateway
+# Fields: name, threads, objects of each thread, bytes, rounds of a process.
 TURNS = {
     "embedded": [
         ("3,901 B", 1, 500, 3901, 4),
@@ -46,7 +47,7 @@ TURNS = {
     ],
 }
 REQUESTS = [
-    # name, method, object, options
+    # Fields: name, method, object, options.
     ("GET 4 KiB", "GET", "small", ["--size", "4KiB"]),
     ("HEAD", "HEAD", "small", []),
     ("PUT 4 KiB", "PUT", "p{number}", ["--size", "4KiB", "--objects", "16"]),
@@ -92,7 +93,7 @@ def table(command, environment=None):
 def store_speeds(build, options):
     """Returns the speed of the embedded store relative to plain files, by phase: the ratio of the median times of a call.
 
-    The table's own ratio has two digits, which are too few here.
+    The ratio in the table has only two digits, which is too imprecise for this comparison.
     """
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
@@ -132,14 +133,14 @@ def compare_tables(old, new, pairs, runs):
 def placed(processor, is_placed=True):
     """Returns the words that pin a command to one processor.
 
-    Gateway and client each have one. The kernel's placement has a larger effect than the build, and differs from start to
-    start.
+    Gateway and client each have their own processor. The kernel's placement has a larger effect than the
+    build, and differs from start to start.
     """
     return ["taskset", "--cpu-list", str(processor)] if is_placed and os.cpu_count() > 1 else []
 
 
 def turns(lane, builds, hosts, shape):
-    """Returns the speed of the second build relative to the first, by phase, in one process that has both."""
+    """Returns the speed of the second build relative to the first, by phase, in one process that loads both builds."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
     sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
     numbers = map(str, [threads, objects, bytes_, rounds])
@@ -166,7 +167,7 @@ def compare_by_turns(lane, old, new, starts):
 
 @contextlib.contextmanager
 def hosts_of(lane, builds, root):
-    """Yields the host of each build: its own directory, or a gateway in front of it."""
+    """Yields the host of each build: a separate directory, or a gateway in front of such a directory."""
     with contextlib.ExitStack() as gateways:
         hosts = {}
         for number, build in enumerate(builds):
@@ -196,7 +197,7 @@ def start_gateway(program, root):
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | KEYS)
     ready = gateway.stdout.readline()
     if " at http" not in ready:
-        sys.exit(f"{program} serve says {ready!r} in place of its address")
+        sys.exit(f"{program} serve prints {ready!r} instead of its address")
     return gateway, ready.split(" at ")[-1].split()[0]
 
 

@@ -1,8 +1,8 @@
-# Sourced: OpenFOAM's damBreak, the case of Richter's Table 1, prepared for several numbers of ranks. Not executable, so
-# that `make bench` does not run it.
+# Sourced by scripts. Prepares OpenFOAM's damBreak, the case of Richter's Table 1, for several numbers of ranks. This
+# file is not executable, so that `make bench` does not run it.
 
 foam_examples=/usr/share/doc/openfoam-examples/examples/multiphase/interFoam/laminar/damBreak/damBreak
-# Debian's programs look for their settings here.
+# Debian's programs look for their settings in this directory.
 export WM_PROJECT_DIR=${WM_PROJECT_DIR:-/usr/share/openfoam}
 
 # has_dambreak: succeeds if damBreak is installed; otherwise prints how to install it.
@@ -21,7 +21,7 @@ cut_dambreak() {
     local low=$((10 * f)) high=$((76 * f)) left=$((46 * f)) dam=$((4 * f)) right=$((40 * f))
     sed -i "s/(23 8 1)/($left $low 1)/; s/(19 8 1)/($right $low 1)/; s/(23 42 1)/($left $high 1)/
         s/(4 42 1)/($dam $high 1)/; s/(19 42 1)/($right $high 1)/" "$dir/system/blockMeshDict"
-    # Nothing is written within that time, so that the disk has no influence.
+    # The write interval is longer than the run, so that the disk has no influence.
     sed -i "s/^endTime .*/endTime $end;/; s/^writeInterval .*/writeInterval 1000;/; /sampling/d" "$dir/system/controlDict"
     sed -i "s/^numberOfSubdomains .*/numberOfSubdomains $ranks;/; s/n  *(2 2 1)/n ($ranks 1 1)/" "$dir/system/decomposeParDict"
     cp "$dir/0/alpha.water.orig" "$dir/0/alpha.water"

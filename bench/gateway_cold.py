@@ -1,6 +1,8 @@
-"""Measures GETs of one object while others are read from memory, read from the disk, or written.
+"""Measures GETs of one object while other objects are read from memory, read from the disk, or written.
 
-usage: gateway_cold.py FORDWAY URL OBJECTS DURATION; CONNECTIONS contains numbers of connections, separated by commas.
+usage: gateway_cold.py FORDWAY URL OBJECTS DURATION
+
+The environment variable CONNECTIONS contains numbers of connections, separated by commas.
 """
 
 import functools

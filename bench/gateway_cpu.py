@@ -21,7 +21,7 @@ COUNT = int(os.environ.get("COUNT", "20000"))
 ONCE = ["--requests", str(COUNT), "--objects", str(COUNT)]
 
 OPERATIONS = [
-    # name, method, object, options
+    # Fields: name, method, object, options.
     ("GET 4 KiB", "GET", "f00007", ["--size", "4KiB"]),
     ("GET 4 KiB presigned", "GET", "f00007", ["--size", "4KiB"]),
     ("GET 4 KiB TLS", "GET", "f00007", ["--size", "4KiB"]),
@@ -35,7 +35,7 @@ OPERATIONS = [
     ("DELETE", "DELETE", "n{number}", ONCE),
 ]
 
-# operation, and its maximum CPU time relative to nginx, with one worker and with two
+# Fields: the operation, and its maximum CPU time relative to nginx, with one worker and with two.
 BESIDE_NGINX = [
     ("GET 4 KiB", 1.1),
     ("GET 4 KiB of 64 MiB", 1.1),
@@ -45,7 +45,8 @@ BESIDE_NGINX = [
     ("PUT 4 KiB new", 1.3),
     ("DELETE", 1.5),
 ]
-# operation, server, maximum ratio to the cost of this operation, on this server
+# Fields: the operation, the server, the maximum ratio of the cost, and the operation and server to compare
+# with.
 GOALS = [(name, "fordway", most, name, nginx) for name, most in BESIDE_NGINX for nginx in ("nginx-1", "nginx-2")]
 GOALS += [("GET 4 KiB presigned", "fordway", 1.3, "GET 4 KiB", nginx) for nginx in ("nginx-1", "nginx-2")]
 GOALS += [("GET 4 KiB TLS", "fordway-tls", 1.2, "GET 4 KiB TLS", "nginx-tls")]
@@ -69,7 +70,7 @@ def takes(server, name, method):
 
 
 def stock(directory, name):
-    """Creates the objects that a block deletes, or removes those that it creates."""
+    """Creates the objects that a block deletes, or removes the objects that a block creates."""
     for file in Path(directory).glob("n*"):
         file.unlink()
     if name == "DELETE":
@@ -186,8 +187,8 @@ def main():
         ratio = found[name, server][0] / found[other_name, other][0]
         verdict = "holds" if ratio <= at_most else "DOES NOT HOLD"
         print(f"{name}, {server} / {other_name}, {other}: {ratio:.2f} (at most {at_most}): {verdict}")
-    # On loopback, a segment is received in the process that sent it, or in the one whose acknowledgement released it. The sum
-    # of both sides does not depend on that.
+    # On loopback, a segment is received in the process that sent it, or in the process whose acknowledgement
+    # released it. The sum of both sides does not depend on which process receives the segment.
     if ("GET 64 MiB", "nginx-1") in both:
         ratio = both["GET 64 MiB", "fordway"] / both["GET 64 MiB", "nginx-1"]
         print(f"GET 64 MiB, server and client together, fordway / nginx-1: {ratio:.2f}")

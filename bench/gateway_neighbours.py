@@ -78,7 +78,7 @@ def ask(url, method, path, length=0, room=None):
 
 
 def frame(kind, flags, stream, payload=b""):
-    """Returns a frame of HTTP/2 (RFC 9113 section 4.1)."""
+    """Returns an HTTP/2 frame (RFC 9113 section 4.1)."""
     return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
 
 
@@ -98,14 +98,14 @@ def literal(name, value):
 
 
 def closed_windows(url, path, count):
-    """Returns connections of HTTP/2 with `count` GETs of the noisy user, whose content the client does not accept."""
+    """Returns HTTP/2 connections with `count` GETs of the noisy user, whose content the client does not accept."""
     host = urllib.parse.urlsplit(url).netloc
     fields = {":method": "GET", ":scheme": "http", ":authority": host, ":path": presigned("GET", url, path, NOISY)}
     head = b"".join(literal(*field) for field in fields.items())
     connections = []
     for first in range(0, count, STREAMS):
         connection = socket.create_connection(host.split(":"))
-        # SETTINGS_INITIAL_WINDOW_SIZE: what the client accepts of each response.
+        # SETTINGS_INITIAL_WINDOW_SIZE is the number of bytes that the client accepts of each response.
         begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, struct.pack("!HI", 4, WINDOW)) + frame(4, 1, 0)
         streams = range(1, 2 * min(STREAMS, count - first), 2)
         connection.sendall(begin + b"".join(frame(1, 5, stream, head) for stream in streams))
@@ -132,7 +132,7 @@ def answered_heads(connection, count):
 
 @contextlib.contextmanager
 def every_lock(objects):
-    """Holds all bytes of the lock tables, as anyone with write access can. Yields the number of tables."""
+    """Locks all bytes of the lock tables, as any user with write access can. Yields the number of tables."""
     tables = list(pathlib.Path(objects).glob("**/locks"))
     with contextlib.ExitStack() as held:
         for table in tables:
@@ -143,7 +143,7 @@ def every_lock(objects):
 
 
 def answered(downloads):
-    """Waits until all downloads have a response, so that the load is of slow requests and not of new ones."""
+    """Waits until all downloads have a response, so that the load consists of slow requests and not of new requests."""
     with selectors.DefaultSelector() as waiting:
         for download in downloads:
             waiting.register(download, selectors.EVENT_READ)
@@ -209,7 +209,8 @@ def siege(url, objects):
 def gets(fordway, url):
     """Returns the latencies of the quiet user's GETs.
 
-    They count from the intended start, so that a stall delays all requests that arrive during it.
+    Latencies count from the intended start, so that a stall delays all requests that are due during the
+    stall.
     """
     environment = os.environ | {
         "AWS_ACCESS_KEY_ID": QUIET[0],
@@ -251,13 +252,13 @@ def make_lock_tables(url):
 
 
 def resident_mib(pid):
-    """Returns the memory that a process has in RAM."""
+    """Returns the resident memory of a process in MiB."""
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
 def seconds_to_give_back(pid, mib):
-    """Returns after how many seconds a process has at most this much memory, or None if that takes too long."""
+    """Returns the seconds until a process has at most `mib` MiB of memory, or None if the wait is too long."""
     start = time.monotonic()
     while resident_mib(pid) > mib:
         if time.monotonic() - start > GIVE_BACK_S:
@@ -294,7 +295,7 @@ def main(fordway, url, objects, pid):
     if took_s is None or most_mib > RSS_LIMIT_MIB:
         sys.exit("the slow requests of one user take too much memory, or keep it")
     if median > LIMIT:
-        sys.exit("the slow requests of one user are felt by another")
+        sys.exit("the slow requests of one user delay the requests of another")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ VERSIONS = "1.1", "2", "3"
 
 
 def read(directory):
-    """Returns the results by loss, object and version: one for each round."""
+    """Returns the results by loss, object and version, with one result for each round."""
     found = defaultdict(list)
     for path in sorted(directory.glob("*-*-*-*.jsonl")):
         loss, name, version, _round = path.stem.split("-")
@@ -25,7 +25,7 @@ def read(directory):
 
 
 def figures(rows):
-    """Returns the median of the rounds, with the least and the greatest; `None` if no request succeeded in any."""
+    """Returns median, minimum and maximum of the rounds; `None` if no request succeeded in any round."""
     errors, rows = sum(row["errors"] for row in rows), [row for row in rows if row["latency"]]
     if not rows:
         return {"rounds": 0, "errors": errors, "p50_ms": None}

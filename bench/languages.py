@@ -1,8 +1,8 @@
-"""Draws the rate of each language's pong relative to the built-in one, by network, connections and size.
+"""Draws the rate of each language's pong relative to the built-in pong, by network, connections and size.
 
 usage: languages.py RUN.run FIGURE.svg
 
-Set-ups of the run are named LANGUAGE@NETWORK. The script `languages` creates it.
+Set-ups of the run are named LANGUAGE@NETWORK. The script `languages` creates the run.
 """
 
 import sys
@@ -29,7 +29,7 @@ def unique(words):
 
 
 def rates(run, phase, language, network):
-    """Returns the rate of the language's pong, relative to the built-in one on the same network, by class of size."""
+    """Returns the rate of the language's pong, relative to the built-in pong on the same network, by class of size."""
     lanes = [{"name": f"{REFERENCE}@{network}"}, *run.info["lanes"]]
     found = loss.against_reference(replace(run, info=run.info | {"lanes": lanes}), phase, f"{language}@{network}")
     return found[found["size_bytes"] > 0]

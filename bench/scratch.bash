@@ -1,9 +1,9 @@
-# Sourced by the benchmarks: a scratch directory in memory that is removed when the script ends, and a time limit. Not
-# executable, so that `make bench` does not run it.
+# Sourced by the benchmarks. Creates a scratch directory in memory that is removed when the script ends, and sets a time
+# limit. This file is not executable, so that `make bench` does not run it.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 fordway=${FORDWAY:-$root/target/release/fordway}
-# Maximum time of one comparison, and the space that the largest needs.
+# The maximum time of one comparison, and the space that the largest comparison needs.
 limit_s=600 room_mib=1024
 
 [[ -x $fordway ]] || {
@@ -11,18 +11,18 @@ limit_s=600 room_mib=1024
     exit 1
 }
 
-# tmpfs keeps the disk out of the figures. A small one (as in many containers) would only fill up.
+# tmpfs keeps the disk out of the figures. A small tmpfs (as in many containers) would only fill up.
 if [[ $(stat --file-system --format=%T /dev/shm 2>/dev/null) == tmpfs ]] &&
     (($(df --output=avail --block-size=MiB /dev/shm | tail -n 1 | tr -dc 0-9) >= room_mib)); then
     scratch=$(mktemp --directory /dev/shm/fordway-bench-XXXXXX)
 else
     scratch=$(mktemp --directory --tmpdir fordway-bench-XXXXXX)
     echo "note: /dev/shm is not a tmpfs with $room_mib MiB free; working in $scratch," \
-        "so these figures have a disk in them" >&2
+        "so these figures include the disk" >&2
 fi
 readonly root fordway scratch limit_s room_mib
 
-# When the script is told to stop, it first ends the comparison, which would continue to write here.
+# A script that is stopped first ends the comparison, which would otherwise continue to write to the scratch directory.
 running=
 clean_up() {
     if [[ $running ]]; then
@@ -50,7 +50,7 @@ compare() {
     timeout --kill-after=30 "$limit_s" \
         "$fordway" compare "$dir" --root "$scratch" --out "$root/out/$name.run" --no-report "$@" &
     running=$!
-    # In the background, because a shell handles signals only between commands, or while it waits.
+    # The comparison runs in the background, because a shell handles signals only between commands, or while it waits.
     wait "$running"
     running=
 }

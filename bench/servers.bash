@@ -20,7 +20,7 @@ need() {
     done
 }
 
-# A port that is free now, because these servers cannot choose one.
+# Prints a port that is free now, because these servers cannot choose a port.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }

@@ -2,8 +2,8 @@
 
 usage: transfers.py FORDWAY SCRATCH GATEWAY-PID CLIENT...
 
-The script `transfers` describes the environment and prepares the directories. Each client is checked: after each transfer
-the number of files and their bytes must be right, and a sync with nothing to do must change nothing.
+The script `transfers` describes the environment and prepares the directories. After each transfer, the number
+of files and of bytes is checked. A sync with nothing to transfer must change nothing.
 """
 
 import os
@@ -29,7 +29,8 @@ RCLONE = {
     "RCLONE_CONFIG_GW_ENV_AUTH": "true",
     "RCLONE_CONFIG": "/dev/null",
 }
-# What each client's documentation recommends for many small and for large objects; printed with the results.
+# The settings that each client's documentation recommends for large objects and for many small objects. They
+# are printed with the results.
 SETTINGS = {
     "fordway": {"large": [], "small": ["--jobs", JOBS]},
     "s5cmd": {"large": ["--concurrency", "8"], "small": []},
@@ -70,7 +71,7 @@ def cpu_s(pid):
 
 
 def run(words, gateway):
-    """Runs a client. Returns wall time, its CPU time and the gateway's, and the number of lines that it wrote."""
+    """Runs a client. Returns wall time, the CPU times of client and gateway, and the number of lines written."""
     environment = {**os.environ, **RCLONE}
     served, start = cpu_s(gateway), time.monotonic()
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -153,7 +154,7 @@ class Bench:
         return figures
 
     def fill(self, kind):
-        """Puts the files of a kind into the bucket that is downloaded from."""
+        """Puts the files of a kind into the bucket from which clients download."""
         empty(self.scratch / "objects/up")
         empty(self.scratch / "objects/down")
         run(command("fordway", self.fordway, "copy", kind, (str(self.scratch / kind), "s3://down")), self.gateway)

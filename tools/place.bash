@@ -1,11 +1,11 @@
 # Sourced by the scripts that build libraries.
 
-# To the build script of `ring`, the variables that cargo sets for a program it runs (a test, xtask) would look like a
-# change, after which all that depends on it is compiled again.
+# Cargo sets variables for a program that it runs (a test, xtask). The build script of `ring` would treat these
+# variables as a change, so all crates that depend on `ring` would be compiled again.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 
-# strip_debug LIBRARY: removes debug information. If rustc keeps it separate from the code, a static library has members for
-# it (.dwo), and `strip` fails on the empty ones.
+# strip_debug LIBRARY: removes debug information. If rustc separates debug information from the code, a static library
+# has members for the debug information (.dwo), and `strip` fails on empty members.
 strip_debug() {
     if [[ $(head --bytes=7 "$1") == '!<arch>' ]]; then
         ar t "$1" | { grep '\.dwo$' || true; } | xargs --no-run-if-empty --delimiter='\n' ar d "$1"
@@ -13,8 +13,9 @@ strip_debug() {
     strip --strip-debug "$1"
 }
 
-# place FROM TO: installs a library without debug information. A program may be using the old file, so it is replaced, never
-# overwritten. An LLVM plugin of binutils that is older than rustc warns about each member; these warnings are suppressed.
+# place FROM TO: installs a library without debug information. A program may be using the old file, so the file is
+# replaced, never overwritten. An LLVM plugin of binutils that is older than rustc warns about each member; these
+# warnings are suppressed.
 place() {
     cp "$1" "$2.new"
     strip_debug "$2.new" 2>&1 | { grep -v '^bfd plugin: LLVM' >&2 || true; }

@@ -1,8 +1,8 @@
 """Hooks of MkDocs for this repository: pages outside of docs/, and links to them.
 
-A page of docs/ may link to any file of the repository, as on a code forge. On the site, a link to one of `PAGES` leads to the
-page made of that file. A link to another file that exists becomes plain text. A broken link ends the build. So does a page that
-would fetch something from another host.
+A page of docs/ may link to any file of the repository, as on a code forge. On the site, a link to one of
+`PAGES` leads to the page made of that file. A link to another file that exists becomes plain text. A broken
+link ends the build, and so does a page that would fetch something from another host.
 """
 
 import logging
@@ -108,7 +108,7 @@ def anchors(text: str) -> set[str]:
 
 
 def split(link: str) -> tuple[str, str]:
-    """Returns path and anchor, the latter with its `#`."""
+    """Returns the path, and the anchor with its `#`."""
     path, mark, anchor = link.partition("#")
     return path, mark + anchor
 

@@ -1,4 +1,4 @@
-"""Downloads and reads with replicas in the client's network, timed and compared.
+"""Times downloads and reads with replicas in the client's network, and compares the times with bounds.
 
 usage: client.py DIR RESULTS
 """
@@ -32,7 +32,7 @@ class Bench:
             self.content = file.read()
         chance = random.Random(1)
         places = [chance.randrange(len(self.content) - 40_000) for _ in range(2_000)]
-        # Analyses read in the order of the file.
+        # Sort the ranges, because analyses read in the order of the file.
         self.ranges = [(at, chance.randrange(1, 40_000)) for at in sorted(places)]
         with open(f"{directory}/ranges", "w", encoding="ascii") as file:
             file.writelines(f"{at} {length}\n" for at, length in self.ranges)

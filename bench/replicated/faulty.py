@@ -62,7 +62,7 @@ def send(connection, file, at, end, fault):
             if fault == "stops":
                 time.sleep(3600)
             if fault == "dies":
-                # Make the close a reset.
+                # Make `close` send a reset.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             return False
         # Send as much as the rate allows in 5 ms, and make up for late wake-ups.
@@ -76,7 +76,7 @@ def send(connection, file, at, end, fault):
         if late < 0:
             time.sleep(-late)
         elif late > 0.1:
-            # A client that reads late gets no burst afterwards.
+            # Limit the delay to make up for, so that a client that reads late gets no burst.
             began += late - 0.1
     return True
 

@@ -56,7 +56,7 @@ class Client:
         self.address, self.access_key, self.secret_key = address, f"{name}-key", f"{name}-secret"
 
     def signature(self, method, path, query, headers, names, payload_hash, now):
-        """Returns the hexadecimal signature of a request, of which it covers the headers `names`."""
+        """Returns the hexadecimal signature of a request. The signature covers the headers `names`."""
         covered = "".join(f"{name}:{headers[name].strip()}\n" for name in names)
         request = "\n".join([method, path, encoded(query), covered, ";".join(names), payload_hash])
         scope = f"{now[:8]}/{REGION}/s3/aws4_request"
@@ -64,7 +64,7 @@ class Client:
         return hmac_of(signing_key(self.secret_key, now[:8]), text).hex()
 
     def headers(self, method, path, query, extra, payload_hash, names=None):
-        """Returns the headers of a signed request. `names` are those that are signed, if not all."""
+        """Returns the headers of a signed request. `names` lists the headers to sign; `None` means all headers."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
         headers = {"host": self.address, "x-amz-date": now, "x-amz-content-sha256": payload_hash} | extra
         names = sorted(headers) if names is None else names
@@ -100,7 +100,7 @@ class Client:
             connection.close()
 
     def ask(self, method, path, body=b"", query=None, headers=None, timeout_s=30):
-        """Sends a signed request. `path` is encoded here."""
+        """Encodes `path`, and sends a signed request."""
         path, query = urllib.parse.quote(path, safe="/-_.~"), query or {}
         signed = self.headers(method, path, query, headers or {}, digest(body))
         return self.send(method, f"{path}?{encoded(query)}" if query else path, signed, body, timeout_s)
@@ -160,12 +160,12 @@ class Ground:
             raise AssertionError(f"{words[0]} does not end within {timeout_s} s") from late
 
     def collect(self):
-        """Runs gc for files of any age. It may refuse files that it did not make, but must end by itself."""
+        """Runs gc for files of any age. gc may refuse files that it did not create, but must end by itself."""
         done = self.run("gc", self.root, "--older-than", "0s", "--uploads-older-than", "0s")
         check(done.returncode in (0, ACCESS_DENIED), f"gc ends with {done.returncode}: {done.stderr!r}")
 
     def serve(self, users=None, root=None, options=()):
-        """Starts a gateway as root for these users, or for one without a file of users; returns its address."""
+        """Starts a gateway as root for these users, or for one user without a users file; returns its address."""
         command = [self.program, "serve", root or self.root, "--listen", "127.0.0.1:0", *options]
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.scratch)}
         if users:
@@ -178,7 +178,7 @@ class Ground:
         ready = gateway.stdout.readline()
         if " at http" not in ready:
             raise NotTried(f"the gateway says {ready!r}, {(self.scratch / 'gateway.log').read_text()!r}")
-        # What it says later must not fill the pipe.
+        # Read the gateway's later output, so that it does not fill the pipe.
         threading.Thread(target=gateway.stdout.read, daemon=True).start()
         return ready.split(" at http://")[1].split()[0].rstrip("/")
 
@@ -188,7 +188,7 @@ class Ground:
         process.wait()
 
     def write_users(self, users):
-        """Writes the file of users, whose values are lines of TOML; a key pair is made of each name."""
+        """Writes the users file from lines of TOML by name. Each key pair is derived from the name."""
         text = "".join(
             f'[[user]]\nname = "{name}"\naccess_key = "{name}-key"\nsecret_key = "{name}-secret"\n{lines}\n'
             for name, lines in users.items()

@@ -1,4 +1,4 @@
-"""Cases in which one user writes something on disk, and another user or an administrator meets it."""
+"""Cases in which one user writes something on disk that affects another user or an administrator."""
 
 import contextlib
 import fcntl
@@ -18,12 +18,12 @@ from ground import ALICE, BOB, Client, NotTried, as_user, check, snapshot
 
 STAGED, UPLOAD = "0123456789abcdef", "0123456789abcdef" * 2
 LONG_KEY = "long//" + "x" * 600
-# A GET beside listings of parts may take this many times as long as alone.
+# The maximum time of a GET during listings of parts, as a multiple of its time alone.
 SLOWER_MAX = 20
 
 
 def bobs_directory(ground):
-    """Bob's files with the names of files that gc removes."""
+    """Gives files of Bob the names of files that gc removes."""
     ground.bucket("bob", BOB)
     directory = ground.root / "bob"
     ground.write(directory / "thesis", b"mine", BOB, 0o600)
@@ -42,7 +42,7 @@ def collect_behind_link(ground, name):
     before = snapshot(bobs)
     ground.collect()
     check(snapshot(bobs) == before, f"gc removed {sorted(set(before) - set(snapshot(bobs)))} of another user")
-    check(not rest.exists(), "gc no longer removes what a killed program left")
+    check(not rest.exists(), "gc no longer removes the remains of a killed program")
 
 
 def gc_behind_a_link_to_staged_files(ground):
@@ -114,7 +114,7 @@ def old_versions_in_a_sticky_bucket(ground):
     alice, bob, root = sticky(ground)
     state = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
     check(root.ask("PUT", "/shared", state, {"versioning": ""})[0] == 200, "root cannot keep versions")
-    # A write within 20 ms may count as one from before.
+    # A write within 20 ms of the change may count as earlier than the change.
     time.sleep(0.1)
     for body in (b"old", b"new"):
         check(alice.ask("PUT", "/shared/k", body)[0] == 200, "Alice cannot put")
@@ -157,7 +157,7 @@ def parts_in_a_sticky_bucket(ground):
 
 
 def hold_lock_table(path):
-    """Holds all locks of a table in a child process of Alice; returns its process ID, once it has them."""
+    """Holds all locks of a table in a child process of Alice. Returns the child's process ID when it has the locks."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -216,7 +216,7 @@ def field(tag, value):
 
 
 def part_record(etag, size, name):
-    """The record of a part whose content is in the file `name`."""
+    """Returns the record of a part whose content is in the file `name`."""
     return b"\x01" + field(1, struct.pack("<QQ", size, 0)) + field(2, etag.encode()) + field(11, name)
 
 
@@ -317,7 +317,7 @@ def odd_keys_with_two_spellings(ground):
 
 
 def upload_of_many_parts(ground, client, count):
-    """Returns an upload of an object `k` with many parts, all but one of which are copies of the first one's record."""
+    """Returns an upload of an object `k` with many parts. All records but the first are copies of the first record."""
     upload = upload_of(client, "/b/k")
     client.ask("PUT", "/b/k", b"part", {"uploadId": upload, "partNumber": "1"})
     record = ground.root / "b/.fordway/mpu" / upload / "00001"
@@ -329,7 +329,7 @@ def upload_of_many_parts(ground, client, count):
 
 
 def timed(act):
-    """Returns how many seconds it takes."""
+    """Returns the duration of `act` in seconds."""
     start = time.perf_counter()
     act()
     return time.perf_counter() - start
@@ -355,7 +355,8 @@ def a_listing_of_many_parts_beside_a_get(ground):
     status, said = list_one()
     check(status == 200 and said.count(b"<Part>") == 1, f"the listing is answered {status} {said!r}")
     check(client.ask("GET", "/b/small") == (200, b"x"), "the GET fails")
-    # A ratio, because how long a listing takes depends on the machine. Old listings took 100 times as long as a GET.
+    # The limit is a ratio, because the duration of a listing depends on the machine. Before the repair, a
+    # listing took 100 times as long as a GET.
     alone_s = median_of_gets()
     listings = [threading.Thread(target=list_on) for _ in range(4)]
     for each in listings:

@@ -1,4 +1,4 @@
-"""Cases in which a server or a document says what is not so."""
+"""Cases in which a server or a document contains a false statement."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from ground import check
 
 CONTENT = bytes(range(256)) * 400
 MEMORY_MAX_MIB = 500
-# A program that sizes memory by what is stated must not take all of the machine's.
+# A program that allocates memory according to a stated size must not use all of the machine's memory.
 ADDRESS_SPACE_MAX = 6 << 30
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -29,7 +29,7 @@ def head_of(connection):
 
 
 def server(ground, respond):
-    """Starts a server that closes each connection after what `respond(method, head)` returns; returns its address."""
+    """Starts a server that sends what `respond(method, head)` returns, then closes; returns its address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     ground.ends.callback(listener.close)
 
@@ -58,7 +58,7 @@ def response(status, headers, body=b""):
 
 
 def honest(method, head):
-    """The response of a server that knows single ranges."""
+    """Returns the response of a server that supports only single ranges."""
     found = re.search(r"(?im)^range: *bytes=(\d+)-(\d*)\r?$", head)
     if not found:
         return response("200 OK", [f"content-length: {len(CONTENT)}"], b"" if method == "HEAD" else CONTENT)
@@ -68,7 +68,7 @@ def honest(method, head):
 
 
 def more_content_than_stated(ground, frame):
-    """The head states 9 bytes, and 20 come."""
+    """The head states 9 bytes, but 20 bytes arrive."""
 
     def respond(method, head):
         if method == "HEAD":
@@ -125,7 +125,7 @@ def sizes_in_metalinks(ground):
 
 
 def parts_that_are_a_byte_short(ground):
-    """Each part of several ends a byte early, so that the CR of the delimiter is where its last byte should be."""
+    """Each of several parts ends a byte early: the CR of the delimiter takes the place of the last byte."""
     wanted = [(100, 50), (40_000, 70), (90_000, 30)]
 
     def respond(method, head):
@@ -152,7 +152,7 @@ def parts_that_are_a_byte_short(ground):
 
 
 def page(key, token):
-    """A page of a listing with one key; `token` leads to the next page, if there is one."""
+    """Returns a page of a listing with one key. `token` leads to the next page, if there is one."""
     written = f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
     written += '<ETag>"e"</ETag><Size>1</Size></Contents>'
     more = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""

@@ -1,8 +1,8 @@
 """Walks the service model of the installed botocore against a live gateway.
 
-Each operation is called with its required parameters, then with each optional parameter, and with each value that the
-model lists for it. Each call must be performed, or refused with an error that is not the server's fault, and a call
-that is refused or only reads must leave the directory unchanged.
+Each operation is called with its required parameters, then with each optional parameter, and with each value
+that the model lists for it. Each call must be performed, or refused with an error that is not the server's
+fault. A call that is refused or only reads must leave the directory unchanged.
 """
 
 import datetime
@@ -28,7 +28,8 @@ class Walk:
             aws_access_key_id="main",
             aws_secret_access_key="main-secret",
             region_name="us-east-1",
-            # A server error must be seen, not repeated; and no operation has a host of its own here.
+            # Do not retry, so that server errors are seen. Use addresses with the bucket in the path, because
+            # all operations have the same host here.
             config=Config(
                 retries={"total_max_attempts": 1},
                 s3={"addressing_style": "path"},
@@ -47,7 +48,7 @@ class Walk:
         """Creates a bucket with an object for the calls of an operation."""
         self.bucket = f"model-{name.lower()}"
         self.client.create_bucket(Bucket=self.bucket)
-        # The second put creates the lock table, which a call that is refused might create otherwise.
+        # The second put creates the lock table, which a refused call might create otherwise.
         for _ in range(2):
             self.client.put_object(Bucket=self.bucket, Key=KEY, Body=b"content")
         self.renew_upload()
@@ -109,7 +110,7 @@ class Walk:
                 return shape.enum[0] if getattr(shape, "enum", None) else "value"
 
     def variations(self, model):
-        """Returns the calls of an operation: the parameter that each is about, and all its parameters."""
+        """Returns the calls of an operation: the parameter that each call tests, and all its parameters."""
         shape = model.input_shape
         if shape is None:
             return [("", {})]
@@ -126,7 +127,7 @@ class Walk:
         return calls
 
     def trouble(self, name):
-        """Calls an operation in each variation. Returns what is wrong, or an empty text."""
+        """Calls an operation in each variation. Returns the problem, or an empty text."""
         model = self.client.meta.service_model.operation_model(name)
         self.prepare(name)
         for about, parameters in self.variations(model):
@@ -147,7 +148,7 @@ class Walk:
         return "" if kept == CONTENT else "the object of another bucket changed"
 
     def restore(self, name):
-        """Puts back what a call that was performed may have taken away."""
+        """Restores what a performed call may have removed."""
         if name == "DeleteBucket":
             self.prepare(name)
         self.client.put_object(Bucket=self.bucket, Key=KEY, Body=b"content")
@@ -155,7 +156,7 @@ class Walk:
             self.renew_upload()
 
     def call(self, name, parameters):
-        """Returns None for a call that was performed, "" for one that was refused, and otherwise what is wrong."""
+        """Returns None for a performed call, "" for a refused call, and otherwise the problem."""
         try:
             answer = getattr(self.client, self.methods[name])(**parameters)
         except botocore.exceptions.ClientError as error:
@@ -174,7 +175,7 @@ class Walk:
 
 
 def walk(gateway):
-    """Yields each operation with what is wrong with it."""
+    """Yields each operation with its problem."""
     walking = Walk(gateway)
     for name in walking.operations():
         try:

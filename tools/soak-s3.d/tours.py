@@ -43,7 +43,7 @@ def steps(of, *arguments):
         try:
             step(*arguments)
             yield step.__name__, ""
-        except Exception as error:  # A step that fails must not keep the others from being tried.
+        except Exception as error:  # A step that fails must not prevent later steps.
             where = traceback.extract_tb(error.__traceback__)[-1]
             yield step.__name__, f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
 
@@ -102,7 +102,7 @@ def boto3(gateway, place):
         ):
             try:
                 s3.put_object(Bucket=b, Key="sum", Body=b"summed", ChecksumAlgorithm=algorithm)
-            except missing:  # Some are computed by awscrt only, and MD5 not at all.
+            except missing:  # Only awscrt computes some of them, and nothing computes MD5.
                 continue
             answer = s3.get_object(Bucket=b, Key="sum", ChecksumMode="ENABLED")
             assert answer["Body"].read() == b"summed" and answer["Checksum" + algorithm], algorithm

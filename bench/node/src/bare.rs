@@ -1,5 +1,5 @@
-//! A bare server and client that measure the cost of sockets alone: a request is 16 bytes, a response 16 bytes plus
-//! content.
+//! A bare server and client that measure the cost of sockets alone: a request is 16 bytes, and a response is 16 bytes
+//! plus content.
 
 use std::fs::File;
 use std::io::Read;

@@ -186,7 +186,7 @@ fn puts(root: &Path, gateway: &Path, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// How long all clients run in each round.
+/// The time that all clients run in each round.
 const ROUND_MS: u64 = 500;
 
 /// Gets 4 KiB objects repeatedly, starting when standard input ends; prints the number of gets.

@@ -1,5 +1,5 @@
-//! Restarts the gateway and the client many times, because at each start the kernel chooses a processor for each, and
-//! they often stay there.
+//! Restarts the gateway and the client many times. At each start, the kernel chooses a processor for each process, and
+//! the process often stays on this processor.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -33,7 +33,8 @@ struct CallTimingAfterStart {
 pub(crate) fn run() -> Result<()> {
     let starts = std::env::var("STARTS").map_or(Ok(20), |starts| starts.parse())?;
     let (dir, root) = filled_root()?;
-    // The first index says whether threads leave their client's processor; the second is the operation.
+    // The first index is 1 if threads leave their client's processor, and 0 otherwise. The second index is the
+    // operation.
     let mut found: [[Vec<CallTimingAfterStart>; 2]; 2] = Default::default();
     for _ in 0..starts {
         for (leaves, of_kind) in [("0", 0), ("1", 1)] {
@@ -110,8 +111,8 @@ pub(crate) fn client(socket: &Path, phase: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Repeats a call for `phase`. The time that it returns is the median over blocks of calls, so that a short disturbance
-/// does not affect it.
+/// Repeats a call for `phase`. The returned time is the median over blocks of calls, so that a short disturbance does
+/// not affect it.
 fn timed(phase: Duration, call: &mut dyn FnMut(usize) -> Result<()>) -> Result<CallTimingAfterStart> {
     let (start, slept, mut blocks) = (Instant::now(), process_usage().voluntary_switches, Vec::new());
     while start.elapsed() < phase {

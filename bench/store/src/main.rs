@@ -1,7 +1,7 @@
 //! Compares the embedded store with plain files, and with the `object_store` crate's `LocalFileSystem`, which runs on
-//! tokio as usual. All are measured in one run of interleaved blocks.
+//! tokio as usual. All three are measured in one run of interleaved blocks.
 //!
-//! Prints the table that `fordway compare` prints, for objects of one size, and then the costs of overwriting an
+//! Prints the table that `fordway compare` prints, for objects of one size. Then prints the costs of overwriting an
 //! object, using keys outside one flat directory, listing in pages, and completing a multipart upload.
 
 mod single;

@@ -27,7 +27,7 @@ fn text(interval: &ConfidenceInterval) -> String {
 }
 
 /// Compares overwriting objects with replacing plain files, which writes a temporary file and renames it over the old
-/// one.
+/// file.
 pub(crate) fn overwrite(place: &Path, size: usize, rounds: usize) -> Result<()> {
     let (plain, s3) = (place.join("overwrite"), place.join("s3"));
     fs::create_dir(&plain)?;

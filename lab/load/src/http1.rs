@@ -21,9 +21,9 @@ use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 
 /// The maximum number of body bytes to discard in one call.
 const SCRATCH_BYTES: usize = 1 << 20;
-/// How often requests in flight are checked for a timeout.
+/// The interval at which requests in flight are checked for a timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Waits shorter than this have nanosecond resolution, at the cost of one more system call.
+/// Waits below this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
 /// The pause after a failed connection attempt. Without it, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
@@ -172,7 +172,7 @@ impl Http1LoadGenerator {
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A permanent error will recur when the rest is sent or when the response is read.
+            // A permanent error will recur when the rest of the request is sent or when the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
@@ -337,9 +337,9 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Returns whether the request may be sent again: it failed only because the server closed the idle connection, as
-    /// a server may do at any time. This is assumed if the connection has carried an earlier request and no byte of
-    /// this response was received.
+    /// Returns whether the request may be sent again, because it failed only when the server closed the idle
+    /// connection. A server may close an idle connection at any time. The connection counts as closed while idle if it
+    /// has carried an earlier request and no byte of this response was received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before

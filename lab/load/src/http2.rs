@@ -126,7 +126,7 @@ async fn handshake(
         .map_err(|_| Error::new(ErrorKind::Timeout, "the server did not answer the HTTP/2 preface"))?
         .map_err(|error| failed("HTTP/2", error))?;
     tokio::task::spawn_local(async move {
-        // Nothing else to do: each request on the connection gets an error when the connection ends.
+        // Only log the error: each request on the connection gets its own error when the connection ends.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "an HTTP/2 connection ended");
         }

@@ -236,7 +236,7 @@ impl LoadState {
         }
     }
 
-    /// Performs one exchange on `line`. Opens a new connection if the last one was lost.
+    /// Performs one exchange on `line`. Opens a new connection if the last connection was lost.
     async fn exchange<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,

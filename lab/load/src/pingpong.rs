@@ -2,7 +2,8 @@
 //!
 //! The server behaves the same everywhere, and costs little compared with the network under test. It has a fixed number
 //! of threads: each accepts a connection, serves the connection until it ends, and accepts the next. Therefore no
-//! connection waits for a thread to be created, and no more connections are served at once than there are threads.
+//! connection waits for the creation of a thread. The number of threads limits the number of connections served at
+//! once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -40,9 +41,9 @@ pub struct PingpongResponse<'b> {
 /// The content of a response.
 #[derive(Clone, Copy, Debug)]
 pub enum PingpongPayload<'b> {
-    /// Exactly these bytes.
+    /// The given bytes.
     Bytes(&'b [u8]),
-    /// This number of incompressible bytes, so that compression on a link has no effect.
+    /// The given number of incompressible bytes, so that compression on a link has no effect.
     Any(u64),
 }
 
@@ -208,7 +209,7 @@ pub struct PingpongRequest {
 #[derive(Debug, PartialEq, Eq)]
 enum ConnectionEvent {
     Request(PingpongRequest),
-    /// The input was rejected, for this reason.
+    /// The input was rejected, for the given reason.
     Refused(&'static str),
     End,
 }

@@ -14,7 +14,7 @@ use fordway_http::Origin;
 const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 /// The placeholder in a URL that is replaced by the number of an object.
 const NUMBER: &str = "{number}";
-/// The short form of the placeholder. Help texts omit it, because clap replaces `{n}` with a line break.
+/// The short form of the placeholder. Help texts omit the short form, because clap replaces `{n}` with a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
 /// The HTTP methods that a load generator can send. All are idempotent (RFC 9110 section 9.2.2): a request whose
@@ -173,7 +173,7 @@ impl RequestSequence {
         self.sign(&target, |name, value| signed = signed.take().map(|request| request.header(name, value)));
         let request = signed.unwrap_or_default().body(());
         request
-            .map_err(|error| Error::new(ErrorKind::InvalidArgument, "the request cannot be").caused_by(error))
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, "preparing the request").caused_by(error))
     }
 
     /// Returns the path and query of the next request, and advances the number.
@@ -194,16 +194,16 @@ impl RequestSequence {
     fn sign(&self, target: &str, add: impl FnMut(&'static str, &str)) {
         let Some(signer) = &self.plan.signer else { return };
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // The payload is unsigned, because hashing bodies would take most of the client's time. TCP and TLS have
-        // checksums of their own.
+        // The payload is unsigned, because hashing bodies would take most of the client's time. TCP and TLS have their
+        // own checksums.
         let (method, host, payload_hash) = (self.method().name(), self.authority.as_str(), UNSIGNED_PAYLOAD);
         let request = UnsignedRequest { method, path, query, host, headers: &[], payload_hash };
         signer.sign(&request, SystemTime::now(), add);
     }
 }
 
-/// Checks that the path of a URL has at most one placeholder, and that path and query contain only characters that need
-/// no escaping, because the URL is sent as given.
+/// Checks that the path of a URL has at most one placeholder. Also checks that path and query contain only characters
+/// that need no escaping, because the URL is sent unchanged.
 fn check(url: &str, path: &str, query: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`|".contains(&b);
     let numbers = path.matches(NUMBER).count();

@@ -40,7 +40,7 @@ impl MachineEntry {
         self.features.get(&feature).copied()
     }
 
-    /// Sets the value of a feature. Errors: `InvalidArgument` unless it is a finite, positive number.
+    /// Sets the value of a feature. Errors: `InvalidArgument` unless the value is a finite, positive number.
     pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(format!(
@@ -183,7 +183,7 @@ macro_rules! features {
 
 features! {
     Threads = "threads", "", "threads that run at once";
-    CpuTime = "cpu_time_s", "s", "CPU time of a picture that tachyon makes on one thread";
+    CpuTime = "cpu_time_s", "s", "CPU time of tachyon for one picture on one thread";
     Memory = "memory_mb", "MB", "memory";
     MemoryTriad = "memory_triad_mb_per_s", "MB/s", "memory bandwidth, STREAM's triad on all threads";
     DiskRead = "disk_read_mb_per_s", "MB/s", "reading a file from the disk, fio";

@@ -6,8 +6,8 @@
 //! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!
 //! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] computes
-//! a number from 0 to 1 for two machines, [`SimilarityTable`] holds the similarities of all pairs of machines from two
-//! catalogues, and [`heat_map`] draws this table.
+//! a number from 0 to 1 for two machines. A [`SimilarityTable`] holds the similarities of all pairs of machines from
+//! two catalogues, and [`heat_map`] draws such a table.
 
 mod catalogue;
 pub mod doctor;

@@ -14,9 +14,9 @@ pub fn ratio(one: f64, other: f64) -> f64 {
 }
 
 /// Returns the similarity of two machines, given their features in the same order: 1 for equal machines, and closer to
-/// 0 the more they differ. This is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the squared differences between
-/// 1 and each [`ratio`]. It does not depend on units, or on whether high or low values of a feature are better. For
-/// a similarity `s`, `sqrt(1 - s)` is a metric.
+/// 0 the more they differ. The formula is eq. 2 of Kratzke and Quint 2016: 1 minus the mean of the squared differences
+/// between 1 and each [`ratio`]. The similarity does not depend on units, or on whether high or low values of a feature
+/// are better. For a similarity `s`, `sqrt(1 - s)` is a metric.
 ///
 /// Returns `None` if there is nothing to compare: the lengths differ or are 0, or a feature is not positive.
 pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
@@ -49,8 +49,8 @@ pub struct OmittedFeature {
 }
 
 impl CommonFeatures {
-    /// Returns the features that all `entries` have; with `asked`, exactly the requested features. Errors:
-    /// `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
+    /// Returns the features that all `entries` have, or exactly the features in `asked` if `asked` is not empty.
+    /// Errors: `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
     pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
         let entries: Vec<&MachineEntry> = entries.into_iter().collect();
         let lacking = |feature: Feature| -> Vec<String> {
@@ -169,8 +169,8 @@ impl SimilarityTable {
     /// machine is paired with itself.
     pub fn pairs(&self) -> Vec<MachinePairSimilarity> {
         let is_equal = |at: usize| self.values[at].get(at) == Some(&1.0);
-        // Equal names do not prove that the catalogues are identical. They may describe the same machines at different
-        // times.
+        // Equal names do not prove that the catalogues are identical. The catalogues may describe the same machines at
+        // different times.
         let is_of_itself = self.rows == self.columns && (0..self.rows.len()).all(is_equal);
         let mut pairs = Vec::new();
         for (at, (row, values)) in self.rows.iter().zip(&self.values).enumerate() {
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(heat_map(&table, "Table IV").matches("<g>").count(), 504);
     }
 
-    /// The paper concludes the same.
+    /// Kratzke and Quint also conclude that exactly three pairs are similar.
     #[test]
     fn exactly_three_pairs_of_table_iv_are_similar() {
         let similar: Vec<_> = table_iv().pairs().into_iter().filter(|pair| pair.similarity >= 0.90).collect();

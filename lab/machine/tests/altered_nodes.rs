@@ -54,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Asserts the verdict of one check on the altered node, and that its text contains the given words.
+/// Asserts the verdict of one check on the altered node, and that the text of the finding contains the given words.
 #[track_caller]
 fn holds(files: &[(&str, &str)], check: &str, verdict: DoctorVerdict, words: &str) {
     let finding = AlteredNode::new(files).finding(check);
@@ -202,7 +202,7 @@ fn a_node_of_absurd_size_is_examined_soon() {
     assert!(begun.elapsed() < Duration::from_secs(20), "it took {:?}", begun.elapsed());
 }
 
-/// Guests of many processors list 128 processors as allowed, of which four are online.
+/// The kernel lists 128 processors as allowed, although only four are online, as in many guests.
 #[test]
 fn processors_that_are_not_online_cannot_be_used() {
     let status = (STATUS, "Cpus_allowed_list:\t0-127\nMems_allowed_list:\t0-1\n");
@@ -222,7 +222,7 @@ fn processors_that_are_not_online_cannot_be_used() {
     assert_eq!(offline.finding("governor").verdict, CannotSee);
 }
 
-/// A processor has a file that the others lack, or a file that is not a number.
+/// A file is missing for some processors, or its content is not a number.
 #[test]
 fn files_of_some_processors_or_without_a_number_are_unknown() {
     let count = |cpu: usize| format!("sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count");

@@ -1,5 +1,5 @@
-//! Runs the doctor on copies of nodes. Some were recorded on real nodes, others assembled from documentation; the file
-//! `SOURCE` of each copy says which.
+//! Runs the doctor on copies of nodes. Some copies were recorded on real nodes, others were assembled from
+//! documentation. The file `SOURCE` of each copy states its origin.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,8 @@ fn found<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check}"))
 }
 
-/// Asserts that each check in `expected` has the given verdict, and that its text contains the given words.
+/// Asserts that each check in `expected` has the given verdict, and that the text of its finding contains the given
+/// words.
 fn holds(kind: &str, expected: &[(&str, DoctorVerdict, &str)]) {
     let findings = findings(kind);
     for (check, verdict, words) in expected {

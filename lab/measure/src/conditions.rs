@@ -39,7 +39,7 @@ pub struct MeasurementWarning {
     pub cause: DisturbanceCause,
     /// The observation, with its figure and its effect.
     pub observed: String,
-    /// What to do about it.
+    /// The recommended action.
     pub remedy: String,
     /// The results that the doubt concerns; empty if it concerns all results.
     #[serde(default)]
@@ -78,9 +78,9 @@ pub struct ResultKey {
 /// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConditionFigures {
-    /// The share of time that equal pieces of work, timed before the run, lost to other programs.
+    /// The share of time that equal pieces of work before the run lost to other programs.
     pub lost_before_share: Option<f64>,
-    /// The same share after the run.
+    /// The share of time that equal pieces of work after the run lost to other programs.
     pub lost_after_share: Option<f64>,
     /// The share of the machine's processor time that processes outside the run used.
     pub others_share: Option<f64>,
@@ -116,7 +116,7 @@ pub struct ConditionFigures {
 pub struct ResultConditions<'c> {
     /// The verdict about this result.
     pub verdict: RunReliability,
-    /// The doubts that concern it.
+    /// The doubts that concern this result.
     pub doubts: Vec<&'c MeasurementWarning>,
 }
 

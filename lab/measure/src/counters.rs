@@ -19,9 +19,9 @@ pub struct ProcessCounters {
     pub threads: u64,
     /// CPU time (task clock).
     pub cpu_ns: u64,
-    /// CPU time spent in user mode, in ticks of the kernel, usually 10 ms.
+    /// CPU time spent in user mode. Its resolution is one tick of the kernel, usually 10 ms.
     pub user_ns: u64,
-    /// CPU time spent in the kernel, in ticks of the kernel, usually 10 ms.
+    /// CPU time spent in the kernel. Its resolution is one tick of the kernel, usually 10 ms.
     pub system_ns: u64,
     /// Voluntary context switches: a thread blocked.
     pub voluntary_switches: u64,
@@ -31,7 +31,7 @@ pub struct ProcessCounters {
     pub rss_bytes: u64,
     /// The sum, over all processes, of each process's peak resident memory since it started.
     pub max_rss_bytes: u64,
-    /// Processor cycles. This counter and the following ones are `null` if they were not measured.
+    /// Processor cycles. This counter and the following counters are `null` if they were not measured.
     pub cycles: Option<u64>,
     /// Processor cycles at nominal frequency.
     pub reference_cycles: Option<u64>,
@@ -89,7 +89,8 @@ impl RunningCounters {
     }
 
     /// Stops counting and returns the resources used since the start. Errors: the set of processes has changed, or the
-    /// counters cover less than `run_ns`, because such counters could be mistaken for counters of the whole run.
+    /// counters cover less than `run_ns`. Counters of a part of the run could be mistaken for counters of the whole
+    /// run.
     pub fn stop(self, run_ns: u64) -> Result<ProcessCounters, CountersIncomplete> {
         let covered_ns = self.started.elapsed().as_nanos() as u64;
         let hardware = self.hardware.read();

@@ -97,7 +97,7 @@ impl FileSystem {
                 options,
             })
         };
-        // A later mount hides an earlier one at the same mount point; of equal maxima, `max_by_key` returns the last.
+        // A later mount hides an earlier mount at the same mount point; of equal maxima, `max_by_key` returns the last.
         mounts.lines().filter_map(fits).max_by_key(|found| found.mount_point.len())
     }
 }

@@ -96,7 +96,8 @@ pub struct ObjectDirectoryCounts {
 /// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunRecords {
-    /// Every operation, ordered by its end on each lane.
+    /// Every operation. On each lane, operations are in the order in which they ended. A run of the load generator
+    /// groups them by thread, and a run of ranks by rank.
     pub operations: Vec<OperationRecord>,
     /// Every block, in order.
     pub blocks: Vec<BlockRecord>,
@@ -107,7 +108,7 @@ pub struct RunRecords {
 }
 
 impl RunRecords {
-    /// Keeps only the records of the first `rounds` rounds, for example if the next one was interrupted.
+    /// Keeps only the records of the first `rounds` rounds, for example if the next round was interrupted.
     pub fn keep_rounds(&mut self, rounds: u16) {
         self.operations.retain(|operation| operation.round < rounds);
         self.blocks.retain(|block| block.round < rounds);

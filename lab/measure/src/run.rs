@@ -54,7 +54,7 @@ pub struct RunDocument {
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// What the run omitted, and which of its settings make a result doubtful, each with a remedy.
+    /// The omissions of the run, and the settings that make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
     /// Whether the machine's state allowed reliable results; `null` if the machine was not observed.
     #[serde(default)]
@@ -193,13 +193,13 @@ impl std::error::Error for RunError {
 }
 
 impl RunDocument {
-    /// Writes the run to the directory `dir`, which is created if missing. A run that is there is replaced: all files
-    /// are written under other names first, and `dir` has no `run.json` until all of them have their names.
+    /// Writes the run to the directory `dir`, which is created if missing. An existing run is replaced. All files are
+    /// first written under temporary names. `dir` has no `run.json` until all other files have their final names.
     pub fn write(&self, dir: &Path, records: &RunRecords) -> Result<(), RunError> {
         self.write_with(dir, records, None)
     }
 
-    /// Does the same as [`RunDocument::write`], for a run with a further file, given as its name and its content.
+    /// Does the same as [`RunDocument::write`], and also writes the file `further`, given as its name and its content.
     pub fn write_with(
         &self,
         dir: &Path,
@@ -352,7 +352,7 @@ const FILES: [&str; 7] = [
     "speedup.json",
 ];
 
-/// Files of a run that do not have their names yet. They are removed when this value is dropped.
+/// Files of a run that still have temporary names. Dropping this value removes these files.
 struct StagedFiles<'d> {
     dir: &'d Path,
     names: Vec<&'static str>,
@@ -369,7 +369,8 @@ impl StagedFiles<'_> {
         done.map_err(|source| RunError { path: self.dir.join(name), source })
     }
 
-    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their names, in order.
+    /// Removes the files of an earlier run, its `run.json` first, and gives the staged files their final names, in
+    /// order.
     fn publish(mut self) -> Result<(), RunError> {
         let failed =
             |name: &str, error: io::Error| RunError { path: self.dir.join(name), source: error.into() };
@@ -469,7 +470,7 @@ pub struct ParallelSummary {
     pub efficiency: Option<ConfidenceInterval>,
     /// The share of all ranks' time spent in MPI calls, including waiting; `null` if the ranks did not report.
     pub communication_share: Option<ConfidenceInterval>,
-    /// How much later than the first rank the last rank finished, ns; `null` if the ranks did not report.
+    /// The time from the end of the first rank to the end of the last rank, ns; `null` if the ranks did not report.
     pub late_ns: Option<ConfidenceInterval>,
 }
 
@@ -602,8 +603,8 @@ mod tests {
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 4);
     }
 
-    /// A run that replaces another keeps none of the old run's files. If it cannot be written, the old run is left
-    /// unchanged.
+    /// A run that replaces another keeps none of the old run's files. If the new run cannot be written, the old run
+    /// remains unchanged.
     #[test]
     fn runs_do_not_mix() {
         let dir = tempfile::tempdir().unwrap();

@@ -39,9 +39,9 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Returns the median of `values` with a 95 % interval between order statistics, interpolated as Hettmansperger and
-/// Sheather (1986) do. The interval holds for nearly any distribution; the bootstrap interval of few values is too
-/// narrow (seven values: 88 %). The confidence of five values is 94 %, even from the smallest to the largest. `None`
-/// for fewer than five values, which are too few for an interval.
+/// Sheather (1986) do. The interval is valid for nearly any distribution. A bootstrap interval of few values is too
+/// narrow (seven values: 88 %). For five values, even the interval from the smallest to the largest has a confidence of
+/// only 94 %. Returns `None` for fewer than five values, which are too few for an interval.
 pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     if values.len() < 5 {
         return None;
@@ -60,11 +60,12 @@ pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
     })
 }
 
-/// Returns the rank, from 0, of the lower end of the interval of a median of `count` values; its confidence; and how
-/// far the end lies on the way to the next rank.
+/// Returns the rank, from 0, of the lower end of the interval of a median of `count` values; the confidence of the
+/// interval; and a fraction (0 to 1). The end is at this fraction of the distance between the rank and the next rank.
 fn median_ranks(count: usize) -> (usize, f64, f64) {
     let n = count as f64;
-    // The interval from rank r to the same rank from above misses the median if at most r values lie on one side of it.
+    // The interval from rank r to the same rank from above misses the median if at most r values are on one side of the
+    // median.
     let mut log_chance = -n * std::f64::consts::LN_2;
     let mut missed = log_chance.exp();
     let mut rank = 0;
@@ -151,7 +152,7 @@ impl LatencyHistogram {
 
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &LatencyHistogram) {
-        // Adding cannot fail: every histogram has the bounds of this type, or was decoded with bounds within these.
+        // Adding cannot fail: every histogram has the bounds of this type, or was decoded with narrower bounds.
         let added = self.0.add(&other.0);
         debug_assert!(added.is_ok(), "{added:?}");
     }
@@ -230,7 +231,8 @@ mod tests {
         assert_eq!(median_interval(&[1.0; 4]), None);
     }
 
-    /// Computed with exact binomial coefficients, and with the normal approximation for 100,000 values.
+    /// The expected ends were computed with exact binomial coefficients, and with the normal approximation for 100,000
+    /// values.
     #[test]
     fn ends_lie_between_order_statistics() {
         let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();

@@ -67,7 +67,8 @@ pub(crate) fn cpu(ns: Option<f64>) -> String {
 
 pub(crate) fn ratio(ratio: &SpeedRatio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
-    // Two digits of a small ratio, so that a lane of 0.3 % of the reference's speed is not `0.00`.
+    // Print two significant digits of a small ratio. Otherwise, a lane with 0.3 % of the reference's speed would have
+    // the ratio `0.00`.
     let decimals =
         if interval.value > 0.0 { (1.0 - interval.value.log10().floor()).clamp(2.0, 9.0) } else { 2.0 };
     let [value, low, high] =
@@ -300,7 +301,7 @@ fn three_digits(value: f64) -> String {
         v if v >= 99.95 => format!("{v:.0}"),
         v if v >= 9.995 => format!("{v:.1}"),
         v if v >= 0.0995 || v <= 0.0 => format!("{v:.2}"),
-        // Two digits of what is small, because `0.00` looks like none at all.
+        // Print two significant digits of a small value, because `0.00` looks like zero.
         v => format!("{v:.*}", (1.0 - v.log10().floor()).min(9.0) as usize),
     }
 }

@@ -43,9 +43,9 @@ pub struct NetworkLab {
 impl NetworkLab {
     /// Creates both networks and joins them.
     ///
-    /// Errors: `NotImplemented` if this process lacks the necessary privileges, or the machine the necessary features;
-    /// `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost: about 50
-    /// ms.
+    /// Errors: `NotImplemented` if this process lacks the necessary privileges, or the machine lacks the necessary
+    /// features; `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost:
+    /// about 50 ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
         let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =
@@ -106,7 +106,8 @@ const AVAILABLE_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_available_congestion_
 /// is restored before this function returns.
 ///
 /// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow
-/// the algorithm in namespaces, and this process may not change that. Cost: at most 20 system calls.
+/// the algorithm in namespaces, and this process may not change the list of allowed algorithms. Cost: at most 20 system
+/// calls.
 pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Result<()> {
     match namespace.set(DEFAULT_ALGORITHM, algorithm) {
         Err(refused) if refused.kind() == ErrorKind::NotImplemented => {

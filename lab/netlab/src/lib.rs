@@ -1,5 +1,5 @@
 //! A network inside one machine: two namespaces, each with its own network, joined by a link with a realistic
-//! round-trip time, rate, queue and loss. Any program can run in them unmodified.
+//! round-trip time, rate, queue and loss. Any program can run in these namespaces unmodified.
 //!
 //! ```text
 //!   client namespace                                        server namespace
@@ -11,9 +11,9 @@
 //! its parts. [`setup`] adds bridges, overlays and containers, and starts a program at each end; [`tunnel`] is an
 //! overlay in user space.
 //!
-//! Nothing that this crate creates has a persistent name in the system: a namespace lives as long as a process is in it
-//! or this process holds it open, devices live as long as their namespace or descriptor, and processes end with the
-//! thread that started them. Therefore nothing is left behind, regardless of how this process ends.
+//! Nothing that this crate creates has a persistent name in the system. A namespace exists as long as a process is in
+//! it or this process holds it open. Devices exist as long as their namespace or descriptor. Processes end with the
+//! thread that started them. Therefore nothing remains, regardless of how this process ends.
 
 mod lab;
 mod link;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-/// A network namespace. Clones refer to the same namespace. The kernel removes the namespace once the last clone has
-/// been dropped and no process is left in the namespace.
+/// A network namespace. Clones refer to the same namespace. The kernel removes the namespace when the last clone has
+/// been dropped and the last process in the namespace has ended.
 #[derive(Clone, Debug)]
 pub struct NetworkNamespace(Arc<OwnedFd>);
 
@@ -43,7 +43,7 @@ impl NetworkNamespace {
     }
 
     /// Returns a path to the namespace, for `nsenter --net=PATH` and for `ip link set DEVICE netns PATH`. The path
-    /// is valid as long as this process lives.
+    /// is valid as long as this process runs and a clone of the namespace exists.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
@@ -188,7 +188,7 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often to check whether a program has ended.
+/// The interval between checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running a
@@ -305,7 +305,7 @@ impl Drop for NamespaceProcess {
     }
 }
 
-/// Moves the calling thread into the namespaces, and starts a program from it.
+/// Moves the calling thread into the namespaces, and starts a program from this thread.
 fn launch(
     namespace: Option<&NetworkNamespace>,
     mounts: Option<&MountNamespace>,

@@ -1,5 +1,5 @@
 //! A tunnel in user space: sends each packet of a TUN device in a UDP datagram to the other end. Overlays without
-//! kernel support work this way. Each packet costs two additional context switches at each end.
+//! kernel support carry packets in the same way. Each packet costs two additional context switches at each end.
 
 use std::net::UdpSocket;
 

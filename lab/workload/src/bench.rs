@@ -107,7 +107,7 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
     }
 }
 
-/// Where a workload runs, and how often.
+/// The targets on which a workload runs, and the number of rounds.
 #[derive(Clone, Debug, Args)]
 pub struct MeasurementArgs {
     /// Targets to measure: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
@@ -137,7 +137,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl MeasurementArgs {
-    /// Runs `workload` at each of `sites` in turn, once per round. All ranks call this. Errors: the errors of
+    /// Runs `workload` at each of `sites` in turn, once per round. All ranks call this function. Errors: the errors of
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,

@@ -88,7 +88,7 @@ pub struct CompareOutcome {
     pub records: RunRecords,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The number of recorded rounds that were complete, if the comparison was interrupted after them.
+    /// The number of recorded rounds that were complete, if the comparison was interrupted after these rounds.
     pub interrupted_after: Option<u16>,
 }
 

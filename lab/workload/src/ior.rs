@@ -43,13 +43,13 @@ pub struct IorPlan {
     /// Number of blocks per rank [easy, rnd: 1, hard: 1000]
     #[arg(long, short, value_name = "N")]
     pub segments: Option<u64>,
-    /// Use a file for each rank instead of a shared file; implied by easy
+    /// Use a file for each rank instead of a shared file; implied by --mode easy
     #[arg(long, short = 'F')]
     pub file_per_process: bool,
     /// Read the data that the next rank wrote, so that no rank reads its own cached data
     #[arg(long, short = 'C')]
     pub reorder: bool,
-    /// Stop writing after this many seconds; then each rank continues until it has written as much as the fastest
+    /// Stop writing after this many seconds; then each rank continues until it has written as much as the fastest rank
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How a file is stored on S3
@@ -63,7 +63,7 @@ pub struct IorPlan {
     pub seed: u64,
 }
 
-/// The three shapes of IO500.
+/// The three access patterns of ior in IO500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IorPreset {
@@ -81,7 +81,7 @@ pub enum IorPreset {
 pub enum IorMapping {
     /// Each transfer is an object, all in one bucket
     Fragment,
-    /// Each file is a bucket, each transfer an object in it
+    /// Each file is a bucket, and each transfer is an object in this bucket
     Bucket,
     /// Each file is an object, written as a multipart upload and read by ranges
     Multipart,
@@ -278,7 +278,7 @@ fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
 struct IorFile {
     site: WorkloadSite,
     target: Box<dyn MeasuredTarget>,
-    /// The file's name within the site; empty if the site is the file.
+    /// The file's name within the site; empty if the site itself is the file.
     name: String,
 }
 
@@ -298,7 +298,8 @@ impl IorFile {
         Ok(IorFile { target: site.target(), site, name })
     }
 
-    /// Creates the directory or bucket that contains the file, unless that is the site itself. All ranks call this.
+    /// Creates the directory that contains the file, or the file's bucket if the file is a bucket. All ranks call this
+    /// function.
     fn prepare(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         match self.path() {
@@ -311,7 +312,7 @@ impl IorFile {
         }
     }
 
-    /// Removes the file's bucket, if the file is a bucket. All ranks call this.
+    /// Removes the file's bucket, if the file is a bucket. All ranks call this function.
     fn remove(&self, shape: &ResolvedIorPlan, rank: usize) -> Result<()> {
         let is_mine = shape.file_per_process || rank == 0;
         if self.is_bucket() && is_mine { self.site.remove() } else { Ok(()) }
@@ -404,7 +405,7 @@ fn check_multipart(shape: &ResolvedIorPlan, ranks: usize) -> Result<()> {
 }
 
 impl<'p> OpenIorFile<'p> {
-    /// Opens the file for writing. All ranks call this; if it fails on one rank, it fails on all ranks.
+    /// Opens the file for writing. All ranks call this function. If the call fails on one rank, it fails on all ranks.
     fn for_writing(crew: &WorkloadRank, place: &'p IorFile, shape: &ResolvedIorPlan) -> Result<Self> {
         let opened = match (place.path(), shape.mapping) {
             (Some(_), _) => OpenIorFile::file(place, OpenOptions::new().read(true).write(true).create(true)),
@@ -459,7 +460,7 @@ impl<'p> OpenIorFile<'p> {
         }
     }
 
-    /// Closes a written file. All ranks call this.
+    /// Closes a written file. All ranks call this function.
     fn close(self, crew: &WorkloadRank, shape: &ResolvedIorPlan) -> Result<()> {
         match self {
             OpenIorFile::File(file, key) if shape.fsync => {

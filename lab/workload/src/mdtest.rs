@@ -13,7 +13,7 @@ use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::LocationBackend;
 use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 
-/// The size of a file in the hard shape, in bytes, as defined by IO500.
+/// The size of a file in hard mode, in bytes, as defined by IO500.
 pub(crate) const HARD_BYTES: u64 = 3901;
 /// The maximum size of a file, in bytes. Whole files are held in memory.
 const MAX_BYTES: u64 = 1 << 30;
@@ -30,10 +30,10 @@ pub struct MdtestPlan {
     /// Size of a file [easy: 0, hard: 3901]
     #[arg(long, short = 'w', value_name = "SIZE", value_parser = parse_bytes)]
     pub file_size: Option<u64>,
-    /// Query, read and remove the files of the rank that is this many ranks further on
+    /// Distance, in ranks, from a rank to the rank whose files it queries, reads and removes
     #[arg(long, short = 'N', value_name = "RANKS", default_value_t = 0)]
     pub shift: usize,
-    /// Stop creating after this many seconds; then each rank continues to the number of files of the fastest
+    /// Stop creating files after this many seconds; then each rank creates as many files as the fastest rank
     #[arg(long, short = 'W', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How to remove a file on S3; plain files are always removed directly
@@ -41,7 +41,7 @@ pub struct MdtestPlan {
     pub delete: FileRemoval,
 }
 
-/// The two shapes of IO500.
+/// The two variants of mdtest in IO500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MdtestMode {
@@ -55,9 +55,9 @@ pub enum MdtestMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileRemoval {
-    /// List the keys that begin with its name and remove them, which is correct for every mapping
+    /// List and remove all keys that begin with the file's name, which is correct for every mapping
     List,
-    /// Remove the object with its name
+    /// Remove the object with the file's name
     Direct,
 }
 

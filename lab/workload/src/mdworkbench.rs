@@ -21,7 +21,7 @@ const STATE_KEY: &str = "mdworkbench-state.json";
 /// How md-workbench works.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
-    /// Phases to run; omit phases to use data sets of an earlier run, or to keep them for a later run
+    /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MdworkbenchPhase::Precreate, MdworkbenchPhase::Benchmark, MdworkbenchPhase::Cleanup])]
     pub phases: Vec<MdworkbenchPhase>,
     /// Number of data sets per rank
@@ -36,7 +36,7 @@ pub struct MdworkbenchPlan {
     /// Size of an object
     #[arg(long, short = 'S', value_name = "SIZE", default_value = "3901", value_parser = parse_bytes)]
     pub object_size: u64,
-    /// Number of ranks between a rank and the owner of the data sets on which it works
+    /// Distance, in ranks, from a rank to the owner of the data sets on which the rank works
     #[arg(long, short = 'o', value_name = "RANKS", default_value_t = 1)]
     pub offset: usize,
     /// Where to store data sets
@@ -60,13 +60,13 @@ pub enum MdworkbenchPhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DatasetPlacement {
-    /// All in one bucket or directory
+    /// All data sets in one bucket or directory
     One,
-    /// Each in its own bucket or directory
+    /// Each data set in its own bucket or directory
     Dataset,
 }
 
-/// The state that a run leaves for the next run.
+/// The state that a run saves for the next run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct MdworkbenchState {
     ranks: usize,
@@ -162,7 +162,7 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Reads the state that an earlier run left. Errors: `InvalidArgument` if there is no such state, or if it differs
+    /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no such state, or if it differs
     /// from this run's options.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
@@ -197,8 +197,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Returns the data sets on which this rank works. Each data set belongs to the rank that is `away` ranks after
-    /// this one.
+    /// Returns the data sets on which this rank works. The owner of each data set is the rank that is `away` ranks
+    /// after this rank.
     fn targets(&self, away: impl Fn(u64) -> isize) -> Result<DatasetTargets> {
         let (rank, ranks) = (self.crew.team.rank() as isize, self.crew.team.size() as isize);
         let owner = |set| (rank + away(set)).rem_euclid(ranks) as usize;
@@ -246,7 +246,7 @@ impl RankDatasets<'_> {
         Ok(results)
     }
 
-    /// Queries the size of the oldest object, reads it and removes it.
+    /// Queries the size of the oldest object, then reads and removes the object.
     fn take(
         &self,
         recorder: &mut PhaseRecorder,

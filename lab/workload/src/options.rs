@@ -42,7 +42,7 @@ pub struct ReportArgs {
 /// Whether to measure even on a machine that is too busy.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ForceArgs {
-    /// Measure even if other work leaves less than a fifth of each processor; the run is marked
+    /// Measure even if other work leaves less than a fifth of each processor; the run is marked as forced
     #[arg(long, env = "FORDWAY_LAB_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub force: bool,
 }
@@ -56,7 +56,7 @@ pub struct SeedArgs {
 }
 
 impl SeedArgs {
-    /// Returns the seed; chooses a random one if none was given. Errors: `Io`.
+    /// Returns the seed; chooses a random seed if the user gave none. Errors: `Io`.
     pub fn seed(&self) -> Result<u64> {
         let drawn = || {
             let failed = |error| Error::new(ErrorKind::Io, "no random seed").caused_by(error);
@@ -89,7 +89,7 @@ pub fn with_new_name(error: clap::Error, words: &[String]) -> clap::Error {
     if error.kind() != ClapKind::UnknownArgument {
         return error;
     }
-    // clap reports the option as `--run <NAME>`, with its value, if it recognizes one.
+    // clap may report the option together with its value, as `--run <NAME>`.
     let option = unknown.split([' ', '=']).next().unwrap_or(unknown);
     let is_it = |(word, old, _): &&RenamedOption| option == *old && words.iter().any(|given| given == word);
     match RENAMED.iter().find(is_it) {

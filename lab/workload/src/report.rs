@@ -66,7 +66,7 @@ fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String
     Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
 }
 
-/// Returns a table of IO500's phases in its units, next to published figures. The percentages in brackets are
+/// Returns a table of IO500's phases in IO500's units, next to published figures. The percentages in brackets are
 /// relative to the first lane for our figures, and to the first system for the published figures.
 pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> String {
     let mut headings = vec!["phase".to_owned(), "unit".to_owned()];

@@ -1,5 +1,5 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and others whose names are derived from its name.
-//! This module also generates content that identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names are
+//! derived from its name. This module also generates content that identifies its writer and offset.
 //!
 //! A buffer is filled with noise once. For each transfer, the first word of each of its pages is then set to a hash of
 //! writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier
@@ -108,7 +108,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Removes the bucket or directory and its content; does nothing if it does not exist.
+    /// Removes the bucket or directory and its content; does nothing if the bucket or directory does not exist.
     pub(crate) fn remove(&self) -> Result<()> {
         match self.target().clean_up() {
             Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(()),
@@ -124,7 +124,7 @@ impl WorkloadSite {
     }
 }
 
-/// The distance between stamps, in bytes.
+/// The distance between the words that identify writer and offset, in bytes.
 const PAGE_BYTES: usize = 4096;
 
 /// A reusable buffer for the content of a transfer or object.

@@ -139,7 +139,8 @@ impl<'r> SummaryRow<'r> {
 }
 
 /// Returns the median of `pairs`, each a round and a ratio, with its interval; `None` for fewer than five rounds. The
-/// blocks of a round share its disturbances, so only the rounds are independent: the ends come from their medians.
+/// blocks of a round share its disturbances, so only the rounds are independent. The ends of the interval are therefore
+/// computed from the medians of the rounds.
 fn interval_of_rounds(pairs: &[(u16, f64)]) -> Option<ConfidenceInterval> {
     let mut rounds = BTreeMap::<u16, Vec<f64>>::new();
     pairs.iter().for_each(|(round, ratio)| rounds.entry(*round).or_default().push(*ratio));
@@ -159,7 +160,8 @@ fn interval_of_rounds(pairs: &[(u16, f64)]) -> Option<ConfidenceInterval> {
 /// so the ratio may exceed 1.
 const COUNTED_MAX: f64 = 1.1;
 
-/// Returns the limit of a lane's speed, judged by the share that it used of the CPU time available in `elapsed_s`.
+/// Returns the limit of a lane's speed, judged by the share of the CPU time available in `elapsed_s` that the lane
+/// used.
 pub(crate) fn limit(
     client_ns: u64,
     server_ns: Option<u64>,
@@ -290,7 +292,7 @@ mod tests {
         summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY).swap_remove(1).ratio.unwrap()
     }
 
-    /// A server that refuses every request responds sooner than one that serves them.
+    /// A server that refuses every request responds sooner than a server that serves requests.
     #[test]
     fn failures_are_not_speed() {
         let refused = (0..10).map(|round| (round, [(64, 1_000), (0, 100)])).collect::<Vec<_>>();
@@ -301,8 +303,8 @@ mod tests {
         assert_eq!((interval.value, interval.samples), (0.5, 5));
     }
 
-    /// The lane takes twice as long in all blocks of two of five rounds. An interval of independent blocks would
-    /// exclude a ratio of 1.
+    /// The lane takes twice as long in all blocks of two of five rounds. An interval that treats blocks as independent
+    /// would exclude a ratio of 1.
     #[test]
     fn rounds_and_not_blocks_are_independent() {
         let lane = |at: u16| if at / 20 < 2 { (64, 2_000) } else { (64, 1_000 - u64::from(at)) };

@@ -1,7 +1,7 @@
 //! Ranks, which work concurrently and wait for each other between blocks of work.
 //!
-//! A workload is written once, for a [`RankTeam`]. Its ranks are threads of this process ([`threads`]) or the processes
-//! of an MPI job; the latter are implemented in the crate `fordway-mpi`.
+//! A workload is written once, for a [`RankTeam`]. The ranks of a team are threads of this process ([`threads`]) or the
+//! processes of an MPI job. The crate `fordway-mpi` implements MPI ranks.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +35,8 @@ pub trait RankTeam {
     fn sum(&self, mine: u64) -> Result<u64>;
 }
 
-/// Where the data of each rank begins in the data of all ranks, and how long it is, as MPI's 32-bit integers: the counts
-/// and the starts. `None` if all the data together is too long for them.
+/// Returns the length of each rank's data, and its offset in the data of all ranks, as MPI's 32-bit integers. `None` if
+/// the total length does not fit into such an integer.
 pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
     let mut end = 0i32;
     let place = |len: &u64| {

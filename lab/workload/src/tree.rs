@@ -25,7 +25,7 @@ pub struct TreeFile {
 pub struct TreeLimits {
     /// The maximum number of files.
     pub max_files: usize,
-    /// The maximum number of bytes in total. They are held in memory.
+    /// The maximum total size of the files in bytes. The files are held in memory.
     pub max_bytes: u64,
     /// The seed that chooses the sample, if the tree exceeds the limits.
     pub seed: u64,
@@ -38,7 +38,7 @@ pub struct FileTree {
     pub items: Vec<TreeFile>,
     /// The total number of bytes.
     pub bytes: u64,
-    /// Sentences that say which files were left out, and why.
+    /// Sentences that state which files were left out, and why.
     pub warnings: Vec<String>,
 }
 

@@ -124,8 +124,8 @@ fn a_whole_that_is_the_sum_leaves_nothing() {
     }
 }
 
-/// The path takes 3 µs. One component takes 3 µs plus the time of a copy. Another component is the copy alone; its time
-/// is subtracted, so the residual is 0.
+/// The path takes 3 µs. One component takes 3 µs plus the time of a copy. Another component is the copy alone. The path
+/// subtracts the copy's time, so the residual is 0.
 #[test]
 fn what_a_component_has_too_much_is_taken_off() {
     let clock = Rc::new(Cell::new(0));
@@ -145,7 +145,8 @@ fn what_a_component_has_too_much_is_taken_off() {
     }
 }
 
-/// Of two components, one does the work of the other and more. The path counts both, but the common work once.
+/// One component does the work of another component and more. The path counts both components, but their common work
+/// only once.
 #[test]
 fn a_ladder_counts_common_work_once() {
     let clock = Rc::new(Cell::new(0));

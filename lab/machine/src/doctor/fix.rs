@@ -28,8 +28,8 @@ pub struct JobSize {
 
 impl JobSize {
     /// Returns the size of a job that fills each node: all processors that the examined process may use, and 90 % of
-    /// the memory. The rest is left to the system. Errors: the file that lists the processors, or the file that states
-    /// the memory size, cannot be read.
+    /// the memory. The remaining memory is for the system. Errors: the file that lists the processors, or the file that
+    /// states the memory size, cannot be read.
     pub fn filling(tree: &SystemTree, nodes: u32) -> Result<Self, UnreadableFile> {
         let info = tree.read("proc/meminfo")?;
         let kib =
@@ -40,7 +40,7 @@ impl JobSize {
 }
 
 impl JobScheduler {
-    /// Returns the settings as a file that can be used unchanged. Each setting names the findings that it
+    /// Returns the settings as a file that can be used unchanged. Each setting has a comment that names the findings it
     /// addresses.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
@@ -70,7 +70,7 @@ impl<T> RecommendedSetting<T> {
     }
 }
 
-/// Returns the findings that no job setting can address. They are listed for the node's administrator.
+/// Returns the findings that no job setting can address. These findings are listed for the node's administrator.
 fn left_over(findings: &[DoctorFinding], answered: &[&str]) -> Vec<String> {
     let is_left = |finding: &&DoctorFinding| {
         finding.verdict == DoctorVerdict::Costs && !answered.contains(&finding.check)

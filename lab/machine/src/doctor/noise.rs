@@ -1,7 +1,7 @@
 //! Findings that come from measurements instead of files. Processor noise is measured by the fixed work quantum test
 //! (FWQ): each processor repeats the same small piece of work. Any time beyond the shortest duration was taken by the
-//! kernel, other programs, the hypervisor or other guests. The round trip between two MPI ranks is measured by another
-//! program, because this crate does not use MPI; this module turns the measured time into a finding.
+//! kernel, other programs, the hypervisor or other guests. Another program measures the round trip between two MPI
+//! ranks, because this crate does not use MPI. This module turns the measured time into a finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -21,7 +21,7 @@ use super::{DoctorFinding, DoctorVerdict, FindingDraft};
 /// The maximum time to wait for a change to become visible.
 const STALE_MAX: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_millis(5);
-/// How often to repeat a check that may fail intermittently.
+/// The number of repetitions of a check that may fail intermittently.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
 /// A content size too large for a client to send in one request.
@@ -35,7 +35,7 @@ struct CrossMountDirectory {
 
 impl Drop for CrossMountDirectory {
     fn drop(&mut self) {
-        // Ignore the error: a leftover directory is recognizable by its name.
+        // Ignore the error: users can recognize a leftover directory by its name.
         let _ = fs::remove_dir_all(&self.one);
     }
 }

@@ -65,7 +65,7 @@ impl SystemTree {
     }
 
     /// Reads the file `{before}N{after}` for each number N, for at most [`MAX_EACH`] numbers; leaves out missing files.
-    /// In the list of files read, they appear as one entry with `*` in place of the number.
+    /// In the list of files read, all these files appear as one entry with `*` in place of the number.
     pub(crate) fn read_each(&self, before: &str, numbers: &[usize], after: &str) -> Vec<(usize, String)> {
         let text = |number: &usize| {
             let path = format!("{before}{number}{after}");

@@ -19,7 +19,7 @@ pub(super) struct MachineCounters {
     pub(super) pressure: PressureCounters,
 }
 
-/// How long at least one task has waited, in seconds; `None` if the kernel does not count them.
+/// The time in which at least one task has waited, in seconds; `None` if the kernel does not count this time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PressureCounters {
     pub(super) cpu_s: Option<f64>,
@@ -69,7 +69,7 @@ struct ProcessTime {
 }
 
 impl ProcessTime {
-    /// Parses `/proc/PID/stat`. The name in parentheses may contain anything.
+    /// Parses `/proc/PID/stat`. The name in parentheses may contain any character.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let times = fields.get(11..15)?;

@@ -1,9 +1,9 @@
-//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed: by other processes,
-//! by a hypervisor, by a quota, by a lack of memory, or by processors that slow down.
+//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed. Disturbances come
+//! from other processes, a hypervisor, a quota, a lack of memory, or processors that slow down.
 //!
-//! [`MachineWatch`] first does equal pieces of work on each processor, before the run itself uses any processor time:
-//! any time lost then was taken by other programs. During the run, a thread takes samples. At the end, the changes in
-//! the kernel's counters are evaluated.
+//! [`MachineWatch`] first does equal pieces of work on each processor. The run itself uses no processor time at this
+//! stage, so other programs took any time that is lost. During the run, a thread takes samples. At the end, the changes
+//! in the kernel's counters are evaluated.
 
 mod counters;
 mod sampler;
@@ -20,17 +20,18 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// How long pieces of work are done before the run. It must be long compared with one of the kernel's time slices,
-/// which are a few milliseconds.
+/// The duration of the pieces of work before the run. It must be long compared with the kernel's time slices, which are
+/// a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The share of time that pieces of work before the run may lose to other programs without making the results doubtful.
 const LOST_MAX: f64 = 0.15;
-/// The share of lost time above which a run is refused, because less than a fifth of each processor is left.
+/// The share of lost time above which a run is refused, because less than a fifth of each processor is available to the
+/// run.
 const LOST_REFUSED: f64 = 0.8;
 /// The share of time that pieces of work after the run may lose to other programs. The kernel may still be writing data
 /// of the run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
-/// The share of the machine's processor time that other processes may take. This includes kernel threads, some of
+/// The share of the machine's processor time that other processes may take. The share includes kernel threads, some of
 /// which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
 /// The share of time that the run's threads may spend in run queues because of other processes.
@@ -52,7 +53,7 @@ const TICKS_PER_S: f64 = 100.0;
 
 const IDLE_MACHINE: &str = "run it again when the machine is idle";
 
-/// The observation of a run: what was found before it, and what is counted during it.
+/// The observation of a run: the conditions found before the run, and the counters at its begin.
 #[derive(Debug)]
 pub struct MachineWatch {
     tree: SystemTree,
@@ -98,8 +99,8 @@ impl MachineWatch {
         Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
     }
 
-    /// Ignores processor time used by other processes during the run, because a measured server may be one of them. The
-    /// processor time that they use before and after the run still counts.
+    /// Ignores processor time used by other processes during the run, because a measured server may be one of them.
+    /// Processor time used by other processes before and after the run still counts.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
@@ -176,7 +177,7 @@ fn figures(
     }
 }
 
-/// Derives the verdict from the figures. `is_long` says whether the run was long enough for the counters of processor
+/// Derives the verdict from the figures. `is_long` is true if the run was long enough for the counters of processor
 /// time, which have a resolution of 10 ms.
 fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunConditions {
     let mut conditions = RunConditions { figures, ..RunConditions::default() };
@@ -298,7 +299,7 @@ mod tests {
         write(root, &format!("proc/{number}/stat"), &stat);
     }
 
-    /// Process 10, its child 11 and grandchild 12; process 20 is unrelated.
+    /// Creates the files of a machine with process 10, its child 11, its grandchild 12, and the unrelated process 20.
     fn machine(busy: u32, idle: u32, stolen: u32, own: [u32; 3]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "proc/stat", &format!("cpu  {busy} 0 0 {idle} 0 0 0 {stolen} 0 0\ncpu0 1 2 3\n"));

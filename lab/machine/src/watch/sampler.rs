@@ -1,5 +1,5 @@
-//! A thread that observes the run while it is in progress: the run-queue delay of its threads, the frequency of
-//! processors, and the processor time of a fixed piece of work.
+//! A thread that observes a run in progress: the run-queue delay of the run's threads, the frequency of processors, and
+//! the processor time of a fixed piece of work.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -24,7 +24,7 @@ pub(super) struct RunSampler {
 /// The findings from the samples of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunSamples {
-    /// For each thread of the run: its times at the first sample, and at the last one.
+    /// For each thread of the run: its times at the first sample and at the last sample.
     threads: HashMap<u32, [ThreadTime; 2]>,
     /// The processor times of the piece of work, ns.
     work_ns: Vec<u64>,

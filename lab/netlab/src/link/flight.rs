@@ -6,8 +6,8 @@ use fordway_measure::SeededRandom;
 
 use super::LinkConfig;
 
-/// Memory is allocated in chunks of this size and reused, so that no more memory is touched than the packets in flight
-/// need.
+/// The size of the chunks in which memory is allocated and reused. With small chunks, the link touches only as much
+/// memory as the packets in flight need.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The packets in flight, in order of arrival. Each packet is read directly into the memory where it is kept.
@@ -68,7 +68,7 @@ impl InFlightPacketQueue {
         &mut chunk.bytes[chunk.filled..]
     }
 
-    /// Keeps the packet, which fills the first `len` bytes of the memory that `room` returned. The packet is due at
+    /// Adds the packet that fills the first `len` bytes of the memory that `room` returned. The packet is due at
     /// `due_ns`, which must not be earlier than the due time of the previous packet.
     pub(super) fn push(&mut self, len: usize, due_ns: u64) {
         let last = self.chunks.len() - 1;

@@ -1,13 +1,13 @@
 //! An emulated link between two namespaces, through which every packet passes.
 //!
-//! Each end is a TUN device. A thread reads the packets that one namespace sends, decides what a real line would do
-//! with each packet, holds the packet for as long as that line would take, and writes it to the other namespace. Rates
-//! count bytes of IP packets, headers included: 1448 bytes of TCP content use up 1500 bytes of the rate.
+//! Each end is a TUN device. A thread reads the packets that one namespace sends, and decides what a real line would do
+//! with each packet. The thread delays the packet by the time that the line would take, and writes it to the other
+//! namespace. Rates count bytes of IP packets, headers included: 1448 bytes of TCP content count as 1500 bytes.
 //!
-//! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. This makes
-//! gigabit rates cheap, but changes two things. A piece arrives as a whole, at the time at which its last byte would
-//! arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability that at
-//! least one of its segments is lost. Therefore `large_packets` is off by default if there is loss.
+//! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. Large
+//! packets make gigabit rates cheap, but change two things. A piece arrives as a whole, at the time at which its last
+//! byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability
+//! that at least one of its segments is lost. Therefore `large_packets` is off by default if there is loss.
 
 mod flight;
 
@@ -86,7 +86,7 @@ pub struct LinkStats {
 pub struct DirectionStats {
     /// Packets that arrived, counted as a real line would carry them.
     pub packets: u64,
-    /// The bytes of IP in the packets that arrived, headers included.
+    /// The bytes of the IP packets that arrived, headers included.
     pub bytes: u64,
     /// Packets dropped because the queue was full.
     pub dropped_by_queue: u64,
@@ -158,8 +158,8 @@ const BATCH: usize = 64;
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum pause between polls for new packets while packets are in flight. The pause is a tenth of the round-trip
-/// time if that is shorter. The thread pauses because waking up costs more than carrying a packet. A packet that is
-/// alone on the link is not delayed.
+/// time if a tenth is shorter than this constant. The thread pauses because waking up costs more than carrying a
+/// packet. A packet that is alone on the link is not delayed.
 const NAP_NS_MAX: u64 = 200_000;
 
 /// The state of the link's thread.

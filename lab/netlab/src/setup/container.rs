@@ -1,10 +1,12 @@
-//! Containers, run by `crun` or `runc`. A container has its own PID, mount, UTS and IPC namespaces, and the network of the
-//! process that started it. No cgroup limits its memory or CPU time. There are two kinds:
+//! Containers, run by `crun` or `runc`. A container has its own PID, mount, UTS and IPC namespaces, and the network of
+//! the process that started it. No cgroup limits the memory or CPU time of the container. There are two kinds of
+//! container:
 //!
-//! - for one of our programs: its root directory holds only the program and the libraries that it is linked against,
-//!   mounted read-only from their usual paths, and it has no capabilities;
-//! - [`MachineContainer`], for any program: its root directory is this machine's, except for `/proc`, and for `/dev` without
-//!   `/dev/shm`, and it has the capabilities that Docker grants by default.
+//! - for one of our programs: the root directory contains only the program and the libraries that it is linked against,
+//!   mounted read-only at their usual paths. The container has no capabilities.
+//! - [`MachineContainer`], for any program: the container has this machine's root directory, but its own `/proc` and
+//!   its own `/dev`, in which only `/dev/shm` is this machine's. The container has the capabilities that Docker grants
+//!   by default.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -178,7 +180,7 @@ pub struct ContainerCommand<'a> {
 }
 
 /// Runs programs in containers that have all files of this machine, in the directory and with the environment of this
-/// process. Programs in different containers see no processes of each other.
+/// process. A program cannot see the processes of other containers.
 #[derive(Debug)]
 pub struct MachineContainer {
     mounts: MountNamespace,
@@ -197,8 +199,8 @@ impl MachineContainer {
         }
     }
 
-    /// Starts a container. It ends when the returned value is dropped. Errors: `InvalidArgument` for a word or a working
-    /// directory that is not UTF-8.
+    /// Starts a container. Dropping the returned value ends the container. Errors: `InvalidArgument` for a word or a
+    /// working directory that is not UTF-8.
     pub fn start(
         &self,
         asked: &ContainerCommand<'_>,
@@ -206,7 +208,8 @@ impl MachineContainer {
         stderr: Stdio,
     ) -> Result<NamespaceProcess> {
         let config = machine_config(asked)?;
-        // The container's root directory cannot be `/` itself, because it becomes a mount of its own.
+        // The container's root directory cannot be `/` itself, because the runtime turns the root directory into a
+        // separate mount.
         let prepare = "mount --rbind / $bundle/root; mount --make-rprivate $bundle/root;";
         let words = run_command(&self.mounts, asked.name, &config, prepare)?;
         let mut run = command(&words)?;
@@ -220,7 +223,7 @@ impl MachineContainer {
 
 fn machine_config(asked: &ContainerCommand<'_>) -> Result<Value> {
     let not_text = |what: &dyn std::fmt::Debug| {
-        Error::new(ErrorKind::InvalidArgument, format!("{what:?} is not UTF-8, as containers need it"))
+        Error::new(ErrorKind::InvalidArgument, format!("{what:?} is not UTF-8, which containers require"))
     };
     let words = asked.words.iter().map(|word| word.to_str().ok_or_else(|| not_text(word)));
     let words = words.collect::<Result<Vec<_>>>()?;
@@ -244,7 +247,7 @@ fn machine_config(asked: &ContainerCommand<'_>) -> Result<Value> {
     let mounts = vec![
         json!({ "destination": "/dev/pts", "type": "devpts", "source": "devpts",
             "options": ["newinstance", "ptmxmode=0666", "nosuid", "noexec"] }),
-        // Users keep data there, too.
+        // Users also keep data in `/dev/shm`.
         json!({ "destination": "/dev/shm", "type": "bind", "source": "/dev/shm", "options": ["bind", "rw"] }),
     ];
     Ok(config(asked.name, &process, mounts))

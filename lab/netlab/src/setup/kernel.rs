@@ -1,6 +1,6 @@
-//! Two user-mode Linux kernels, each with this machine's files, on two networks that a wire joins. User-mode Linux runs a
-//! kernel as a process without virtualization support: computation is nearly as fast as on the machine, and system calls take
-//! many times as long. Each kernel has one processor.
+//! Two user-mode Linux kernels, each with this machine's files, on two networks joined by a wire. User-mode Linux runs
+//! a kernel as a process without virtualization support. Computation is nearly as fast as on the machine, but system
+//! calls take many times as long. Each kernel has one processor.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -16,22 +16,23 @@ use super::step::{command, found, run_in};
 use super::{NetworkEndpoint, NetworkPair, NetworkSetup, WireSettings};
 use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 
-/// C source of a library that must be preloaded into user-mode Linux on processors with more registers than it knows of.
+/// C source of a library that must be preloaded into user-mode Linux on processors with more registers than user-mode
+/// Linux knows.
 pub const USER_MODE_KERNEL_REGISTERS: &str = include_str!("xstate.c");
 /// The device that joins this machine's network to a kernel's.
 const TAP: &str = "tap0";
 /// The path of the compiled library in the mount namespace.
 const LIBRARY: &str = "/run/fordway/xstate.so";
-/// The memory of a kernel. It takes from the machine only what is used.
+/// The memory of a kernel. The machine provides memory only for the pages in use.
 const MEMORY: &str = "1G";
 /// The programs that a kernel needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 2] = [("linux.uml", "user-mode-linux"), ("cc", "gcc")];
 
-/// The two kernels' networks. Kernels are started by [`UserModeKernels::start`], and everything is removed when this
-/// value is dropped, or when this process ends for any reason.
+/// The two kernels' networks. [`UserModeKernels::start`] starts a kernel. Everything is removed when this value is
+/// dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct UserModeKernels {
-    /// The networks in which the kernels' programs are reached, and the kernels' own addresses.
+    /// For each kernel, the network from which its programs can be reached, and the kernel's own address.
     pub ends: [NetworkEndpoint; 2],
     mounts: MountNamespace,
     _wire: NetworkPair,
@@ -47,19 +48,20 @@ pub struct KernelCommand<'a> {
     /// The program and its arguments, which run in the directory and with the environment of this process. The kernel
     /// ends with the program.
     pub words: &'a [OsString],
-    /// A directory of this machine that the kernel has at the same path, even below `/dev`.
+    /// A directory of this machine that the kernel mounts at the same path, even below `/dev`.
     pub shared: &'a Path,
 }
 
-/// The addresses in the network between this machine and the kernel at an end: ours, and the kernel's.
+/// Returns the two addresses in the network between this machine and the kernel at `end`: this machine's address, and
+/// the kernel's address.
 fn addresses(end: usize) -> [Ipv4Addr; 2] {
     let network = [121, 122][end];
     [Ipv4Addr::new(192, 168, network, 1), Ipv4Addr::new(192, 168, network, 2)]
 }
 
 impl UserModeKernels {
-    /// Lays the wire and the networks. `fordway` is this program. Errors: `NotImplemented` if a program or a privilege is
-    /// missing.
+    /// Creates the wire and the networks. `fordway` is the path of this program. Errors: `NotImplemented` if a program
+    /// or a privilege is missing.
     pub fn lay(wire: &WireSettings, fordway: &Path) -> Result<Self> {
         if let Some((program, package)) = NEEDS.iter().find(|(program, _)| found(program).is_none()) {
             let detail = format!("there is no program `{program}`; install {package}");
@@ -80,7 +82,7 @@ impl UserModeKernels {
         Ok(UserModeKernels { ends, mounts, _wire: pair })
     }
 
-    /// Starts a kernel, which boots in a second or two. It ends when the returned value is dropped. Errors:
+    /// Starts a kernel, which boots in a second or two. Dropping the returned value ends the kernel. Errors:
     /// `InvalidArgument` for a word, a path or a working directory that is not UTF-8.
     pub fn start(&self, asked: &KernelCommand<'_>, stdout: Stdio, stderr: Stdio) -> Result<NamespaceProcess> {
         let place = format!("{}/{}", MountNamespace::SCRATCH, asked.name);
@@ -98,7 +100,7 @@ impl UserModeKernels {
         let network = format!("vec0:transport=tap,ifname={TAP},depth=128");
         let words = [
             "linux.uml",
-            // Not the directory of the script: user-mode Linux empties its own.
+            // The script is in a different directory, because user-mode Linux empties `uml_dir`.
             "uml_dir=/run/uml",
             &umid,
             &memory,
@@ -119,7 +121,7 @@ impl UserModeKernels {
     }
 }
 
-/// Creates the network between this machine and the kernel at an end, and the route to the other kernel.
+/// Creates the network between this machine and the kernel at `end`, and the route to the other kernel.
 fn prepare(network: &NetworkNamespace, end: usize, other: IpAddr) -> Result<()> {
     let [ours, _] = addresses(end);
     let [theirs, _] = addresses(1 - end);
@@ -148,7 +150,7 @@ fn init(asked: &KernelCommand<'_>) -> Result<String> {
          ip route add default via {gateway}\n"
     );
     for (name, value) in std::env::vars_os() {
-        // A name that is not one for the shell, or a text that is not UTF-8, does not reach the kernel.
+        // Skip variables whose name is not valid in a shell, or whose value is not UTF-8.
         let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if let (Some(name), Ok(value)) =
             (name.to_str().filter(|name| is_name(name)), quoted_for_shell(&value))
@@ -168,12 +170,12 @@ fn init(asked: &KernelCommand<'_>) -> Result<String> {
     Ok(script)
 }
 
-/// Returns the text in quotes for the shell. Errors: `InvalidArgument` if it is not UTF-8.
+/// Returns the text in quotes for the shell. Errors: `InvalidArgument` if the text is not UTF-8.
 pub fn quoted_for_shell(text: &OsStr) -> Result<String> {
     match text.to_str() {
         Some(text) => Ok(format!("'{}'", text.replace('\'', r"'\''"))),
         None => {
-            let detail = format!("{text:?} is not UTF-8, as user-mode Linux needs it");
+            let detail = format!("{text:?} is not UTF-8, which user-mode Linux requires");
             Err(Error::new(ErrorKind::InvalidArgument, detail))
         }
     }

@@ -54,7 +54,7 @@ pub enum SetupNetworks {
     /// set-up.
     #[default]
     Namespaces,
-    /// This machine's network, or wherever the set-up's commands start the programs.
+    /// This machine's network, or any network in which the set-up's commands start the programs.
     Machine,
 }
 
@@ -139,7 +139,7 @@ pub struct ProgramConfig {
     pub address: String,
     /// The command that starts the program; `None` for the usual command. The program's arguments are appended.
     pub command: Option<Vec<String>>,
-    /// Whether the program runs in a container of its own.
+    /// Whether the program runs in its own container.
     #[serde(default)]
     pub container: bool,
     /// Whether only the other program can reach this program, so that this process cannot wait for the program's port.
@@ -202,7 +202,7 @@ impl NetworkSetup {
         self.variables.get(step::ACCELERATOR_WORD).map(|said| step::resolved_accelerator(said))
     }
 
-    /// Returns whether the set-up can run as it is, without placeholders that the user must fill in.
+    /// Returns whether the set-up can run unchanged, without placeholders that the user must fill in.
     pub fn is_complete(&self) -> bool {
         self.variables.values().all(|value| !value.is_empty())
     }

@@ -35,7 +35,7 @@ pub struct SetupPrograms {
     pub ping: Vec<String>,
     /// Further arguments for pong.
     pub pong_options: Vec<String>,
-    /// Placeholder values that the user gave. They override the values of the set-up.
+    /// Placeholder values from the user, which override the values of the set-up.
     pub variables: BTreeMap<String, String>,
     /// The ports of pong and ping.
     pub ports: (u16, u16),
@@ -82,8 +82,8 @@ pub struct RunningSetup {
 }
 
 impl RunningSetup {
-    /// Creates the wire, takes the steps, and starts pong and ping; both accept connections when this returns. While
-    /// waiting, calls `stop`, and gives up if `stop` returns true.
+    /// Creates the wire, performs the steps, and starts pong and ping. Both programs accept connections when this
+    /// function returns. While waiting, the function calls `stop`, and gives up if `stop` returns true.
     ///
     /// Errors: `NotImplemented` if a program or a privilege is missing, `InvalidArgument` for a placeholder without a
     /// value, `Unavailable` or `Timeout` for a program that does not start properly (the error contains the program's
@@ -411,7 +411,7 @@ pub struct NetworkPair {
 }
 
 impl NetworkPair {
-    /// Creates the wire and takes the steps. `fordway` is the program that steps may start.
+    /// Creates the wire and performs the steps. `fordway` is the program that steps may start.
     ///
     /// Errors: `InvalidArgument` for a set-up that does more than create networks; `NotImplemented` if a program or a
     /// privilege is missing, or if addresses are translated, so that only one end reaches the other.

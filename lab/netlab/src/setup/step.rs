@@ -38,7 +38,7 @@ pub(super) fn found(program: &str) -> Option<PathBuf> {
 }
 
 impl SetupStep {
-    /// Takes the step. Returns the program that the step starts and leaves running, if there is one.
+    /// Performs the step. Returns the program that continues to run after the step, if there is one.
     pub(super) fn take(
         &self,
         network: &NetworkNamespace,
@@ -93,7 +93,8 @@ fn is_there(
     device: Option<&Path>,
 ) -> Result<bool> {
     match device {
-        // The mounted `/sys` shows the devices of a different network, so ask the network itself.
+        // The mounted `/sys` shows the devices of a different network, so read the list of devices in `/proc` of this
+        // network.
         Some(device) => {
             let listed = network.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?;
             let start = format!("{}:", device.display());
@@ -171,15 +172,15 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. That tells programs on other machines that they are no longer
-    // needed.
+    // Standard input closes when this process ends. The end of standard input tells programs on other machines that
+    // they are no longer needed.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
 
-/// The placeholder in set-ups that stands for the accelerator.
+/// The name of the placeholder for the accelerator.
 pub(super) const ACCELERATOR_WORD: &str = "accelerator";
-/// The value that stands for the best accelerator of this machine.
+/// The value that selects the best accelerator of this machine.
 const AUTO: &str = "auto";
 const KVM: &str = "kvm";
 const TCG: &str = "tcg";
@@ -200,7 +201,7 @@ pub(super) fn emulates(accelerator: &str) -> bool {
 
 /// Returns whether this process may use KVM, and the processor has the features to run any kernel. Some virtual
 /// machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened, but
-/// runs only kernels built for it.
+/// runs only kernels that were built for `kvm_pvm`.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

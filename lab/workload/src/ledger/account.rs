@@ -86,12 +86,14 @@ pub struct ComponentCost {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// The component whose time is subtracted, because it is counted apart; `None` if no time is subtracted.
+    /// The component whose time is subtracted, because the path counts that component separately; `None` if no time is
+    /// subtracted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beyond: Option<String>,
     /// The number of times that the component occurs in the path.
     pub times: f64,
-    /// The component's total time over all occurrences, in nanoseconds. With `beyond`, the difference in each round.
+    /// The component's total time over all occurrences, in nanoseconds. With `beyond`, the time of that component is
+    /// subtracted in each round.
     pub ns: ConfidenceInterval,
 }
 
@@ -230,7 +232,7 @@ impl<'b> BlockMedians<'b> {
         let mut sums = vec![0.0; whole.len()];
         let (mut parts, mut fitted_sum_ns) = (Vec::new(), Some(0.0));
         for part in path.parts_at(size_bytes) {
-            // A component's own time, and with `beyond` the time that is counted apart.
+            // The component's own time, minus the time of the component in `beyond`, which is counted separately.
             let mut terms = vec![(self.index(&part.component)?, part.times)];
             if let Some(base) = &part.beyond {
                 terms.push((self.index(base)?, -part.times));
@@ -310,7 +312,8 @@ impl PiecewiseLinearFit {
             let Some(pieces) = pieces(points, count) else { break };
             let errors = left_out(points, count);
             let (middle, most) = (median(&errors), errors.iter().copied().reduce(f64::max));
-            // More lines always fit the given points better, so the error at left-out sizes decides how many are used.
+            // More lines always fit the given points better, so the error at left-out sizes decides the number of
+            // lines.
             let is_better = match &best {
                 None => true,
                 Some((_, Some(before), _)) => {

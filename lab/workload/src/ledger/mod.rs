@@ -1,9 +1,9 @@
 //! Measures the cost of each layer alone, and checks whether these costs add up to the cost of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
-//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component, adds up the
-//! times of each [`PathDecomposition`]'s components, and compares the sum with the whole path, which is measured in the same
-//! run. The difference is the residual: the time that the components do not explain.
+//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. It then adds
+//! up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole path,
+//! measured in the same run. The difference is the residual: the time that the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 
@@ -24,19 +24,19 @@ use serde::{Deserialize, Serialize};
 
 /// The work of one layer, or of a whole path.
 pub trait LedgerComponent {
-    /// Prepares for operations of `size_bytes` (at least 1). This is not timed.
+    /// Prepares for operations of `size_bytes` (at least 1). The preparation is not timed.
     fn prepare(&mut self, size_bytes: u64) -> Result<()>;
 
-    /// Runs before each operation. This is not timed. If a layer pauses between operations in the whole path, its
-    /// component pauses here.
+    /// Runs before each operation, and is not timed. If a layer pauses between operations in the whole path, its
+    /// component pauses in this method.
     fn before(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Does the work once; only this is timed.
+    /// Does the work once. Only this method is timed.
     fn run(&mut self) -> Result<()>;
 
-    /// Checks the result of the last operation. This is not timed.
+    /// Checks the result of the last operation. The check is not timed.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -68,8 +68,8 @@ pub struct LedgerPathComponent {
     /// The component's name.
     #[serde(alias = "rung")]
     pub component: String,
-    /// The component whose work `component` includes and which is counted apart, so that only the difference counts
-    /// here; `None` if all of the component's time counts.
+    /// A component whose work `component` includes, but which the path counts separately. Only the difference between
+    /// the two times counts. `None` if all of the component's time counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beyond: Option<String>,
     /// The number of times that the component occurs in the path; negative if the component is subtracted.
@@ -91,8 +91,8 @@ impl PathDecomposition {
         self.part(component, 0, None)
     }
 
-    /// Adds the time that `component` takes beyond the time of `base`, at all sizes. This is for components of which
-    /// each does the work of the one before and more, like a ladder.
+    /// Adds the time that `component` takes beyond the time of `base`, at all sizes. Use this method for a series of
+    /// components in which each component does the work of the previous component and more.
     pub fn with_beyond(self, component: &str, base: &str) -> Self {
         let mut path = self.part(component, 0, None);
         if let Some(part) = path.parts.last_mut() {
@@ -101,8 +101,8 @@ impl PathDecomposition {
         path
     }
 
-    /// Subtracts `component` once. This is needed if other components include the work of `component`, but the path
-    /// does not.
+    /// Subtracts `component` once. The subtraction is needed if other components include the work of `component`, but
+    /// the path does not.
     pub fn less(mut self, component: &str) -> Self {
         self.parts.push(LedgerPathComponent {
             component: component.to_owned(),
@@ -185,12 +185,12 @@ pub struct LedgerProgress {
     pub elapsed_ns: u64,
 }
 
-/// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order, and at each
-/// size all components in random order, with one block of operations per component. Drift therefore affects all
-/// components alike, and each round yields one figure for each component and size, all from the same period. The first
-/// round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is set, ends early
-/// with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer than [`ROUNDS_MIN`]
-/// recorded rounds were complete.
+/// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order. At each
+/// size, it measures all components in random order, with one block of operations per component. Drift therefore
+/// affects all components alike, and each round yields one figure for each component and size, all from the same
+/// period. The first round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is
+/// set, ends early with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer
+/// than [`ROUNDS_MIN`] recorded rounds were complete.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [NamedComponent],
@@ -210,7 +210,7 @@ pub fn measure(
         let done =
             sizes.into_iter().try_for_each(|size| work.all_at(plan, size, components, round, &mut random));
         match done {
-            // Ctrl-C also reaches the gateways, so a component may fail before this loop notices the request.
+            // Ctrl-C also reaches the gateways, so a component may fail before this loop notices the request to stop.
             Err(error) if is_stopped(&error) && round > ROUNDS_MIN => {
                 work.records.keep_rounds(round - 1);
                 break;
@@ -298,8 +298,8 @@ impl LedgerRunState<'_> {
         Ok(())
     }
 
-    /// Runs up to [`WARM_UP`] operations. If an operation takes a long time, one is enough, because it fills the caches
-    /// with its own data.
+    /// Runs up to [`WARM_UP`] operations. If an operation takes a long time, one operation is enough, because it fills
+    /// the caches with its own data.
     fn warm_up(&self, component: &mut dyn LedgerComponent) -> Result<()> {
         let began_ns = (self.now_ns)();
         for _ in 0..WARM_UP {

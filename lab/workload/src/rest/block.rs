@@ -354,7 +354,7 @@ impl LoadPeriod<'_> {
         self.end.is_some_and(|end| now >= end) || self.stop.load(Ordering::Relaxed)
     }
 
-    /// Takes a request from the budget; returns whether a request was left.
+    /// Takes one request from the budget. Returns false if the budget is exhausted.
     fn may_start(&self) -> bool {
         let Some(budget) = self.budget else { return true };
         budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -394,9 +394,9 @@ pub(super) fn closed(
     Ok(())
 }
 
-/// Starts requests when they are due, or as soon as a slot is free after that. Requests that were due within the period
-/// but did not start are counted as skipped. Arrivals are not queued, because at a rate far beyond the server's
-/// capacity, the queue would exhaust the memory.
+/// Starts each request when it is due, or, if no slot is free at that time, as soon as a slot is free. Requests that
+/// were due within the period but did not start are counted as skipped. Arrivals are not queued, because at a rate far
+/// beyond the server's capacity, the queue would exhaust the memory.
 pub(super) fn open(
     channel: &mut dyn RequestChannel,
     mut schedule: ArrivalSchedule,
@@ -457,7 +457,7 @@ impl LoadPeriod<'_> {
     }
 
     /// Returns the number of arrivals that were due within the period and are still in `schedule`, excluding arrivals
-    /// after a stop; 0 if the block ends after a given number of requests instead of at a given time.
+    /// after a stop. Returns 0 if the block ends after a given number of requests instead of at a given time.
     fn skipped(&self, mut schedule: ArrivalSchedule) -> u64 {
         let Some(end) = self.end else { return 0 };
         let end_ns = end.min(Instant::now()).duration_since(self.start).as_nanos() as u64;

@@ -1,9 +1,9 @@
 //! Load on a server: the intended starts of requests, and the records that each thread keeps. A [`RequestChannel`],
 //! one for each thread, sends the requests.
 //!
-//! In the closed loop, each slot sends its next request when the last response has arrived, so a server that stalls
-//! receives fewer requests, and its stalls barely affect the measured latencies. In the open loop, requests have
-//! intended starts that do not depend on responses, and latency is measured from those starts.
+//! In the closed loop, each slot sends its next request when the last response has arrived. A server that stalls
+//! therefore receives fewer requests, and its stalls barely affect the measured latencies. In the open loop, requests
+//! have intended starts that do not depend on responses, and latency is measured from those starts.
 
 mod block;
 mod summary;

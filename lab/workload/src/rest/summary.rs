@@ -45,7 +45,7 @@ pub struct LaneBlocks {
     pub blocks: Vec<LoadBlockResult>,
 }
 
-/// Returns the row of `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
+/// Returns the row for the blocks `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
 pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> PhaseSummary {
     let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
@@ -300,8 +300,8 @@ pub(super) fn limit(settings: &SummaryRowSettings, reached: &RowThroughput) -> L
         (true, true) => "client and server cpu",
         (true, false) => "client cpu",
         (false, true) => "server cpu",
-        // Neither side uses all processors that are available to it, but they share the machine, and all its processors
-        // are busy.
+        // Neither side uses all processors that are available to it, but both sides share the machine, whose processors
+        // are all busy.
         _ if client + server >= BUSY * cpus => "client and server cpu",
         _ if client + server < IDLE * client_room.min(server_room) => "waiting",
         _ => "cannot tell",

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 pub struct SpeedupPlan {
     /// The numbers of ranks, in ascending order, starting with 1.
     pub ranks: Vec<u32>,
-    /// For each lane, whether jobs with one rank run there. They always do in the first lane, which is the reference.
+    /// For each lane, whether the lane runs jobs with one rank. The first lane, which is the reference, always runs
+    /// these jobs.
     pub runs_alone: Vec<bool>,
     /// The number of recorded jobs of each kind; one more job of each kind runs before them as a warm-up and is not
     /// recorded.
@@ -115,7 +116,7 @@ pub struct SpeedupOutcome {
     pub samples: Vec<JobSample>,
     /// A record of every job that counts, and of every job that failed.
     pub records: RunRecords,
-    /// The combinations of lane and number of ranks that failed, with the error. They were not retried.
+    /// The combinations of lane and number of ranks that failed, with the error. Failed combinations are not retried.
     pub failures: Vec<(usize, usize, Error)>,
     /// The number of jobs done and the total number, if a signal ended the measurement early.
     pub interrupted: Option<(u64, u64)>,
@@ -126,7 +127,7 @@ pub struct SpeedupOutcome {
 pub type SpeedupProgress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
 /// Runs all combinations in every round, in random order; the first round is a warm-up. A combination that fails is
-/// omitted from the following rounds. If `stop` is set, the outcome contains the jobs that ended before that.
+/// omitted from the following rounds. If `stop` is set, the outcome contains the jobs that had already ended.
 ///
 /// Errors: `Interrupted` if no recorded job had ended.
 pub fn measure(

@@ -42,7 +42,7 @@ impl PrintedNumber {
     }
 }
 
-/// The range of values that a rounded number may stand for.
+/// The range of values that round to a printed number.
 #[derive(Clone, Copy)]
 struct RoundingRange {
     low: f64,
@@ -193,7 +193,7 @@ impl PrintedSpeedupRow {
 }
 
 impl SpeedupRow {
-    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all of them do.
+    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values do.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

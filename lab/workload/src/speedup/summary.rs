@@ -128,7 +128,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 }
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
-/// did not run it.
+/// did not run jobs with one rank.
 pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(SpeedupFit::of(&[(1, 1e9), (2, 0.0)]), None);
     }
 
-    /// For a job that only gets slower with more ranks, the fit has no parallel time. This is not an error.
+    /// For a job that only gets slower with more ranks, the fit has no parallel time. Such a fit is not an error.
     #[test]
     fn a_job_that_gets_slower_is_communication() {
         let fit = SpeedupFit::of(&[(1, 1e9), (2, 3e9), (4, 7e9), (8, 15e9)]).unwrap();

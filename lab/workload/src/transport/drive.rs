@@ -14,7 +14,7 @@ use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
-/// One warm-up message is sent for this many counted messages.
+/// The number of counted messages for each warm-up message.
 const WARM_UP_SHARE: u64 = 10;
 /// The maximum number of bytes in flight, unless a single message is larger.
 const WINDOW_BYTES: u64 = 16 << 20;
@@ -45,7 +45,7 @@ pub struct TransportOutcome {
     pub records: RunRecords,
     /// The task of each phase, in the order of phases.
     pub tasks: Vec<MessageBlockTask>,
-    /// The number of rounds that were complete, if the benchmark was interrupted after them.
+    /// The number of rounds that were complete, if the benchmark was interrupted after these rounds.
     pub interrupted_after: Option<u16>,
 }
 
@@ -101,7 +101,7 @@ impl MessageBlockTask {
 }
 
 /// Runs `plan`. When `stop` is set, ends early: the outcome contains the rounds that were complete. Errors:
-/// `Interrupted` if there is none, and the error of a transport that fails.
+/// `Interrupted` if no round was complete, and the error of a transport that fails.
 pub fn run(
     plan: &TransportPlan,
     transports: &mut [Box<dyn MessageTransport>],
@@ -136,7 +136,7 @@ pub fn run(
     };
     for round in 0..plan.rounds {
         let Err(error) = measure_round(round) else { continue };
-        // A signal also ends the programs on the other side, so that a transport may fail because of it.
+        // A signal also ends the programs on the other side, so a transport may fail after a signal.
         if round == 0 || !stop.load(Ordering::Relaxed) {
             return Err(error);
         }
@@ -202,7 +202,7 @@ impl TransportBlockLabel {
     }
 }
 
-/// With one message at a time, more busy processors than this mean that one side polled.
+/// The number of busy processors above which one side must have polled, with one message at a time.
 const POLLS: f64 = 1.5;
 
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
@@ -317,8 +317,8 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
     blocks.filter_map(of_block).collect()
 }
 
-/// Returns the limit `cannot tell` for a transport that polls, because a busy processor then says nothing about the
-/// limit; `None` if the transport does not poll.
+/// Returns the limit `cannot tell` for a transport that polls, because its busy processors do not show the limit;
+/// `None` if the transport does not poll.
 fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
     if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
         return None;

@@ -1,13 +1,14 @@
 //! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP and our lanes.
 //!
-//! All transports perform the same exchanges: [`MessageExchange::Fetch`] sends a small request and measures the time
-//! until the whole response is received, as for a GET; [`MessageExchange::Stream`] has several fetches in flight;
+//! All transports perform the same exchanges. [`MessageExchange::Fetch`] sends a small request and measures the time
+//! until the whole response is received, as for a GET. [`MessageExchange::Stream`] has several fetches in flight.
 //! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
-//! it.
+//! this exchange.
 //!
-//! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. Implementations are [`LinkTransport`], for two
-//! processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a [`fordway_store::Store`].
-//! This module also defines the message sizes, and the options that every program that runs transports has.
+//! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. There are two implementations:
+//! [`LinkTransport`], for two processes with a [`MessageLink`] between them, and [`ObjectTransport`], for objects in a
+//! [`fordway_store::Store`]. This module also defines the message sizes, and the options that all programs with
+//! transports share.
 
 mod drive;
 mod transports;
@@ -155,7 +156,8 @@ const MAX_SIZES: usize = 80;
 /// The sizes to measure: a series between two sizes, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageSizeSelection {
-    /// From the first to the last size; each size is the previous one times the factor given to [`MessageSizeSelection::all`].
+    /// From the first to the last size; each size is the previous size times the factor that
+    /// [`MessageSizeSelection::all`] receives.
     Grid(u64, u64),
     /// Exactly these sizes.
     List(Vec<u64>),

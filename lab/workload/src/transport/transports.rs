@@ -42,12 +42,12 @@ pub trait MessageLink {
     /// Waits for as many messages of `size` bytes as `buffer` holds, with all receives posted at once.
     fn receive_window(&mut self, buffer: &mut [u8], size: usize) -> Result<()>;
 
-    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while waiting. It is used
-    /// between blocks, while another transport is measured.
+    /// Waits for a message like [`MessageLink::receive`], but never uses the processor while waiting. This method is
+    /// used between blocks, while another transport is measured.
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// The requesting side of a link. When it is dropped, it tells the other side that there are no more tasks.
+/// The requesting side of a link. Dropping the transport tells the other side that there are no more tasks.
 pub struct LinkTransport<L: MessageLink> {
     lane: MeasuredLane,
     link: L,

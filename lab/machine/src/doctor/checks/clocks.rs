@@ -21,7 +21,8 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
         return no_clock_control(tree, "/cpufreq/scaling_governor");
     }
     let drivers = tree.read_each(PROCESSORS, &mine[..1], "/cpufreq/scaling_driver");
-    // These drivers choose the clock frequency themselves; with them, the governor `powersave` also reaches full speed.
+    // These drivers choose the clock frequency themselves, so processors reach full speed even with the governor
+    // `powersave`.
     let is_adaptive = drivers
         .first()
         .is_some_and(|(_, driver)| matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp"));
@@ -50,8 +51,8 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Creates the finding for a node on which no usable processor has `file`, or not with a number. In a guest, the host
-/// controls the clock.
+/// Creates the finding for a node on which `file` is missing, or is not a number, for every usable processor. In a
+/// guest, the host controls the clock.
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(

@@ -117,7 +117,7 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
     Some((100.0 * stopped / periods.max(1.0), seconds))
 }
 
-/// Checks whether this process has its processors to itself.
+/// Checks whether this process has exclusive use of its processors.
 pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     let isolated: HashSet<usize> = isolated.into_iter().collect();
@@ -166,8 +166,8 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
     Ok(said.measured("limit", gib, "GiB"))
 }
 
-/// Creates the finding for a group that exceeds its `memory.high`. Its tasks are throttled, and must reclaim pages
-/// themselves.
+/// Creates the finding for a group that exceeds its `memory.high`. The tasks of such a group are throttled, and must
+/// reclaim pages themselves.
 fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;

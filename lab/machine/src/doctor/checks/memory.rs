@@ -1,4 +1,4 @@
-//! Checks of memory: Checks of NUMA placement, memory overcommitment and page size.
+//! Checks of memory: NUMA placement, overcommitment and page size.
 
 use super::Answer;
 use super::processors::{allowed, is_guest};

@@ -15,7 +15,8 @@ const SPEED_BETTER: i64 = 40_000;
 const LANES_LEAST: u32 = 8;
 /// The number of receive queues above which further queues rarely help a single process.
 const QUEUES_ENOUGH: usize = 16;
-/// A round-trip time within one data centre; TCP's buffers must be large enough for it.
+/// A round-trip time within one data centre. TCP's buffers must be large enough for connections with this round-trip
+/// time.
 const ROUND_TRIP_S: f64 = 1e-3;
 
 /// The kind of network interface, inferred from the driver.

@@ -1,4 +1,4 @@
-//! Checks of processors: which processors this process may use, and how much of the processors' time others take.
+//! Checks of processors: the processors that this process may use, and the share of their time that other guests take.
 
 use std::collections::HashSet;
 
@@ -23,8 +23,9 @@ pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
     Some(flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
-/// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every processor
-/// that the kernel provides for, such as 128 in a guest with 4; processors that are not online cannot be used.
+/// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every
+/// processor that the kernel provides for, such as 128 in a guest with 4; processors that are not online cannot be
+/// used.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let mut list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
