@@ -74,8 +74,9 @@ fn a_server_that_ignores_ranges_is_reported() {
     let rig = rig();
     let ignoring = ResponseFaultScript::honest().always(ResponseFault::WholeForRange);
     for (script, is_reported) in [(ResponseFaultScript::honest(), false), (ignoring, true)] {
-        let server = HostileServer::start(content(), script);
-        let ran = rig.run(&["read", &server.url(), "--ranges", "-", "--discard"]).ok();
+        let server = HostileServer::start(content().repeat(10_000), script);
+        let words = ["read", &server.url(), "--ranges", "-", "--per-call", "2", "--discard"];
+        let ran = rig.run(&words).ended(CommandExit::Ok);
         assert_eq!(ran.stderr.contains("ignores ranges"), is_reported, "{}", ran.stderr);
     }
 }
