@@ -79,7 +79,7 @@ impl S3Auth for SecretKeyLookup {
     }
 }
 
-/// Returns AWS's error for a token that does not belong to the access key of the request.
+/// Returns AWS's error for a security token that does not belong to the request's access key.
 fn token_of_another() -> S3Error {
     let words = "The provided token is malformed or otherwise invalid.";
     let text = composed(words, "the token belongs to another access key; send both from one response", &[]);
@@ -91,14 +91,14 @@ fn token_of_another() -> S3Error {
 /// AWS's message for an unknown access key.
 const UNKNOWN_KEY: &str = "The AWS Access Key Id you provided does not exist in our records.";
 
-/// The maximum difference between a client's clock and ours (S3's limit).
+/// The maximum difference between a client's clock and the gateway's clock, as on AWS.
 pub(crate) const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// What the extensions of a request say about its sender.
+/// The sender of a request, as recorded in the request's extensions.
 struct KnownCaller {
-    /// The user whom the kernel identified.
+    /// The user whom the kernel identified when the client connected.
     user: Option<Arc<User>>,
-    /// The session of the token in the request.
+    /// The session that the request's security token belongs to.
     session: Option<Arc<Session>>,
 }
 
@@ -108,13 +108,14 @@ impl KnownCaller {
     }
 }
 
-/// Determines which user sent a request, adds the [`User`] to the request's extensions, and refuses requests without a
-/// user.
+/// Identifies the user who sent a request, and adds the [`User`] to the request's extensions. Refuses requests whose
+/// user is unknown.
 #[derive(Clone)]
 pub(crate) enum RequestAuthenticator {
-    /// Admits requests whose signature cannot be replayed forever.
+    /// Identifies users by the access keys of signatures. Version 4 signatures must cover the host and the `x-amz-`
+    /// headers.
     Signed(Arc<Users>),
-    /// Admits all requests: the user was identified when the client connected.
+    /// Trusts the user whom the kernel identified when the client connected, and checks no signature.
     Peers,
 }
 
@@ -138,15 +139,15 @@ impl S3Access for RequestAuthenticator {
 }
 
 impl RequestAuthenticator {
-    /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: the same as for all
-    /// other requests.
+    /// Returns the user who sent a request that the S3 layer does not pass to an operation. Errors: `AccessDenied`,
+    /// `InvalidAccessKeyId`, `InvalidToken`, or AWS's code for a malformed signature.
     pub(crate) fn admit_request<T>(&self, request: &S3Request<T>) -> S3Result<Arc<User>> {
         let known = KnownCaller::of(&request.extensions);
         let access_key = request.credentials.as_ref().map(|credentials| credentials.access_key.as_str());
         self.admit(known, access_key, &request.headers, &request.uri)
     }
 
-    /// Returns the users with key pairs, if key pairs identify callers.
+    /// Returns the users with key pairs; `None` if the kernel identifies callers.
     pub(crate) fn users(&self) -> Option<&Users> {
         match self {
             RequestAuthenticator::Signed(users) => Some(users),
@@ -178,8 +179,8 @@ impl RequestAuthenticator {
                 .ok_or_else(|| s3_error!(InvalidAccessKeyId, "the access key has just been removed"))?,
         };
         let is_version_2 = signed_with_version_2(headers, uri);
-        // Version 2 signatures cover all `x-amz-` headers. A request that seems to use both versions must pass the
-        // checks for both.
+        // Version 2 signatures cover all `x-amz-` headers. A request with signatures of both versions must pass the
+        // checks for both versions.
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
@@ -190,8 +191,8 @@ impl RequestAuthenticator {
         Ok(user)
     }
 
-    /// Records the operation and the user in the request's trace. `names` are the decoded bucket and key, which may be
-    /// spelled differently in the path. Errors: `SlowDown` for a user who is at a limit.
+    /// Records the operation and the user in the request's trace. `names` returns the decoded bucket and key; their
+    /// encoded forms in the path may differ. Errors: `SlowDown` if the user has reached a limit.
     pub(crate) fn take_note(
         extensions: &mut Extensions,
         user: &Arc<User>,
@@ -205,7 +206,7 @@ impl RequestAuthenticator {
     }
 }
 
-/// Returns the bucket and the key. Either is an empty string if it is missing from the path.
+/// Returns the bucket and the key of a path. A name that the path does not contain is an empty string.
 fn names(path: &S3Path) -> (String, String) {
     match path {
         S3Path::Root => Default::default(),
@@ -217,8 +218,8 @@ fn names(path: &S3Path) -> (String, String) {
 /// Headers that state the expected owner of a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Checks that the caller is the owner that each of these headers states. Listings name the caller as the owner of all
-/// buckets. Errors: `AccessDenied`.
+/// Checks that each of the [`EXPECTED_OWNERS`] headers names the caller. To a caller, all buckets belong to that
+/// caller, as in listings. Errors: `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
@@ -237,15 +238,17 @@ pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     header.is_some_and(|value| value.as_bytes().starts_with(b"AWS ")) || parameter(uri, "Signature").is_some()
 }
 
-/// `x-amz-` headers that do not change the request's meaning, or that every signature covers.
+/// `x-amz-` headers that `SignedHeaders` may omit: they do not change the request's meaning, or every signature covers
+/// them.
 const UNSIGNED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-user-agent"];
 
-/// Checks that all `x-amz-` headers are signed. Such a header can turn a request into a different one (a put into a
-/// copy), so a user who shares a signed URL must be able to trust that nobody can add a header. Errors: `AccessDenied`.
+/// Checks that all `x-amz-` headers are signed. An unsigned `x-amz-` header could change the operation of a signed
+/// request, for example from a put to a copy. A recipient of a presigned URL must not be able to add one. Errors:
+/// `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    // An empty `x-amz-trailer` header has no meaning, and the gateway itself adds one to each request that lacks this
+    // An empty `x-amz-trailer` header has no meaning. The gateway itself adds an empty one to each request without this
     // header.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
@@ -265,8 +268,8 @@ fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
 }
 
-/// Checks which parts of a request a valid version 4 signature covers; AWS refuses a signature that does not cover the
-/// host. Errors: as from AWS.
+/// Checks that a version 4 signature covers the `host` header, as AWS requires. Errors: `AccessDenied`, or AWS's code
+/// for a malformed signature if no header is signed.
 fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     if signed.split(';').all(|name| name.trim().is_empty()) {
@@ -281,8 +284,8 @@ fn check_form(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     Ok(())
 }
 
-/// Returns AWS's error for a malformed signature; its code depends on whether the signature is in the URL or in a
-/// header.
+/// Returns AWS's error for a malformed signature. The error's code depends on whether the signature is in the URL or in
+/// a header.
 fn malformed(uri: &Uri, why: &'static str) -> S3Error {
     let code = match has_version_4_query(uri) {
         true => "AuthorizationQueryParametersError",
@@ -302,8 +305,8 @@ fn signed_headers(headers: &HeaderMap, uri: &Uri) -> Option<String> {
         let names = parameter(uri, "X-Amz-SignedHeaders")?;
         return percent_decode_str(names).decode_utf8().ok().map(Cow::into_owned);
     }
-    // The scope, which precedes `SignedHeaders=`, is signed, so a third party cannot insert another `SignedHeaders=`
-    // there.
+    // The signature covers the credential scope, which precedes `SignedHeaders=`. A third party therefore cannot insert
+    // another `SignedHeaders=` into the scope.
     let (_, names) = headers.get(AUTHORIZATION)?.to_str().ok()?.rsplit_once("SignedHeaders=")?;
     names.split(',').next().map(str::to_owned)
 }
@@ -312,7 +315,7 @@ fn has_version_4_query(uri: &Uri) -> bool {
     parameter(uri, "X-Amz-Signature").is_some()
 }
 
-/// Returns the value of a parameter, still encoded. The parameter is found even if its name is encoded.
+/// Returns the percent-encoded value of a query parameter. The parameter's name in the URL may be percent-encoded.
 pub(crate) fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     let mut pairs = uri.query().unwrap_or_default().split('&');
     pairs.find_map(|pair| {
@@ -321,7 +324,8 @@ pub(crate) fn parameter<'u>(uri: &'u Uri, wanted: &str) -> Option<&'u str> {
     })
 }
 
-/// Returns whether there is a parameter with this name, regardless of case.
+/// Returns whether the query has a parameter named `wanted`, which must be in lower case; the URL's spelling may have
+/// any case.
 fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     uri.query().unwrap_or_default().split('&').any(|pair| {
         let name = pair.split('=').next().unwrap_or_default();
@@ -329,7 +333,7 @@ fn has_parameter(uri: &Uri, wanted: &str) -> bool {
     })
 }
 
-/// Returns whether `name` has the form of a region's name.
+/// Returns whether `name` has the form of a region's name: lower-case letters, digits and hyphens.
 pub(crate) fn is_region(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
