@@ -1,5 +1,5 @@
-//! The context of a command: a lane, the standard streams and the stop flag. Signals set flags that long-running work
-//! checks, so that temporary files are removed before exit.
+//! The context of a command: a lane, the standard streams and the stop flag. A signal sets the stop flag. Long-running
+//! work checks the flag and stops, so that temporary files are removed before the process exits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 
 use crate::output::CommandOutput;
 
-/// Opens the lane of an endpoint; `None` means the endpoint that the command line or the environment names.
+/// A function that opens the lane of an endpoint. `None` selects the endpoint from the command line or the environment.
 type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The context of a command. Commands never create lanes or streams themselves.
@@ -28,7 +28,7 @@ pub struct CommandContext {
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists, if any.
     pub metalinks: Option<MetalinkCache>,
-    /// Whether standard input was closed when the program started. `/dev/null` has taken its place.
+    /// Whether standard input was closed when the program started. If so, it has been replaced with `/dev/null`.
     pub is_input_closed: bool,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
@@ -60,12 +60,12 @@ impl CommandContext {
     /// Sets the options for connections to web servers, which override the environment. Has no effect after the first
     /// connection.
     pub fn use_web_options(&self, options: SessionOptions) {
-        // A second call is an error of the caller, and must not replace options that are in use.
+        // A second call is a bug in the caller. It must not replace options that are in use.
         let _ = self.web_options.set(options);
     }
 
     /// Returns the options for connections to web servers. The defaults come from the environment. Errors:
-    /// `InvalidArgument` for a setting of the environment that cannot be used.
+    /// `InvalidArgument` for an invalid setting in the environment.
     pub fn web_options(&self) -> Result<SessionOptions> {
         self.web_options.get().cloned().map_or_else(|| SessionOptions::discover(None), Ok)
     }
@@ -92,20 +92,20 @@ impl CommandContext {
         Ok(self.lane()?.store)
     }
 
-    /// Returns the connections to web servers; creates them on the first call. Errors: as
+    /// Returns the HTTP session for web servers; creates it on the first call. Errors: as
     /// [`CommandContext::web_options`].
     pub fn web(&self) -> Result<&Arc<HttpSession>> {
         if let Some(session) = self.web.get() {
             return Ok(session);
         }
-        // These connections are enough for all jobs, each of which may read from a server while it writes to the same
-        // server.
+        // A command has at most 1,024 jobs. Each job may read from a server while it writes to the same server, so it
+        // needs up to two connections.
         let options = SessionOptions { connections_per_origin: 2048, ..self.web_options()? };
         Ok(self.web.get_or_init(|| Arc::new(HttpSession::new(options))))
     }
 
-    /// Returns standard input, which can be taken only once. Errors: `InvalidArgument` if it has already been taken, or
-    /// if it is closed, which must not count as empty.
+    /// Returns standard input, which can be taken only once. Closed standard input is not treated as empty input.
+    /// Errors: `InvalidArgument` if standard input is closed or has already been taken.
     pub fn take_input(&self) -> Result<Box<dyn Read + Send>> {
         if self.is_input_closed {
             return Err(Error::new(ErrorKind::InvalidArgument, "standard input is closed"));
@@ -117,7 +117,7 @@ impl CommandContext {
     }
 }
 
-/// The flag that requests a stop. Clones share it.
+/// The flag that requests a stop. Clones share the same flag.
 #[derive(Clone, Default)]
 pub struct InterruptFlag(Arc<InterruptState>);
 
@@ -160,8 +160,8 @@ impl InterruptFlag {
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes the temporary files that would be left if the process ended now. Keeps and returns the non-empty files
-    /// that the same command can resume from.
+    /// Removes all registered temporary files, except non-empty files that the same command can resume from. Returns
+    /// the files that it keeps.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {

@@ -1,5 +1,5 @@
-//! Reads ranges by means of calls, either one call after the other or with several calls in flight, or reads a whole
-//! file block by block. Ranges may come from a list with one `offset length` per line.
+//! Reads ranges of a file, or a whole file block by block. Ranges are grouped into calls, of which several may be in
+//! flight. A file that lists ranges has one `offset length` per line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -67,7 +67,7 @@ pub struct ReadTotals {
     pub requests: Option<u64>,
     /// The number of connections opened; `null` on lanes without connections.
     pub connections: Option<u64>,
-    /// CPU time of this process.
+    /// The CPU time of this process, in seconds.
     pub client_cpu_seconds: f64,
     /// Whether the server ignored the ranges and sent the whole file.
     pub server_ignores_ranges: bool,
@@ -137,8 +137,8 @@ fn cpu_seconds() -> f64 {
 /// A call in flight, and its start time.
 type InFlightReadCall = (Instant, PendingReadTicket);
 
-/// Opens a file. If opening has already started the first call, returns that call too. Returns `None` for objects on
-/// lanes where having several calls in flight is no advantage. Cost: a HEAD request, unless the first call was started.
+/// Opens a file. If opening has already started the first call, also returns that call. Returns `None` for objects on
+/// lanes that do not benefit from several calls in flight. Cost: a HEAD request, unless the first call was started.
 fn open(
     reading: &ReadPlan,
     context: &CommandContext,
@@ -277,8 +277,8 @@ fn read_object(
     Ok(())
 }
 
-/// Reads the ranges of one call. Errors: `InvalidRange`, even for a range that begins within the object and ends beyond
-/// its end.
+/// Reads the ranges of one call. Errors: `InvalidRange` for a range that extends beyond the end of the object, even if
+/// the range begins within the object.
 fn read_call(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),

@@ -30,17 +30,17 @@ pub struct ReplicaOpener<'a> {
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
-    /// The CA bundle; `None` stands for the bundle that the environment names.
+    /// The CA bundle; `None` selects the bundle that the environment names.
     pub ca_bundle: Option<&'a PathBuf>,
     /// The maximum number of connections to one server.
     pub connections: usize,
-    /// The HTTP version; `None` stands for the version that the environment names.
+    /// The HTTP version; `None` selects the version that the environment names.
     pub http: Option<HttpVersion>,
     /// The time limit for an operation, including retries.
     pub deadline: Option<Duration>,
 }
 
-/// A file at one location, or at several.
+/// A file at one or several locations.
 pub enum OpenedRemoteFile {
     /// The file at one location.
     One(RemoteFile),
@@ -48,7 +48,7 @@ pub enum OpenedRemoteFile {
     Many(ReplicatedFile),
 }
 
-/// Opens a file at one location.
+/// A function that opens a file at one location.
 type LocationOpener<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
 /// A ticket for requested ranges.
@@ -95,8 +95,8 @@ impl<'a> ReplicaOpener<'a> {
         self.args.metalink.as_deref().filter(|source| *source != "none")
     }
 
-    /// Opens the file at `url`. The URL may itself be the address of a Metalink; with `--metalink`, it may be empty.
-    /// Errors: those of opening the file, if no other location of it is known.
+    /// Opens the file at `url`, which may also be the URL of a Metalink. With `--metalink`, `url` may be empty. Errors:
+    /// those of opening the file at `url`, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedRemoteFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
@@ -161,8 +161,8 @@ impl<'a> ReplicaOpener<'a> {
         }
     }
 
-    /// Opens the file at other locations than `url`, where reading failed with `error`. Errors: `error`, if there are
-    /// no other locations.
+    /// Opens the file at its other locations, after reading from `url` has failed with `error`. Errors: `error`, if
+    /// there are no other locations.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
@@ -214,8 +214,8 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Returns which replicas get the user's credentials if the user named these addresses. A local file is the user's own
-/// list, so all its replicas count as named.
+/// Returns which replicas receive the user's credentials, given the addresses that the user named. A local Metalink or
+/// list of URLs is the user's own file, so all its replicas count as named.
 pub fn named(addresses: &[&str]) -> ReplicaCredentials {
     let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);
     match addresses.iter().any(is_local) {
@@ -224,8 +224,8 @@ pub fn named(addresses: &[&str]) -> ReplicaCredentials {
     }
 }
 
-/// Puts the address that the user specified at the front of the list of replicas, unless the list already contains it
-/// or it is the address of a Metalink.
+/// Puts the URL that the user specified at the front of the list of replicas, unless the URL is already in the list or
+/// is that of a Metalink.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -279,7 +279,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Requests ranges. Their bytes will be stored in `memory`. Errors: as for the first request.
+    /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {
             OpenedRemoteFile::One(file) => file.submit(ranges, memory).map(PendingReadTicket::One),
@@ -315,7 +315,7 @@ impl OpenedRemoteFile {
             sink(bytes).inspect_err(|_| has_sink_failed = true)
         };
         let copied = match range == (0..file.size_bytes()) {
-            // Bytes already passed to `sink` cannot be taken back, so a mismatch with the server's digest remains an
+            // Bytes that were passed to `sink` cannot be taken back, so a mismatch with the server's digest is an
             // error.
             true => file.copy_verified(0, &|| Ok(Box::new(std::io::empty())), &mut counted).map(drop),
             false => file.copy_range(range.clone(), &mut counted),
@@ -338,9 +338,9 @@ fn content_hasher() -> ContentHasher {
     ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
 }
 
-/// Passes the rest of `range`, from `at` on, to `sink`. `passed` is the hash of the bytes before `at`, which came from
-/// another replica. They are read again here and compared, because this replica may have another version of the file.
-/// Errors: `BadDigest` if it does.
+/// Passes the rest of `range`, from `at` on, to `sink`. `passed` is the hash of the bytes before `at`, which another
+/// replica sent. This replica may have another version of the file, so the bytes before `at` are read again from it
+/// and their hash is compared. Errors: `BadDigest` if the hashes differ.
 fn continue_copy(
     file: &ReplicatedFile,
     range: Range<u64>,
@@ -366,10 +366,10 @@ fn continue_copy(
     })
 }
 
-/// Returns the error for a replica whose content differs from what another replica has sent.
+/// Returns the error for a replica whose content differs from the bytes that another replica sent.
 fn other_content(file: &ReplicatedFile) -> Error {
     let detail = format!(
-        "the connection broke, and the replicas of {} have other content than the bytes written so far; read it again",
+        "the connection broke, and the replicas of {} differ from the bytes written so far; read the file again",
         file.name()
     );
     Error::new(ErrorKind::BadDigest, detail)

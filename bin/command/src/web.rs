@@ -1,6 +1,6 @@
 //! Recognizes addresses of web servers in commands.
 
-/// The URL schemes of web servers, each with the HTTP scheme for which it stands.
+/// The URL schemes of web servers, each with the corresponding HTTP scheme.
 const SCHEMES: [(&str, &str); 4] =
     [("http://", "http://"), ("https://", "https://"), ("dav://", "http://"), ("davs://", "https://")];
 

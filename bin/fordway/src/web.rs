@@ -1,6 +1,6 @@
-//! Files on web servers, for the commands that take an `http(s)://` or `dav(s)://` address. A download is written to a
-//! hidden part file. A failed download removes this file, unless the next download can resume from it, in which case
-//! the user is told.
+//! Files on web servers, for the commands that accept an `http(s)://` or `dav(s)://` address. A download is written to
+//! a hidden part file. A failed download removes its part file, unless the next download can resume from it. If the
+//! part file is kept, a message names it.
 
 pub(crate) use fordway_command::web::{http_url, is_address};
 
@@ -92,7 +92,7 @@ pub(crate) struct WebCopyOutput<'r> {
     pub(crate) bytes: u64,
     /// The number of bytes that an interrupted copy had already transferred.
     pub(crate) resumed_bytes: u64,
-    /// The digest stated by the server or a Metalink, against which the file was verified.
+    /// The kind of digest that verified the file. The digest itself was stated by the server or a Metalink.
     pub(crate) verified: Option<&'static str>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn download(
     fetched
 }
 
-/// Copies a file, possibly one of many, to `path`, whose parent directory it creates if missing.
+/// Copies a file, which may be one of many, to `path`. Creates the parent directory if it is missing.
 pub(crate) fn download_to(
     url: &str,
     path: &Path,
@@ -202,7 +202,7 @@ fn download_unsized(
     })
 }
 
-/// Completes the part file; returns its initial size in bytes, and the digest that verified it.
+/// Completes the part file. Returns the number of its bytes that were kept, and the kind of digest that verified it.
 fn copy_one(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
@@ -231,7 +231,7 @@ pub(crate) fn is_wanted(path: &Path, existing: OverwritePolicy) -> Result<bool> 
     }
 }
 
-/// Appends everything from offset `start` to the part.
+/// Truncates the part to `start` bytes, and appends the rest of the file.
 fn fetch(
     file: &RemoteFile,
     part: &PartialDownloadFile<'_>,
@@ -252,8 +252,8 @@ fn fetch(
     })
 }
 
-/// Returns how many bytes of a part belong to the opened version. The part's name identifies the version, if that is
-/// known.
+/// Returns how many bytes of a part belong to the opened version. The hash in the part's name identifies the version if
+/// the version has a strong ETag.
 fn resumable_bytes(part: &File, file: &RemoteFile) -> std::io::Result<u64> {
     let there = part.metadata()?.len();
     Ok(if is_marked(file) && there <= file.size_bytes() { there } else { 0 })
@@ -264,8 +264,8 @@ fn is_marked(file: &RemoteFile) -> bool {
     file.version().etag.as_deref().is_some_and(|etag| etag.starts_with('"'))
 }
 
-/// Returns the local name for a file at `url`, decoded if the result can be a name; for a Metalink, the name of the
-/// file that it describes.
+/// Returns the local name for a file at `url`, percent-decoded if the result is a valid file name. For a Metalink,
+/// returns the name of the file that it describes.
 pub(crate) fn name_of(url: &str) -> String {
     let address = url.split(['?', '#']).next().unwrap_or_default();
     let (_, rest) = address.split_once("://").unwrap_or_default();
@@ -294,8 +294,9 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
     }
 }
 
-/// Follows links to a regular file, which is then replaced instead of the link. Errors: `InvalidArgument` if there is
-/// something else, which a rename would replace, or an open file of a process.
+/// Resolves symbolic links to a regular file, so that the copy replaces the file and not the link. Errors:
+/// `InvalidArgument` for a file of any other type, and for an open file of a process, because a rename would replace
+/// it.
 fn regular_target(path: &Path) -> Result<PathBuf> {
     match path.metadata() {
         Ok(about) if !about.is_file() || is_open_file(path) => {
@@ -326,7 +327,7 @@ pub(crate) struct PartialDownloadFile<'c> {
 
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. Errors: `Unavailable`
-    /// while another process writes it.
+    /// while another process writes the part file.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
@@ -354,8 +355,8 @@ impl<'c> PartialDownloadFile<'c> {
         &self.file
     }
 
-    /// Turns this into the part file of another copy with the same content, without giving up the lock; if that copy
-    /// already has a part file, opens that file instead.
+    /// Turns this part file into that of another copy with the same content, without releasing the lock. If the other
+    /// copy already has a part file, opens that one instead.
     pub(crate) fn given_to(
         mut self,
         path: &Path,
@@ -398,7 +399,7 @@ impl<'c> PartialDownloadFile<'c> {
             self.is_settled = true;
             return Ok(());
         }
-        // Unlike a rename, a link never replaces a file. Dropping this value removes the part file's own name.
+        // Unlike a rename, a hard link never replaces a file. Dropping `self` then removes the part file's own name.
         match std::fs::hard_link(&self.path, path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
             linked => linked.map_err(failed),
@@ -406,8 +407,8 @@ impl<'c> PartialDownloadFile<'c> {
     }
 }
 
-/// Locks a part file, or returns the error of the last attempt. A lock may outlive its process for a moment, while another
-/// program that lists open files looks at this one.
+/// Locks a part file, or returns the error of the last attempt. A lock may briefly outlive its process, while another
+/// program that lists open files inspects the part file.
 fn lock(file: &File) -> std::result::Result<(), TryLockError> {
     let since = Instant::now();
     loop {
@@ -428,7 +429,7 @@ impl Drop for PartialDownloadFile<'_> {
     }
 }
 
-/// Returns the path of a part.
+/// Returns the path of the part file for a copy to `path`.
 fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     parent(path).join(format!(".{name}.{:016x}.part", hasher.finish()))

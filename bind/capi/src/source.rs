@@ -19,7 +19,7 @@ use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions,
 use super::files::ReadBuffers;
 use crate::failure::CallFailure;
 
-/// The caller's options, checked.
+/// The caller's options after validation.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CheckedOptions {
     pub(crate) endpoint: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct CheckedOptions {
     pub(crate) keys: Option<AccessKeys>,
 }
 
-/// The keys that sign requests to S3, which must never be displayed.
+/// The keys that sign requests to S3. They must never be displayed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
@@ -42,13 +42,13 @@ pub(crate) struct AccessKeys {
 pub(crate) enum OpenFileBackend {
     /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// An object in a store that responds at once: in this process, or on this node.
+    /// An object in a store that responds without delay because it is in this process or on this node.
     Object(VersionedObject),
     /// A file on this machine.
     Local { file: File, path: PathBuf, size_bytes: u64 },
 }
 
-/// A version of an object.
+/// One version of an object.
 pub(crate) struct VersionedObject {
     store: Arc<dyn Store>,
     bucket: Bucket,
@@ -101,7 +101,7 @@ impl OpenFileBackend {
             _ if count == 0 => {}
             OpenFileBackend::Remote { file, reader } => match reader.try_lock() {
                 Ok(mut reader) => drop(reader.read_at(offset, buffer)?),
-                // Another thread is reading: the access pattern is tracked for only one sequence of reads at a time.
+                // Another thread is using the reader, which tracks the access pattern of only one sequence of reads.
                 Err(_) => {
                     let ticket = file.submit(&[(offset, count)], Vec::new())?;
                     buffer.copy_from_slice(&file.wait(ticket)?.bytes);
@@ -151,8 +151,8 @@ impl OpenFileBackend {
 }
 
 impl VersionedObject {
-    /// Returns the bytes of `ranges`, which are within the object. Errors: `PreconditionFailed` if the object now has a
-    /// different version.
+    /// Returns the bytes of `ranges`, which must be within the object. Errors: `PreconditionFailed` if the object now
+    /// has a different version.
     fn read(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
         let is_wanted = |(_, length): &&(u64, usize)| *length > 0;
         let inclusive =
@@ -163,7 +163,7 @@ impl VersionedObject {
         for (_, length) in ranges {
             let bytes = if *length == 0 { Vec::new() } else { found.next().unwrap_or_default() };
             if bytes.len() != *length {
-                let error = Error::new(ErrorKind::BadResponse, "the store gave fewer bytes than there are");
+                let error = Error::new(ErrorKind::BadResponse, "the store returned fewer bytes than requested");
                 return Err(error.during("get", self.store.lane(), self.bucket.as_str(), self.key.as_str()));
             }
             all.push(bytes);
@@ -243,7 +243,7 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
         ..Default::default()
     };
     let lane = fordway_lanes::open(&options)?;
-    // The environment may change, so only a lane with an explicit endpoint is kept.
+    // The environment may change, so only a lane with an explicit endpoint is cached.
     if of_lane.endpoint.is_some() {
         locked(&OPENED).get_or_insert_default().lanes.insert(of_lane, lane.clone());
     }

@@ -20,7 +20,7 @@ class ExportsBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class ExportsArray(Protocol):
-    """A NumPy array, whose type stubs declare `__buffer__` only from Python 3.12 on."""
+    """A NumPy array. NumPy's type stubs declare `__buffer__` only for Python 3.12 and later."""
 
     @property
     def __array_interface__(self) -> Any: ...  # noqa: ANN401 (NumPy's own)
@@ -40,7 +40,7 @@ __version__: str
 ERROR_KINDS: tuple[str, ...]
 """All values of `FordwayError.kind`."""
 S3_ERRORS: dict[str, tuple[int, str, str | None]]
-"""The status, the code and AWS's message of each kind in S3; `None` if there is no usual message."""
+"""The status, code and AWS message of each kind in S3; the message is `None` if AWS has no usual one."""
 
 def open(  # noqa: A001
     endpoint: str | PathLike[str] | None = None, *, timeout: float | None = None, retries: int | None = None
@@ -71,19 +71,19 @@ def open_url(
     """Opens the file at an `http(s)://` URL, following redirects.
 
     Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
-    `fordway read`. `connections` is the maximum number of connections to one server (default 8),
-    `ca_bundle` a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's), and
-    `deadline` the time limit for an operation, in seconds. Files opened without these options share their
-    connections.
+    `fordway read`. `connections` is the maximum number of connections to one server (default 8).
+    `ca_bundle` is a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's
+    certificates). `deadline` is the time limit for an operation, in seconds. Files opened without these
+    options share their connections.
 
     Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
     """
 
 @final
 class RemoteFile:
-    """A file at a web server, in the version that existed when it was opened.
+    """A file on a web server, in the version that existed when it was opened.
 
-    Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
+    Threads may share the file. If it changes on the server, reads raise `PreconditionFailedError`.
     """
 
     @property
@@ -107,7 +107,7 @@ class RemoteFile:
         """The number of requests sent so far."""
 
     def read(self, start: int, length: int) -> bytes:
-        """Returns `length` bytes from offset `start`; fewer at the end of the file."""
+        """Returns `length` bytes from offset `start`, or fewer at the end of the file."""
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the bytes of each range (start, length): a vectored read.

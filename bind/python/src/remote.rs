@@ -15,7 +15,7 @@ use crate::store::without_interpreter;
 /// The size of each request for a long range, whose memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session for all files opened without options: they share its connections, and what it has learned about servers.
+/// The session for all files opened without options. These files share its connections and its knowledge of servers.
 static USUAL: OnceLock<Arc<HttpSession>> = OnceLock::new();
 
 fn usual() -> Result<Arc<HttpSession>> {
@@ -43,9 +43,9 @@ fn session(
     Ok(Arc::new(HttpSession::new(options)))
 }
 
-/// A file at a web server, in the version that existed when it was opened.
+/// A file on a web server, in the version that existed when it was opened.
 ///
-/// Threads may share it. If the file changes, reads raise `PreconditionFailedError`.
+/// Threads may share the file. If it changes on the server, reads raise `PreconditionFailedError`.
 #[pyclass(frozen, name = "RemoteFile", module = "fordway")]
 pub(crate) struct PyRemoteFile {
     inner: vector::RemoteFile,
@@ -55,10 +55,10 @@ pub(crate) struct PyRemoteFile {
 /// Opens the file at an `http(s)://` URL, following redirects.
 ///
 /// Credentials, proxies and the HTTP version (`FORDWAY_HTTP_VERSION`) come from the environment, as for
-/// `fordway read`. `connections` is the maximum number of connections to one server (default 8),
-/// `ca_bundle` a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's), and
-/// `deadline` the time limit for an operation, in seconds. Files opened without these options share their
-/// connections.
+/// `fordway read`. `connections` is the maximum number of connections to one server (default 8).
+/// `ca_bundle` is a PEM file with the trusted certificates (default `AWS_CA_BUNDLE`, else the system's
+/// certificates). `deadline` is the time limit for an operation, in seconds. Files opened without these
+/// options share their connections.
 ///
 /// Raises `NotFoundError`, `AccessDeniedError`, `UnavailableError`, `DeadlineError`, `InvalidArgumentError`.
 #[pyfunction]
@@ -80,7 +80,7 @@ pub(crate) fn open_url(
     })
 }
 
-/// Returns the error for `s3://BUCKET/KEY`, which needs an endpoint.
+/// Returns the error for `s3://BUCKET/KEY`, which requires an endpoint.
 fn object_is_not_a_file(object: &str) -> Error {
     let (bucket, key) = object.split_once('/').unwrap_or((object, "KEY"));
     let why = format!(
@@ -121,7 +121,7 @@ impl PyRemoteFile {
         self.inner.traffic().requests
     }
 
-    /// Returns `length` bytes from offset `start`; fewer at the end of the file.
+    /// Returns `length` bytes from offset `start`, or fewer at the end of the file.
     fn read<'py>(
         &self,
         py: Python<'py>,

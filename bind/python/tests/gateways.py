@@ -1,5 +1,5 @@
-"""Starts gateways for tests of the lanes. Each serves an empty directory, and ends with the tests that
-use it.
+"""Starts gateways for tests of the lanes. Each gateway serves an empty directory, and stops when the tests
+that use it end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def program() -> str:
 
 @contextlib.contextmanager
 def endpoint(lane: str, place: Path) -> Iterator[str]:
-    """Yields the endpoint of an empty store in `place` on `lane`. The lane `http` needs the keys `KEYS`."""
+    """Yields the endpoint of an empty store in `place` on `lane`. The lane `http` requires `KEYS`."""
     root = place / "root"
     root.mkdir()
     if lane == "embedded":
@@ -47,14 +47,14 @@ def endpoint(lane: str, place: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving(root: Path, *options: str) -> Iterator[str]:
-    """Yields the endpoint of a gateway to the directory `root`, which needs the keys `KEYS`."""
+    """Yields the endpoint of a gateway that serves the directory `root` and requires the keys `KEYS`."""
     with running("serve", str(root), "--listen", "127.0.0.1:0", "--durability", "none", *options) as ready:
         yield ready.rsplit(" at ", 1)[1].strip()
 
 
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[str]:
-    """Runs `fordway WORDS`, a gateway, and yields the line with which it says that it is ready."""
+    """Runs `fordway WORDS`, which starts a gateway, and yields the line that it prints when ready."""
     command = [program(), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | KEYS) as gateway:
         try:

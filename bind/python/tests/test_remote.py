@@ -1,4 +1,4 @@
-"""Tests files on web servers: read directly, through fsspec, and by uproot."""
+"""Tests reads of files on web servers: directly, through fsspec, and by uproot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[RangeServer]:
 
 @pytest.fixture
 def files() -> Iterator[FordwayFileSystem]:
-    """Clears the file systems that other tests opened, because fsspec shares its instances."""
+    """Yields a new file system, and then clears fsspec's cache, because fsspec shares its instances."""
     made = FordwayFileSystem(skip_instance_cache=True)
     yield made
     FordwayFileSystem.clear_instance_cache()
@@ -77,8 +77,8 @@ for read in (
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50, 2**63 - 1])
 def test_a_size_alone_takes_no_memory(size: int) -> None:
-    """A server that states a large size but sends only a few bytes: the read must fail, and must not
-    allocate the stated size.
+    """If a server states a large size but sends only a few bytes, the read must fail without allocating the
+    stated size.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_boast, args=(listener, size), daemon=True).start()
@@ -119,7 +119,7 @@ with fsspec.open("fordway+" + url, block_size=4096) as file:
 
 @pytest.mark.parametrize("version", ["1.1", "2", "3"])
 def test_the_environment_names_the_version_of_http(version: str, tmp_path: Path) -> None:
-    """A gateway speaks all versions; HTTP/3 only with TLS."""
+    """A gateway supports all versions of HTTP, but HTTP/3 only with TLS."""
     (tmp_path / "root" / "b").mkdir(parents=True)
     (tmp_path / "root" / "b" / "f").write_bytes(CONTENT)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"

@@ -1,5 +1,5 @@
-//! Third-party WebDAV servers as packaged by Debian, started on a free port of 127.0.0.1 with their own directory, and
-//! stopped when the test ends.
+//! Third-party WebDAV servers from Debian's packages. Each server runs on a free port of 127.0.0.1 with its own
+//! directory, and is stopped when the test ends.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 /// The path of Apache httpd's modules on Debian.
 const APACHE_MODULES: &str = "/usr/lib/apache2/modules";
 
-/// The module of nginx that answers PROPFIND, on Debian.
+/// The path of nginx's module for PROPFIND on Debian.
 const NGINX_LISTINGS: &str = "/usr/lib/nginx/modules/ngx_http_dav_ext_module.so";
 
-/// A running server; stopped when dropped.
+/// A running server, which is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct ExternalServerProcess {
     child: Child,
@@ -32,7 +32,7 @@ impl Drop for ExternalServerProcess {
 }
 
 impl ExternalServerProcess {
-    /// Starts Apache httpd with `mod_dav_fs` and with everything allowed, over HTTP/1.1 and 2; returns `None` if it is
+    /// Starts Apache httpd with `mod_dav_fs` over HTTP/1.1 and 2, without access restrictions. Returns `None` if it is
     /// not installed.
     pub fn apache() -> Option<Self> {
         let program = fordway_needs::program("apache2")?;
@@ -50,7 +50,8 @@ impl ExternalServerProcess {
         }))
     }
 
-    /// Starts nginx with its own `dav` module, which has no PROPFIND; returns `None` if it is not installed.
+    /// Starts nginx with its own `dav` module, which does not support PROPFIND. Returns `None` if nginx is not
+    /// installed.
     pub fn nginx() -> Option<Self> {
         nginx("http", "", "", "")
     }
@@ -60,9 +61,9 @@ impl ExternalServerProcess {
         nginx("http", " http2", "", "")
     }
 
-    /// Starts nginx with the module that adds PROPFIND; returns `None` if either is not installed. `/forbidden` is
-    /// refused, `/moved` redirects to `/f`; `/own` needs the header `Authorization: Bearer token`, and `/login` the
-    /// user `me` with the password `secret`.
+    /// Starts nginx with the module that adds PROPFIND. Returns `None` if nginx or the module is not installed.
+    /// Requests for `/forbidden` are refused, and `/moved` redirects to `/f`. `/own` requires the header
+    /// `Authorization: Bearer token`, and `/login` requires the user `me` with the password `secret`.
     pub fn nginx_with_listings() -> Option<Self> {
         if !Path::new(NGINX_LISTINGS).exists() {
             fordway_needs::skip(format_args!(
@@ -77,7 +78,7 @@ impl ExternalServerProcess {
         nginx("http", "", &format!("load_module {NGINX_LISTINGS};"), locations)
     }
 
-    /// Starts nginx with HTTPS, over HTTP/1.1 and 2; returns `None` if it is not installed. `/cert` needs a client
+    /// Starts nginx with HTTPS, over HTTP/1.1 and 2. Returns `None` if it is not installed. `/cert` requires a client
     /// certificate, which any authority may have signed.
     pub fn nginx_with_tls(authority: &SelfSignedCertificate) -> Option<Self> {
         let (cert, key) = (authority.file(), authority.key());
@@ -90,8 +91,8 @@ impl ExternalServerProcess {
         nginx("https", " ssl http2", "", &settings)
     }
 
-    /// Starts Caddy in front of this server, over HTTP/1.1, 2 and 3 with the certificate of `authority`; returns `None`
-    /// if it is not installed. It must not outlive this server.
+    /// Starts Caddy as a reverse proxy in front of this server, over HTTP/1.1, 2 and 3 with the certificate of
+    /// `authority`. Returns `None` if Caddy is not installed. Caddy must not outlive this server.
     pub fn behind_caddy(&self, authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("caddy")?;
         let (cert, key, behind) = (authority.file(), authority.key(), self.port);
@@ -112,8 +113,8 @@ impl ExternalServerProcess {
         }))
     }
 
-    /// Starts XRootD with HTTPS and its handler for third-party copies; returns `None` if it is not installed. Its
-    /// certificate comes from `authority`, the only certificate authority that it trusts.
+    /// Starts XRootD with HTTPS and its handler for third-party copies. Returns `None` if XRootD is not installed. The
+    /// server's certificate is from `authority`, which is the only certificate authority that the server trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
@@ -157,20 +158,20 @@ impl ExternalServerProcess {
     }
 }
 
-/// A self-signed certificate for 127.0.0.1, in a directory in OpenSSL's layout, and its key.
+/// A self-signed certificate and its key, in a directory with OpenSSL's layout.
 #[derive(Debug)]
 pub struct SelfSignedCertificate {
     dir: TempDir,
 }
 
 impl SelfSignedCertificate {
-    /// Creates a certificate. Panics without the program `openssl`, which gives the files the names that the OpenSSL
-    /// library expects.
+    /// Creates a certificate for 127.0.0.1. Panics if the program `openssl` is missing, which computes the file name
+    /// that the OpenSSL library expects.
     pub fn new() -> Self {
         SelfSignedCertificate::of("127.0.0.1")
     }
 
-    /// Creates a certificate of a host or an address, as [`SelfSignedCertificate::new`] does.
+    /// Creates a certificate for a host or an address, as [`SelfSignedCertificate::new`] does for 127.0.0.1.
     pub fn of(host: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed(vec![host.to_owned()]).expect("a certificate");
@@ -214,7 +215,8 @@ impl Default for SelfSignedCertificate {
     }
 }
 
-/// Starts nginx with these parameters of its address, these modules, and these settings of its one server.
+/// Starts nginx. `listening` has further parameters of the directive `listen`, `modules` has directives that load
+/// modules, and `settings` has directives of the only server.
 fn nginx(
     scheme: &'static str,
     listening: &str,
@@ -242,8 +244,8 @@ fn command(program: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Starts the command that `prepare` returns for a directory (with `files` and `own` in it) and a port; tries another
-/// port if this one has been taken in the meantime.
+/// Starts the command that `prepare` returns for a port and a directory, which contains `files` and `own`. Tries
+/// another port if another program has taken the port in the meantime.
 fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> ExternalServerProcess {
     for _ in 0..5 {
         let dir = tempfile::tempdir().expect("a directory");
@@ -265,13 +267,13 @@ fn start(scheme: &'static str, prepare: impl Fn(&str, u16) -> Command) -> Extern
     panic!("no server would start");
 }
 
-/// Opens `path` to all users, because servers run as other users.
+/// Sets the mode of `path`, so that servers that run as other users can access it.
 fn open_to_all(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
 }
 
 impl ExternalServerProcess {
-    /// Waits until the server accepts connections; returns `false` if it ended.
+    /// Waits until the server accepts connections. Returns `false` if the server's process has ended.
     fn is_up(&mut self) -> bool {
         let deadline = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {

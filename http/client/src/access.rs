@@ -1,9 +1,12 @@
-//! Credentials for web servers, and how they are found: bearer tokens (RFC 6750) by WLCG's bearer token discovery;
-//! passwords by host in `~/.netrc`, as used by `ftp` and `curl`; client certificates and X.509 proxies, which are PEM
-//! files that contain a certificate chain and a key. Secrets are read only from files that belong to the user and that
-//! no other user can read.
+//! Finds credentials for web servers:
 //!
-//! Credentials are sent only to the host that the caller named, never to a host to which a server redirects: each
+//! - bearer tokens (RFC 6750), by WLCG bearer token discovery
+//! - passwords by host, in `~/.netrc`, which `ftp` and `curl` also use
+//! - client certificates and X.509 proxies, in PEM files that contain a certificate chain and a key
+//!
+//! Secrets are read only from files that belong to the user and that no other user can read.
+//!
+//! Credentials are sent only to the host that the caller named, never to the target of a redirection. Each
 //! [`HttpSession`](super::vector::HttpSession) has its own credentials and connections.
 
 use std::fmt;
@@ -31,13 +34,13 @@ pub struct SessionCredentials {
     netrc: Option<SecretFile>,
     /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
-    /// The value of the `Authorization` header that the caller has chosen, which goes before all others.
+    /// The value of the `Authorization` header that the caller has chosen. It overrides passwords and tokens.
     authorization: Option<String>,
     goes_unprotected: bool,
 }
 
 impl SessionCredentials {
-    /// No credentials.
+    /// Creates a value without credentials.
     pub fn none() -> Self {
         SessionCredentials::default()
     }
@@ -70,15 +73,15 @@ impl SessionCredentials {
         self
     }
 
-    /// Tries this client certificate before all others. Both files are PEM files; `chain` begins with the certificate
-    /// itself. They may be the same file, as with an X.509 proxy.
+    /// Tries this client certificate before all others. `chain` and `key` are PEM files, and `chain` begins with the
+    /// certificate itself. Both may be the same file, as with an X.509 proxy.
     pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
         self
     }
 
-    /// Sends this value of `Authorization` instead of any password or token. It is never passed on to another server,
-    /// as a token is in a third-party copy.
+    /// Sends this value of `Authorization` instead of any password or token. Unlike a token, the value is never passed
+    /// on to the other server of a third-party copy.
     pub fn with_authorization(mut self, value: impl Into<String>) -> Self {
         self.authorization = Some(value.into());
         self
@@ -112,9 +115,9 @@ impl SessionCredentials {
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
     }
 
-    /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, else the password for its
-    /// host in netrc, else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for named
-    /// credentials that cannot be used, and for secrets that other users can read.
+    /// Returns the value of `Authorization` for `origin`: the value that the caller has chosen, else the password for
+    /// the origin's host in netrc, else the first token found. Errors: `AccessDenied`, `InvalidArgument`, `Io` for
+    /// named credentials that cannot be used, and for secrets that other users can read.
     pub(super) fn authorization(&self, origin: &Origin, proxies: &ProxySettings) -> Result<Option<String>> {
         match &self.authorization {
             Some(_) if self.is_withheld_from(origin, proxies) => Ok(None),
@@ -252,7 +255,7 @@ fn login_entry(words: &mut impl Iterator<Item = String>) -> UserLogin {
     login
 }
 
-/// Returns the words outside comments and macros; a macro ends with an empty line.
+/// Returns the words outside comments and macros. A macro ends at an empty line.
 fn netrc_words(text: &str) -> impl Iterator<Item = String> {
     let mut is_macro = false;
     let lines = text.lines().filter(move |line| {
@@ -326,8 +329,8 @@ impl CertificateFiles {
         CertificateFiles { chain, key: SecretFile::Named(key) }
     }
 
-    /// Reads the files; `None` if the usual path has none. Errors: as [`SecretFile::read`]; `InvalidArgument` if they
-    /// are not a certificate and a key.
+    /// Reads the files. Returns `None` if there is no file at the usual path. Errors: as [`SecretFile::read`];
+    /// `InvalidArgument` if the files do not contain a certificate and a key.
     fn load(&self) -> Result<Option<ClientCertificate>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
         let wrong = |path: &std::path::Path, what: &str| {
@@ -351,8 +354,8 @@ impl CertificateFiles {
             .map_err(|error| wrong(self.key.path(), "private key").caused_by(error))?;
         let key = rustls::crypto::ring::sign::any_supported_type(&key)
             .map_err(|error| wrong(self.key.path(), "private key of a supported type").caused_by(error))?;
-        // Do not check that certificate and key match: a proxy certificate has an extension that only grid software
-        // understands, so the check would fail to parse it.
+        // Do not check that certificate and key match. A proxy certificate has an extension that only grid software
+        // understands, so the check would fail to parse the certificate.
         Ok(Some(Arc::new(CertifiedKey::new(chain, key))))
     }
 }
@@ -363,7 +366,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The path of a secret.
 #[derive(Clone, Debug)]
 enum SecretFile {
-    /// Named explicitly: the file must exist.
+    /// A path that was named explicitly. The file must exist.
     Named(PathBuf),
     /// The usual path. The file may be missing, and in `/tmp` it may belong to another user.
     Usual(PathBuf),
@@ -376,7 +379,8 @@ impl SecretFile {
     }
 
     /// Returns the content; `None` if the usual path has no file that belongs to the user. Errors: `AccessDenied` if
-    /// the file belongs to another user or can be read by other users; `InvalidArgument` if it is missing; `Io`.
+    /// the file belongs to another user or can be read by other users; `InvalidArgument` if a named file is missing;
+    /// `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
         let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);

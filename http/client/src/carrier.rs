@@ -1,4 +1,4 @@
-//! What requests travel on: a socket, or a TLS session. A TLS session with a server may itself run in a TLS session, with
+//! The transport for requests: a socket or a TLS session. A TLS session with a server may run inside a TLS session with
 //! a proxy.
 
 use std::io::{self, BufRead as _, IoSlice, Read, Write};
@@ -7,7 +7,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::socket::TcpSocket;
 
-/// A TLS session, and what it runs over.
+/// A TLS session and its underlying transport.
 pub(super) type TlsStream = StreamOwned<ClientConnection, Carrier>;
 
 /// A connection to a server or proxy.
@@ -17,7 +17,7 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Returns the socket at the bottom.
+    /// Returns the underlying socket.
     pub(super) fn tcp(&self) -> &TcpSocket {
         match self {
             Carrier::Tcp(socket) => socket,
@@ -25,7 +25,7 @@ impl Carrier {
         }
     }
 
-    /// Returns the socket at the bottom, for changes of its settings.
+    /// Returns the underlying socket, so that the caller can change its settings.
     pub(super) fn tcp_mut(&mut self) -> &mut TcpSocket {
         match self {
             Carrier::Tcp(socket) => socket,
@@ -35,7 +35,7 @@ impl Carrier {
 }
 
 impl Carrier {
-    /// Receives without consuming: the next call returns the same bytes, unless they have been consumed.
+    /// Receives bytes without consuming them. The next call returns the same bytes, unless they have been consumed.
     pub(super) fn peek(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self {
             Carrier::Tcp(socket) => socket.peek(room),
@@ -81,7 +81,7 @@ impl Write for Carrier {
         }
     }
 
-    /// Sends what a TLS session holds back because its socket had no room.
+    /// Sends data that a TLS session has buffered because the buffer of its socket was full.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Carrier::Tcp(socket) => socket.flush(),

@@ -53,13 +53,13 @@ pub struct ExchangeFailure {
 }
 
 impl HttpClient {
-    /// Creates a client with an empty pool. This costs nothing before the first request.
+    /// Creates a client with an empty pool. Cost: none before the first request.
     pub fn new(version: HttpVersion, timeouts: Timeouts, roots: TlsRoots) -> Self {
         HttpClient::identified(version, timeouts, roots, SessionCredentials::none())
     }
 
     /// Creates a client that presents the certificate of `who`, if any, to servers that request one. No other client
-    /// uses its connections. Other kinds of credentials must be added to the requests by the caller.
+    /// uses its connections. The caller must add other kinds of credentials to the requests.
     pub fn identified(
         version: HttpVersion,
         timeouts: Timeouts,
@@ -160,7 +160,8 @@ impl HttpClient {
                 check_refusal(&head)?;
                 self.answered(head, connection, exchange).map(Some)
             }
-            // The server has refused the client's certificate, or has sent nonsense, and would do so again.
+            // The server has refused the client's certificate or sent an invalid response. Another attempt would fail
+            // in the same way.
             Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::BadResponse) => {
                 Err(error)
             }
@@ -191,7 +192,7 @@ fn check_refusal(head: &ResponseHead) -> Result<()> {
     Err(success_before_content(head.status))
 }
 
-/// Returns the error for a success that is reported too early to be one.
+/// Returns the error for a success status that was sent before the server had received the content.
 pub(super) fn success_before_content(status: u16) -> Error {
     let detail = format!(
         "the server reported success (HTTP status {status}) before it had received the content; check what it has stored"
@@ -258,8 +259,8 @@ impl HttpClient {
             Ok(()) => {}
             Err(BodySendFailure::Produce(error)) => return Err(acted(error)),
             Err(BodySendFailure::Send(error)) => {
-                // A server that stops reading has often sent a response with the reason, which is a more useful error
-                // than a broken pipe.
+                // A server that stops reading has often sent a response with the reason. The response is more useful
+                // to the caller than the error for a broken pipe.
                 let early = self.early_answer(connection, exchange, error).map_err(acted)?;
                 return early.map(HttpResponse::into_last).ok_or_else(|| acted(closed()));
             }

@@ -1,4 +1,4 @@
-//! One connection, with its received but unused bytes, and the buffers that live as long as the connection.
+//! One connection, its received but unused bytes, and the buffers that are kept for the connection's lifetime.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::{Duration, Instant};
@@ -51,9 +51,9 @@ pub struct BufferedConnection {
 
 /// The destination of the next received bytes.
 pub(super) enum ReceiveTarget<'m> {
-    /// Straight into this memory.
+    /// The caller's memory, without a copy.
     Place(&'m mut [u8]),
-    /// Into the connection's buffer, where the caller inspects them; at most this number of bytes.
+    /// The connection's buffer, where the caller inspects the bytes; the value is the maximum number of bytes.
     Aside(usize),
 }
 
@@ -76,7 +76,7 @@ impl BufferedConnection {
         Self::over(ConnectionTransport::Tls(Box::new(stream)), timeouts)
     }
 
-    /// Creates a connection whose requests travel on `carrier` as they are.
+    /// Creates a connection that sends requests on `carrier` without rewriting them.
     pub(super) fn on(carrier: Carrier, timeouts: Timeouts) -> Self {
         match carrier {
             Carrier::Tcp(socket) => Self::plain(socket, timeouts),
@@ -141,7 +141,7 @@ impl BufferedConnection {
         self.used == self.filled
     }
 
-    /// Returns whether the connection carries several requests at once (HTTP/2), and marks the ends of bodies itself.
+    /// Returns whether this is an HTTP/2 connection, which multiplexes requests and marks the end of each body.
     pub(super) fn is_http2(&self) -> bool {
         #[cfg(feature = "http2")]
         return self.http2().is_some();
@@ -162,7 +162,7 @@ impl BufferedConnection {
     }
 
     /// Sets whether calls block from now on. A caller with many requests in flight makes calls non-blocking, and waits
-    /// for all of them at once. Cost: none.
+    /// for all requests at once. Cost: none.
     pub fn set_waiting(&mut self, waits: bool) {
         (self.is_blocking, self.is_drained) = (waits, false);
         match &mut self.transport {
@@ -187,7 +187,7 @@ impl BufferedConnection {
         self.is_drained = is_plain && !self.is_blocking && got < room;
     }
 
-    /// Fails if it is already known that the next call would find no data.
+    /// Fails with `WouldBlock` if the next call is known to find no data.
     fn check_drained(&self) -> io::Result<()> {
         if self.is_drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
@@ -341,7 +341,7 @@ impl BufferedConnection {
         }
     }
 
-    /// Sends a head whose body follows in pieces; `body_bytes` is its size, if known.
+    /// Sends a head whose body follows in pieces. `body_bytes` is the size of the body, if known.
     pub(super) fn send_head(&mut self, body_bytes: Option<u64>) -> io::Result<()> {
         #[cfg(feature = "http2")]
         if let ConnectionTransport::Http2(connection) = &mut self.transport {
@@ -371,7 +371,8 @@ impl BufferedConnection {
         !self.has_nothing_left()
     }
 
-    /// Ends a body that was sent in pieces and whose size was not known, if the connection has its own sign for that.
+    /// Ends a body of unknown size that was sent in pieces. Does nothing except on an HTTP/2 connection, which has its
+    /// own marker for the end.
     pub(super) fn finish_body(&mut self) -> io::Result<()> {
         #[cfg(feature = "http2")]
         if let Some(http2) = self.as_http2() {
@@ -633,7 +634,7 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns whether the peer is gone, as opposed to slow or faulty.
+/// Returns whether the peer has closed the connection, as opposed to being slow or faulty.
 fn is_reset(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
@@ -644,8 +645,8 @@ pub(super) fn is_stop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
-/// Converts a socket error: our own errors that were wrapped in an `io::Error` are returned unchanged; timeouts and
-/// lost connections get their own kinds.
+/// Converts a socket error. An [`Error`] that was wrapped in the `io::Error` is returned unchanged. Timeouts and lost
+/// connections have their own error kinds.
 pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
     if error.get_ref().is_some_and(|inner| inner.is::<Error>()) {
         let inner = error.into_inner().and_then(|inner| inner.downcast::<Error>().ok());

@@ -21,13 +21,13 @@ use super::socket::TcpSocket;
 use super::tls::{TlsConnector, TlsRoots};
 use super::{HttpVersion, SessionCredentials, Timeouts};
 
-/// Opens connections: through a proxy if one is configured for the origin, with TLS if the origin requires it.
+/// Opens connections, through a proxy if one is configured for the origin, and with TLS if the origin requires it.
 pub struct Connector {
     version: HttpVersion,
     timeouts: Timeouts,
     tls: TlsConnector,
     proxies: ProxySettings,
-    /// For sessions with proxies, which never see the client's certificate.
+    /// Opens TLS sessions with proxies, which must never receive the client's certificate.
     proxy_tls: TlsConnector,
     #[cfg(feature = "http2")]
     http2: Http2OnlyOrigins,
@@ -73,7 +73,7 @@ impl Connector {
         Connector { proxies, ..self }
     }
 
-    /// The proxies in use.
+    /// Returns the proxy settings in use.
     pub(super) fn proxies(&self) -> &ProxySettings {
         &self.proxies
     }
@@ -98,7 +98,8 @@ impl Connector {
         }
     }
 
-    /// Opens an HTTP/3 connection. Errors: `InvalidArgument` if the origin has a proxy, because none carries QUIC.
+    /// Opens an HTTP/3 connection. Errors: `InvalidArgument` if the origin has a proxy, because proxies do not carry
+    /// QUIC.
     #[cfg(feature = "http3")]
     fn over_quic(&self, origin: &Origin) -> Result<BufferedConnection> {
         if self.proxies.of(origin)?.is_some() {
@@ -118,7 +119,7 @@ impl Connector {
         self.secure_http1(origin)
     }
 
-    /// Opens an HTTP/1.1 connection over TLS, or over HTTP/2 if the server accepts nothing else.
+    /// Opens an HTTP/1.1 connection over TLS, or an HTTP/2 connection if the server supports only HTTP/2.
     #[cfg(feature = "http2")]
     fn secure(&self, origin: &Origin) -> Result<BufferedConnection> {
         let known = || self.http2.origins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,15 +164,15 @@ impl Connector {
 pub struct Origin {
     /// Whether the scheme is `https`.
     pub tls: bool,
-    /// A host name or an address; IPv6 addresses are without brackets.
+    /// A host name or an address. IPv6 addresses have no brackets.
     pub host: String,
     /// The port, 1 to 65,535.
     pub port: u16,
 }
 
 impl Origin {
-    /// Splits `http(s)://host[:port][/path]` into origin and path (empty, or starting with `/` and
-    /// not ending with it). Errors: `InvalidArgument`.
+    /// Splits `http(s)://host[:port][/path]` into origin and path. The path is empty, or begins with `/` and does not
+    /// end with `/`. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<(Self, String)> {
         let refused = |why: &str| {
             let detail = format!("the endpoint {url:?} {why}; write it as http(s)://host[:port]");

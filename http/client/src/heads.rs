@@ -1,18 +1,17 @@
-//! Converts heads of requests and responses between HTTP/1.1 text and the form that HTTP/2 and 3 share (RFC 9113 section
-//! 8, RFC 9114 section 4).
+//! Converts heads of requests and responses between HTTP/1.1 text and the form that HTTP/2 and 3 share (RFC 9113
+//! section 8, RFC 9114 section 4).
 
 use http::{HeaderName, Method, Request, Response, Uri};
 
 /// The maximum number of headers in a request.
 const HEADERS_MAX: usize = 128;
 
-/// The headers that concern one connection, which requests and responses of HTTP/2 and 3 do not have (RFC 9113 section
+/// The connection-specific headers, which requests and responses of HTTP/2 and 3 must not contain (RFC 9113 section
 /// 8.2.2).
 pub(super) const OF_CONNECTION: [&str; 5] =
     ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
-/// Converts an HTTP/1.1 head to a request, without the headers that concern its connection; `None` if it is not a valid
-/// head.
+/// Converts an HTTP/1.1 head to a request without connection-specific headers. Returns `None` if the head is invalid.
 pub(super) fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -31,7 +30,7 @@ pub(super) fn request_of_head(head: &[u8], is_tls: bool) -> Option<Request<()>> 
     request.body(()).ok()
 }
 
-/// Returns a response head in HTTP/1.1 form, without the line that ends it.
+/// Returns a response head in HTTP/1.1 form, without the empty line that ends it.
 pub(super) fn head_of_response<T>(response: &Response<T>) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let mut put = |piece: &[u8]| text.extend_from_slice(piece);

@@ -1,7 +1,7 @@
 //! An HTTP/1.1 client, with optional HTTP/2 and 3, on blocking sockets in the calling thread.
 //!
-//! A small request costs one `sendmsg` and one `recv` on a pooled connection: head and body are sent together, the
-//! response's head is parsed in the receive buffer, and a large body is received straight into the caller's buffer.
+//! On a pooled connection, a small request costs one `sendmsg` and one `recv`. Head and body are sent together, and the
+//! response's head is parsed in the receive buffer. A large body is received straight into the caller's buffer.
 
 mod access;
 mod carrier;

@@ -148,7 +148,8 @@ impl HttpResponse {
         self.framing.known_left()
     }
 
-    /// Returns whether the body ends only when the connection does, so that a lost connection looks like its end.
+    /// Returns whether only the end of the connection marks the end of the body. A lost connection then looks like the
+    /// end of the body.
     pub(super) fn ends_with_connection(&self) -> bool {
         self.framing == BodyFraming::UntilClose
     }
@@ -265,7 +266,7 @@ pub(super) fn body_error(error: io::Error) -> Error {
 /// The maximum length of a line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// How a body ends, and how much of it is left.
+/// How a body ends, and how much of it remains.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body, or it has ended.
@@ -280,7 +281,7 @@ pub enum BodyFraming {
     UntilMark,
 }
 
-/// Where the next byte is in a chunked body.
+/// The position of the next byte in a chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ChunkDecoderState {
     /// Before the line with a chunk's size.
@@ -303,8 +304,8 @@ impl BodyFraming {
         let named = |wanted: &'static str| {
             head.headers(connection).filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
         };
-        // A transfer coding overrides a length. If this client and a proxy on the path disagreed about this, a server
-        // could smuggle in a second response. Two different lengths are rejected below for the same reason.
+        // A transfer coding overrides a length. If this client and a proxy on the path disagreed about the end of a
+        // body, a server could smuggle in a second response. Two different lengths are rejected below for this reason.
         if let Some((_, coding)) = named("transfer-encoding").next() {
             return match coding.trim().eq_ignore_ascii_case("chunked") {
                 true => Ok(BodyFraming::Chunked(ChunkDecoderState::Size)),
@@ -357,8 +358,8 @@ impl BodyFraming {
         }
     }
 
-    /// Returns the number of contiguous body bytes that come next, or 0 at the end of the body. Receives nothing but
-    /// the bytes between chunks.
+    /// Returns the number of contiguous body bytes that follow, or 0 at the end of the body. Receives only the bytes
+    /// between chunks.
     pub(super) fn run(&mut self, connection: &mut BufferedConnection, keep_until: usize) -> io::Result<u64> {
         let run = match self {
             BodyFraming::Empty => 0,

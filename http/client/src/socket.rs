@@ -28,7 +28,7 @@ pub struct TcpSocket {
     waits: bool,
     /// The number of bytes that must arrive before a waiting thread wakes up.
     low_water_bytes: usize,
-    /// Why this process's end of an HTTP/3 connection was closed; present if the peer is this process.
+    /// The reason why an HTTP/3 connection ended; present if this process serves the other end of the socket.
     #[cfg(feature = "http3")]
     notice: Option<EndNotice>,
 }
@@ -68,8 +68,8 @@ impl TcpSocket {
         false
     }
 
-    /// Returns the result of receiving into a buffer of `room` bytes; if an HTTP/3 connection has ended, the reason, if
-    /// that is known.
+    /// Returns `got`, the result of receiving into a buffer of `room` bytes. If an HTTP/3 connection has ended and the
+    /// reason is known, returns the reason as an error.
     fn arrived(&self, got: io::Result<usize>, room: usize) -> io::Result<usize> {
         #[cfg(feature = "http3")]
         {
@@ -129,7 +129,7 @@ impl TcpSocket {
         })
     }
 
-    /// Sets a timeout. Costs a system call only if the value changes.
+    /// Sets the timeout for reads. Costs a system call only if the value changes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         let timeout = timeout.max(Duration::from_millis(1));
         let (before, now) =
@@ -230,7 +230,7 @@ impl Write for TcpSocket {
         let sent =
             within(limit, || sendmsg(&self.stream, pieces, &mut SendAncillaryBuffer::default(), flags))?;
         if self.waits && sent < pieces.iter().map(|piece| piece.len()).sum() {
-            // A call that has already sent something also returns early on a signal, or at the end of a short wait.
+            // A call that has already sent some data also returns early after a signal or at the end of a short wait.
             fordway_sys::after_signal()?;
         }
         Ok(sent)
@@ -245,8 +245,8 @@ fn setting_up(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "setting up a connection").caused_by(error)
 }
 
-/// Repeats `call` after a signal, and after each timeout of the kernel, which may be shorter than `limit`, until the
-/// total wait reaches `limit`. Errors: the errors of `call`; `CANCELED` if the program wants to stop.
+/// Repeats `call` after a signal and after each timeout of the kernel, until the total wait reaches `limit`. The
+/// kernel's timeout may be shorter than `limit`. Errors: the errors of `call`; `CANCELED` if the program wants to stop.
 fn within(limit: Duration, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     let (step, mut waited) = (fordway_sys::wait_at_most(limit), Duration::ZERO);
     loop {

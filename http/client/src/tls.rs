@@ -1,8 +1,8 @@
 //! Sets up TLS with rustls: the trusted certificates, the client's certificate, and the configuration of the handshake.
 //!
-//! Connectors of one process that have the same settings share their configuration, and with it the tickets of earlier
-//! sessions, which shorten the handshake of the next ones (RFC 8446 section 2.2). No request is sent as early data
-//! (section 2.3): an attacker could repeat it.
+//! Within a process, connectors with the same settings share their configuration, and therefore the tickets of earlier
+//! sessions. Tickets shorten later handshakes (RFC 8446 section 2.2). No request is sent as early data (section 2.3),
+//! because an attacker could replay it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -36,13 +36,13 @@ pub enum TlsRoots {
     Directory(PathBuf),
     /// The authorities of the system, and those in the PEM files of these directories.
     SystemAnd(Vec<PathBuf>),
-    /// Anybody: connections are encrypted, but the server may be another than the one that was named.
+    /// No verification: connections are encrypted, but another server can impersonate the named one.
     Unverified,
 }
 
 impl TlsRoots {
-    /// Returns the authorities in the named file, else in `X509_CERT_DIR`, else the system's, which `SSL_CERT_FILE` and
-    /// `SSL_CERT_DIR` may replace.
+    /// Returns the authorities in the named file, else those in `X509_CERT_DIR`, else those of the system, which
+    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -69,7 +69,7 @@ struct SharedConfig {
     config: Arc<ClientConfig>,
 }
 
-/// Everything that a configuration depends on. A session that is resumed does not show its certificates again, so only
+/// All settings that a configuration depends on. When a session is resumed, certificates are not sent again, so only
 /// connectors with equal settings may share tickets.
 #[derive(PartialEq, Eq)]
 struct ConfigSettings {
@@ -81,7 +81,8 @@ struct ConfigSettings {
 }
 
 impl ConfigSettings {
-    /// `system` returns the value of an environment variable that replaces the certificates of the system.
+    /// Collects the settings. `system` returns the value of an environment variable that replaces the certificates of
+    /// the system.
     fn new(
         roots: &TlsRoots,
         protocol: &'static [u8],
@@ -104,7 +105,7 @@ impl ConfigSettings {
         ConfigSettings { roots: roots.clone(), files, protocol, identity }
     }
 
-    /// Returns the configuration with these settings, or the result of `make`, which is then shared.
+    /// Returns the shared configuration with these settings. If there is none, calls `make` and shares the result.
     fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
         let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |shared: &[SharedConfig]| {
@@ -196,8 +197,8 @@ impl TlsConnector {
         })
     }
 
-    /// Returns the configuration of sessions, which connectors with the same settings share. Errors: `InvalidArgument` if
-    /// no certificate is trusted.
+    /// Returns the configuration of sessions, which connectors with the same settings share. Errors: `InvalidArgument`
+    /// if no certificate is trusted.
     pub fn config(&self) -> Result<Arc<ClientConfig>> {
         if let Some(config) = self.config.get() {
             return Ok(config.clone());
@@ -273,7 +274,7 @@ fn add_directory(roots: &mut RootCertStore, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Accepts the certificate of any server. It still checks that the server has the key of the certificate that it shows.
+/// Accepts the certificate of any server, but still checks that the server has the private key of the certificate.
 #[derive(Debug)]
 struct UncheckedServer(Arc<CryptoProvider>);
 
@@ -316,14 +317,14 @@ fn of_rustls(error: &std::io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns the error if the server has refused the client's certificate, or the lack of one. Another attempt would not
+/// Returns an error if the server has rejected the client's certificate or requires one. Another attempt would not
 /// help.
 pub(super) fn certificate_refusal(error: &std::io::Error) -> Option<Error> {
     let Some(rustls::Error::AlertReceived(alert)) = of_rustls(error) else { return None };
     alert_refusal(*alert)
 }
 
-/// Returns the error if the alert refuses the client's certificate, or the lack of one.
+/// Returns an error if the alert means that the server rejects the client's certificate or requires one.
 pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
     use rustls::AlertDescription as Alert;
     let why = match alert {
@@ -349,8 +350,8 @@ pub(super) fn alert_refusal(alert: rustls::AlertDescription) -> Option<Error> {
 pub(super) const UNKNOWN_ISSUER: &str =
     " (no trusted authority has signed its certificate; set AWS_CA_BUNDLE to trust another)";
 
-/// Returns an explanation, for the administrators on both sides, if this is one of the most common failures; otherwise,
-/// an empty string.
+/// Returns an explanation of the most common failures, for the administrators of client and server. Returns an empty
+/// string for other failures.
 fn in_words(error: &std::io::Error) -> &'static str {
     use rustls::{CertificateError, Error as Tls, InvalidMessage};
     match of_rustls(error) {
@@ -381,7 +382,8 @@ mod tests {
     use crate::Timeouts;
     use crate::socket::TcpSocket;
 
-    /// Serves connections of TLS until the test ends; sends a byte on each, so that tickets arrive as well.
+    /// Serves TLS connections until the test ends. Sends a byte on each connection, so that the client also receives
+    /// tickets.
     fn serve(certificate: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Origin {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key =
@@ -422,7 +424,7 @@ mod tests {
         assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Resumed));
         assert_eq!(handshake(&TlsRoots::File(other), &origin), Some(HandshakeKind::Full));
         assert_eq!(handshake(&TlsRoots::Unverified, &origin), Some(HandshakeKind::Full));
-        // Another file at the same path.
+        // The file at the same path has changed.
         std::fs::write(&one, format!("# a comment\n{}", certificate.cert.pem())).unwrap();
         assert_eq!(handshake(&trusted, &origin), Some(HandshakeKind::Full));
     }

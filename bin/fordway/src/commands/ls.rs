@@ -329,8 +329,8 @@ impl fmt::Display for WebDavLine<'_> {
 }
 
 impl ListingPrinter<'_> {
-    /// Prints a collection, all files below it, or a file. Resources that cannot be listed are reported, and the others
-    /// are printed.
+    /// Prints a collection, all files below it, or a file. Reports resources that cannot be listed, and prints the
+    /// others.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
         let (dav, url) = (dav::client(self.context)?, web::http_url(address));
         let mut exit = CommandExit::Ok;

@@ -19,7 +19,7 @@ use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubc
 use crate::replicas::ReplicaOpener;
 use crate::web;
 
-/// The smallest size of a piece, in bytes. Smaller pieces cost more than they save.
+/// The smallest default size of a piece, in bytes. Smaller pieces would add digests to the Metalink for little benefit.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECES_MAX: u64 = 4_096;
 const READ_BYTES: usize = 256 << 10;

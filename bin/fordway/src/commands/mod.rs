@@ -1,6 +1,6 @@
-//! The commands, which turn options into records, or into actions for the transfer engine. Similar commands share a
-//! file. This file contains the code that several commands use: the selection of objects by an address
-//! ([`SourceSelection`]), and running `fordway-lab` for the measuring commands.
+//! The commands. A command turns its options into output records, or into actions for the transfer engine. Similar
+//! commands share a file. This file contains code that several commands use: [`SourceSelection`] selects objects by an
+//! address, and `run_lab` runs `fordway-lab` for the measuring commands.
 
 mod admin;
 mod care;
@@ -33,7 +33,7 @@ use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
 use crate::wildcard::{FilterRules, WildcardPattern, directory, has_wildcard, literal_prefix};
 
-/// Runs the command of a command line. When this returns, all errors have been reported.
+/// Runs the command of a parsed command line. Reports all errors before it returns.
 pub fn run(cli: CommandLine, context: &CommandContext) -> CommandExit {
     let lane = cli.lane_options();
     let prepared = if cli.connection.no_verify_ssl { verify_nobody(context) } else { Ok(()) };
@@ -99,8 +99,8 @@ fn for_each<T>(
     Ok(first_failure)
 }
 
-/// Reports an error that does not end the command. Errors: only errors that end the command: `Interrupted`, and a
-/// failure to write to an output whose reader has exited.
+/// Reports an error that does not end the command. Returns an error that ends it. Errors: `Interrupted`, and a failure
+/// to write to an output whose reader has exited.
 pub(crate) fn report(context: &CommandContext, error: Error) -> Result<CommandExit> {
     if error.kind() == ErrorKind::Interrupted || context.output.is_reader_gone(&error) {
         return Err(error);
@@ -144,7 +144,7 @@ impl SourceSelection {
         }
     }
 
-    /// Parses `text`; with `raw`, takes wildcards literally.
+    /// Parses `text`. With `raw`, wildcards are literal characters.
     fn find(text: &str, recursive: bool, raw: bool) -> Result<Self> {
         match StorageAddress::parse(text)? {
             StorageAddress::S3(bucket, key) if !raw && has_wildcard(&key) => {
@@ -199,8 +199,8 @@ impl SourceSelection {
         }
     }
 
-    /// Lists the items of a source; `None` for a source that is a single object or file. A wildcard that matches
-    /// nothing results in one `NoSuchKey` error. The filters apply as in [`plan::items`].
+    /// Lists the items of a source. Returns `None` for a single object or file. The filters only decide which errors
+    /// matter, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard.
     fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
@@ -224,8 +224,8 @@ impl SourceSelection {
 
 const PROGRAM: &str = "fordway-lab";
 
-/// Replaces this process with `fordway-lab` and the same command line; returns only if that fails. Errors:
-/// `InvalidArgument` if there is no program `fordway-lab`.
+/// Replaces this process with `fordway-lab`, which receives the same command line. Returns only if `fordway-lab` cannot
+/// be started. Errors: `InvalidArgument` if there is no program `fordway-lab`.
 fn run_lab() -> Result<CommandExit> {
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_else(|| OsString::from("fordway"));
@@ -240,7 +240,7 @@ fn run_lab() -> Result<CommandExit> {
     }
 }
 
-/// Returns the output of `fordway-lab` for these words; empty if it is not installed.
+/// Returns the output of `fordway-lab` for these arguments. The output is empty if the program is not installed.
 fn lab_output(words: &[&str]) -> Vec<u8> {
     let output = std::process::Command::new(program()).args(words).output();
     output.map(|output| output.stdout).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Determines the files involved in a copy or move, if at least one side is a web server.
+//! Determines the files involved in a copy or move whose source or destination is a web server.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub(crate) struct DavCopyOptions<'o> {
     pub(crate) third_party: ThirdPartyCopyArg,
     pub(crate) transfer: &'o TransferArgs,
     filters: FilterRules,
-    /// Whether the source is removed after its copy.
+    /// Whether each source is removed after it has been copied.
     pub(crate) moves: bool,
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn copy(order: &DavCopyOptions<'_>, context: &CommandContext) -> Resu
     copier.finish()
 }
 
-/// Returns the copies for one source.
+/// Returns the copy tasks for one source.
 fn plan<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
@@ -194,7 +194,7 @@ fn is_within_server(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> 
     matches!((source, destination), (DavCopyEndpoint::Web(from), DavCopyEndpoint::Web(to)) if is_one_server(from, to))
 }
 
-/// Returns the copy of a whole collection, which a server can move in one step.
+/// Returns the task for a whole collection, which a server can move in response to one request.
 fn whole(source: &DavCopyEndpoint, destination: &DavCopyEndpoint) -> DavCopyTask {
     let (from, to) = (source.below(""), destination.below(""));
     DavCopyTask { from, to, relative: String::new(), size_bytes: None }
@@ -224,7 +224,7 @@ fn size_of(source: &DavCopyEndpoint) -> Option<u64> {
 
 type CopyTaskIterator<'p> = Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p>;
 
-/// Returns copies of all files below a source to the same names below the destination.
+/// Returns the tasks that copy all files below a source to the same relative names below the destination.
 fn below<'p>(
     dav: &'p WebDav,
     context: &CommandContext,
@@ -267,7 +267,7 @@ fn below<'p>(
     }
 }
 
-/// Returns the collection that must exist before a copy.
+/// Returns the collection that must exist before a copy to `place`.
 pub(super) fn parent(place: &DavCopyEndpoint) -> Option<String> {
     match place {
         DavCopyEndpoint::Web(url) => parent_url(url),

@@ -30,8 +30,8 @@ pub(crate) fn is_dav(text: &str) -> bool {
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// A completed (or, in a dry run, intended) action, printed as a line or as JSON: the same fields as on the other
-/// lanes, plus how a copy between servers was made.
+/// A completed action, or an intended one in a dry run. It is printed as a line or as JSON, with the same fields as on
+/// the other lanes. In addition, `by` is the way in which a copy between servers was made.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,
@@ -110,7 +110,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
-/// by a separate request, so that a file that cannot be removed is reported while the others are removed.
+/// by a separate request. A file that cannot be removed is reported, and the others are still removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context)?, http_url(address));
     let found = dav.stat(&url)?;

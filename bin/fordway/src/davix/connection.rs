@@ -12,10 +12,11 @@ use fordway_store::{Error, ErrorKind, Result};
 use super::address::ServiceAddress;
 use super::args::{DavixOptions, SecurityOptions};
 
-/// Where grids keep the certificates of their authorities.
+/// The directory in which grid sites install the certificates of trusted certificate authorities.
 const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 
-/// Headers that decide where a message ends or which part of a file it holds, so that only this program can set them.
+/// Headers that only this program can set, because they determine the connection, where a message ends, or which part
+/// of a file it contains.
 const OWN_HEADERS: [&str; 8] = [
     "host",
     "content-length",
@@ -31,7 +32,8 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, why)
 }
 
-/// Refuses options that have no counterpart. Errors: `InvalidArgument`, with the option and what to use instead.
+/// Refuses davix's options that have no counterpart in Fordway. Errors: `InvalidArgument`, which names the option and
+/// the alternative.
 pub(super) fn check(options: &DavixOptions) -> Result<()> {
     if let Some((name, instead)) = options.refused.given() {
         return Err(refused(format!("{name}: {instead}")));
@@ -64,7 +66,7 @@ pub(super) fn web_options(options: &DavixOptions, may_set_range: bool) -> Result
 /// Names and values of headers.
 type HeaderPairs = Vec<(String, String)>;
 
-/// Splits `NAME: VALUE` into pairs, and returns the value of `Authorization` separately.
+/// Splits each `NAME: VALUE` into a pair, and returns the value of `Authorization` separately.
 fn headers(given: &[String], may_set_range: bool) -> Result<(HeaderPairs, Option<String>)> {
     let (mut headers, mut authorization) = (Vec::new(), None);
     for text in given {
@@ -90,13 +92,13 @@ fn headers(given: &[String], may_set_range: bool) -> Result<(HeaderPairs, Option
     Ok((headers, authorization))
 }
 
-/// Returns whether the command line has a password, a token or other headers, which must not reach replicas on other
-/// hosts unless that is asked for.
+/// Returns whether the command line contains a password, a token or other headers. Such secrets must not be sent to
+/// replicas on other hosts unless the user requests replicas explicitly.
 pub(super) fn has_secrets(options: &DavixOptions) -> bool {
     !options.headers.is_empty() || options.security.userlogin.is_some()
 }
 
-/// Returns the credentials from the command line; the default is the environment's.
+/// Returns the credentials from the command line, or by default those from the environment.
 fn credentials(
     security: &SecurityOptions,
     authorization: Option<String>,
@@ -142,7 +144,7 @@ fn proxies(options: &DavixOptions) -> Result<Option<ProxySettings>> {
     Ok(Some(ProxySettings::resolve(&|name| (name == "all_proxy").then(|| proxy.clone()))))
 }
 
-/// Returns a path with a home directory in place of `~`, which shells do not expand in `--cert=~/FILE`.
+/// Replaces a leading `~/` with the home directory, because shells do not expand it in `--cert=~/FILE`.
 fn home_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::var_os("HOME")) {
         (Some(rest), Some(home)) => Path::new(&home).join(rest),
@@ -150,7 +152,7 @@ fn home_path(path: &str) -> PathBuf {
     }
 }
 
-/// Returns the options of the lane to an S3 service. Errors: `InvalidArgument` for options that cannot apply to it.
+/// Returns the options of the lane to an S3 service. Errors: `InvalidArgument` for options that do not apply to S3.
 pub(super) fn lane_options(service: &ServiceAddress, options: &DavixOptions) -> Result<LaneOptions> {
     let security = &options.security;
     if !options.headers.is_empty() || options.proxy.is_some() || security.userlogin.is_some() {

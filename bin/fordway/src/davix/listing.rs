@@ -1,4 +1,5 @@
-//! `davix-ls`: one name per line, or davix's long form, whose six columns scripts split at spaces.
+//! `davix-ls`: prints one name per line, or davix's long format. Scripts split the six columns of the long format at
+//! spaces.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,13 +15,14 @@ use crate::dav;
 use crate::transfer::plan;
 use crate::web::http_url;
 
-/// What one line says about an entry.
+/// The content of one line of a listing.
 struct ListedEntry<'e> {
     name: &'e str,
     is_directory: bool,
     size_bytes: u64,
     modified: Option<SystemTime>,
-    /// The nine letters for the rights. Neither protocol reports rights, and davix makes these up.
+    /// The nine letters of the permissions. WebDAV and S3 do not report permissions, so these are the made-up values
+    /// that davix prints.
     rights: &'static str,
 }
 
@@ -32,7 +34,7 @@ impl ListedEntry<'_> {
         }
         let kind = if self.is_directory { 'd' } else { '-' };
         let time = local_time(self.modified.unwrap_or(UNIX_EPOCH));
-        // The second column is the number of links, of which servers report none.
+        // The second column is the number of hard links, which servers do not report.
         format!("{kind}{} {:<5} {:<10} {time} {name}", self.rights, 0, self.size_bytes)
     }
 
@@ -73,7 +75,7 @@ pub(super) fn web(line: &LsLine, context: &CommandContext) -> Result<CommandExit
     Ok(if listing.failed.is_empty() { CommandExit::Ok } else { CommandExit::Failure })
 }
 
-/// Lists everything below a collection, with paths that begin at the server's root.
+/// Lists everything below a collection, with paths relative to the server's root.
 fn below(dav: &WebDav, url: &str, line: &LsLine, context: &CommandContext) -> Result<CommandExit> {
     let mut exit = CommandExit::Ok;
     for found in dav.walk(url) {
@@ -90,13 +92,13 @@ fn below(dav: &WebDav, url: &str, line: &LsLine, context: &CommandContext) -> Re
     Ok(exit)
 }
 
-/// Returns the path of a URL without its first slash and a last one, percent-encoded.
+/// Returns the percent-encoded path of a URL, without its first slash and without trailing slashes.
 fn server_path(url: &str) -> &str {
     let path = without_query(url).splitn(4, '/').nth(3).unwrap_or_default();
     path.trim_end_matches('/')
 }
 
-/// Returns the last part of a URL's path, percent-encoded.
+/// Returns the last segment of a URL's path, percent-encoded.
 fn own_name(url: &str) -> &str {
     server_path(url).rsplit('/').next().unwrap_or_default()
 }
@@ -142,7 +144,7 @@ fn list_entry(entry: &ListEntry, root: &str, line: &LsLine, context: &CommandCon
     };
     let is_directory = matches!(entry, ListEntry::CommonPrefix(_));
     let name = if is_directory { name.trim_end_matches('/') } else { name };
-    // The object that stands for the directory itself.
+    // This object represents the directory itself, which is not listed.
     if name.is_empty() {
         return Ok(());
     }
@@ -150,7 +152,7 @@ fn list_entry(entry: &ListEntry, root: &str, line: &LsLine, context: &CommandCon
     print(&ListedEntry { name, is_directory, size_bytes, modified, rights }, line, context)
 }
 
-/// Prints the object at a key that is no prefix. Errors: `NoSuchKey`.
+/// Prints the object whose key is the whole address, after no key with that prefix was found. Errors: `NoSuchKey`.
 fn one_object(
     service: &ServiceAddress,
     store: &dyn Store,

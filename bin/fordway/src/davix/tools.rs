@@ -1,4 +1,4 @@
-//! What each tool does: as far as possible, one of Fordway's own commands.
+//! The implementation of each davix tool. Where possible, a tool runs one of Fordway's own commands.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,12 +27,12 @@ fn own_command(words: &[&OsStr], context: &CommandContext) -> Result<CommandExit
     Ok(commands::run(line, context))
 }
 
-/// Returns an array of words of a command line.
+/// Returns an array of command-line arguments.
 macro_rules! words {
     ($($word:expr),* $(,)?) => { [$(OsStr::new($word)),*] };
 }
 
-/// Returns the number of jobs for a number of threads.
+/// Returns the option `--jobs` for a number of threads.
 fn jobs(threads: u16) -> String {
     format!("--jobs={}", threads.clamp(1, 1024))
 }
@@ -42,14 +42,15 @@ fn local_word(path: &Path) -> PathBuf {
     if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
 }
 
-/// Returns the option that keeps Fordway's commands from asking for replicas, where davix's tools do not ask, or where
-/// a secret of the command line would reach other hosts.
+/// Returns the option that disables the search for replicas in Fordway's commands. The search is disabled if davix's
+/// tools would not search, or if a secret from the command line could be sent to other hosts.
 fn metalink_word(url: &str, options: &DavixOptions) -> Option<&'static str> {
     let is_wanted = match options.metalink.as_deref() {
         Some(mode) => matches!(mode, "auto" | "failover"),
         None => !connection::has_secrets(options),
     };
-    // Fordway's commands read the file that a Metalink describes, and davix's the Metalink.
+    // For the URL of a Metalink, Fordway's commands read the file that the Metalink describes, but davix's tools read
+    // the Metalink itself.
     (!is_wanted || is_metalink_name(url)).then_some("--metalink=none")
 }
 
@@ -95,7 +96,7 @@ impl ToolLine for GetLine {
     }
 }
 
-/// Returns whether an address can be read recursively. A plain web server lists nothing.
+/// Returns whether an address can be read recursively. A web server without WebDAV provides no listings.
 fn is_collection(address: &DavixAddress, context: &CommandContext) -> Result<bool> {
     match address {
         DavixAddress::Web(url) if address.can_be_listed() => {
@@ -106,7 +107,7 @@ fn is_collection(address: &DavixAddress, context: &CommandContext) -> Result<boo
     }
 }
 
-/// Returns the directory that a collection is copied to if none is named: its own name.
+/// Returns the default directory for a copy of a collection: the collection's name, or `temp` if it has no usable name.
 fn usual_directory(url: &str) -> PathBuf {
     let path = without_query(url).trim_end_matches('/');
     let name = path.splitn(4, '/').nth(3).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
@@ -121,7 +122,7 @@ fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
 }
 
-/// Makes data go to a file instead of standard output.
+/// Redirects output data from standard output to a file.
 fn print_into(path: &Path, context: &CommandContext) -> Result<()> {
     let opened = File::options().write(true).create(true).truncate(true).open(path);
     let file = opened.map_err(|error| file_error("writing to", path.display(), error))?;
@@ -183,7 +184,7 @@ impl ToolLine for RmLine {
                 let jobs = jobs(threads);
                 own_command(&words!["rm", "--recursive", "--raw", &jobs, "--", &word], context)
             }
-            // One request, with which most servers remove a whole collection.
+            // In response to one DELETE request, most servers remove a whole collection.
             (DavixAddress::Web(url), None) => {
                 dav::client(context)?.remove(&http_url(url)).map(|()| CommandExit::Ok)
             }
@@ -224,7 +225,7 @@ impl ToolLine for MvLine {
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
         let (from, to) = (addresses[0].word(), addresses[1].word());
         let mut words = words!["mv", "--raw"].to_vec();
-        // `fordway mv` moves a collection only if that is asked for.
+        // `fordway mv` moves a collection only with `--recursive`.
         if let DavixAddress::Web(url) = &addresses[0]
             && dav::client(context)?.stat(&http_url(url))?.is_collection
         {
@@ -254,7 +255,7 @@ impl ToolLine for CpLine {
     }
 }
 
-/// The methods that `davix-http` sends; names of headers and methods are constants in the client.
+/// The methods that `davix-http` can send. The HTTP client accepts only constant strings as methods.
 const METHODS: [&str; 18] = [
     "GET",
     "HEAD",
@@ -292,7 +293,7 @@ impl ToolLine for HttpLine {
         };
         let wanted = self.request.request.as_deref().unwrap_or("GET").trim();
         let method = METHODS.into_iter().find(|method| *method == wanted).ok_or_else(|| {
-            let why = format!("the method {wanted:?} is none of {}; use curl", METHODS.join(", "));
+            let why = format!("the method {wanted:?} is not one of {}; use curl", METHODS.join(", "));
             Error::new(ErrorKind::InvalidArgument, why)
         })?;
         let body = self.request.data.as_deref().map(str::as_bytes);
@@ -317,7 +318,7 @@ impl ToolLine for HttpLine {
     }
 }
 
-/// Returns whether a status is one of the two that davix-http treats as failures, of which it prints no content.
+/// Returns whether davix-http treats a status as a failure. It does not print the content of such a response.
 fn is_denied(status: u16) -> bool {
     matches!(status, 401 | 403)
 }

@@ -1,4 +1,4 @@
-//! Files at URLs over each version of HTTP: the same commands with the same results.
+//! Tests that commands on files at URLs have the same results over each version of HTTP.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -67,7 +67,7 @@ fn a_redirection_leads_to_another_host_over_http2() {
     let moved = ResponseFault::Redirect(307, there.url());
     let door = HostileServer::start_http2(content(), ResponseFaultScript::honest().always(moved));
     assert!(rig.run(&["cat", &door.url()]).ok().stdout.into_bytes() == content());
-    // The version is demanded of every server.
+    // Every server must support the configured version, including the target of a redirection.
     let plain = HostileServer::start(content(), ResponseFaultScript::honest());
     door.follow(ResponseFaultScript::honest().always(ResponseFault::Redirect(307, plain.url())));
     assert_ne!(rig.run(&["cat", &door.url()]).exit, CommandExit::Ok);
@@ -91,7 +91,7 @@ fn go_up_and_come_down(rig: Rig, server: &ExternalServerProcess) {
     let piped = rig.run(&["cp", "-", &dav("piped")]);
     match piped.exit {
         CommandExit::Ok => assert_eq!(rig.run(&["cat", &dav("piped")]).ok().stdout.len(), 300_000),
-        // Over HTTP/3, Caddy 2.6 takes content of unknown size for none.
+        // Over HTTP/3, Caddy 2.6 treats content of unknown size as empty.
         _ => assert!(piped.stderr.contains("before it had received the content"), "{}", piped.stderr),
     }
     rig.run(&["rm", &dav("piped")]).ok();
@@ -104,7 +104,7 @@ fn webdav_works_over_http2() {
     go_up_and_come_down(over_http2(), &server);
 }
 
-/// Caddy speaks HTTP/3 for Apache.
+/// Caddy is a reverse proxy that adds HTTP/3 to Apache.
 #[cfg(feature = "http3")]
 #[test]
 fn webdav_works_over_http3() {
@@ -117,7 +117,7 @@ fn webdav_works_over_http3() {
     }
 }
 
-/// Runs the program itself with this version in the environment.
+/// Runs the program itself with `version` as the HTTP version in the environment.
 fn fordway(version: &str, ca_bundle: PathBuf, words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_fordway"))
         .args(words)
@@ -141,7 +141,7 @@ fn the_environment_names_the_version() {
     assert!(text(&ran.stderr).contains("FORDWAY_HTTP_VERSION"), "{}", text(&ran.stderr));
 }
 
-/// nginx asks for a client certificate at this address.
+/// At this address, nginx requires a client certificate.
 #[test]
 fn a_client_certificate_is_shown_over_each_version() {
     let authority = SelfSignedCertificate::new();
@@ -163,7 +163,7 @@ fn a_client_certificate_is_shown_over_each_version() {
     }
 }
 
-/// The version is demanded: a server that does not support it is an error that says what to do.
+/// If the server does not support the configured version, the command fails, and its message suggests another version.
 #[test]
 fn a_server_without_http2_is_an_error() {
     let authority = SelfSignedCertificate::new();

@@ -1,4 +1,4 @@
-//! Tests the gateway as a separate process: TLS, and the replacement of its certificate.
+//! Tests TLS and the replacement of the certificate with a gateway in a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// Killed when dropped.
+/// A gateway process, which is killed when this value is dropped.
 struct Gateway(Child);
 
 impl Drop for Gateway {
@@ -116,7 +116,7 @@ fn a_certificate_that_cannot_be_used_is_an_error_at_once() {
     assert!(String::from_utf8(ran.stderr).unwrap().contains("--tls-key"));
 }
 
-/// Runs our load generator over each version of HTTP, including HTTP/3, on one gateway.
+/// Runs our load generator over each version of HTTP, including HTTP/3, against one gateway.
 #[cfg(feature = "http3")]
 #[test]
 fn every_version_is_spoken_at_one_port() {
@@ -150,8 +150,8 @@ fn every_version_is_spoken_at_one_port() {
     assert!(gateway.0.wait().unwrap().success());
 }
 
-/// Files at presigned URLs of a gateway over each version: whole, in ranges, with read-ahead, over several connections;
-/// and uploads.
+/// Reads a file at a presigned URL of a gateway over each HTTP version: as a whole, in ranges, with read-ahead, and
+/// over several connections. Also uploads a file to a presigned URL.
 #[cfg(feature = "http3")]
 #[test]
 fn files_at_urls_come_and_go_over_every_version() {

@@ -1,4 +1,4 @@
-//! The library, C programs linked to it, and servers and directories that hold the file these programs read.
+//! Provides the library, C programs linked to it, and servers and directories with the file that these programs read.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Runs a command to completion, and returns its output. Panics with all its output if it fails.
+/// Runs a command to completion, and returns its output. If the command fails, panics with all its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -108,7 +108,7 @@ impl Probe {
         command
     }
 
-    /// Runs all checks of the probe on this many threads; every check must pass.
+    /// Runs all checks of the probe on `threads` threads. Every check must pass.
     pub(crate) fn all_points(&self, wrapper: &[&str], place: &Place, threads: usize) {
         let mut command = self.command(wrapper);
         command.args([&place.url, &place.endpoint, &self.copy(), &place.missing, &threads.to_string()]);
@@ -127,7 +127,7 @@ pub(crate) struct Place {
     pub(crate) endpoint: String,
     pub(crate) missing: String,
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Dropped together with the location.
+    /// Resources that are released together with the location.
     pub(crate) _kept: Option<Box<dyn std::any::Any>>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests what the header promises, point by point (`probe.c`), on each kind of file.
+//! Runs `probe.c`, which checks each promise of the header, on each kind of file.
 
 use std::process::Command;
 
@@ -28,7 +28,8 @@ fn of_a_file_at_a_server_that_knows_no_lists_and_cuts_answers() {
     Probe::new(Build::Plain).all_points(&[], &at_a_server(script), 2);
 }
 
-/// The environment names the version, which a server that does not support it shows.
+/// The environment selects the HTTP version. The server supports only HTTP/2, so the checks fail if the setting has no
+/// effect.
 #[test]
 fn of_a_file_at_a_server_over_http2() {
     let probe = Probe::new(Build::Plain);
@@ -61,7 +62,7 @@ fn of_an_object_behind_a_gateway() {
     Probe::new(Build::Plain).all_points(&[], &gateway(None), 8);
 }
 
-/// Only the option `ca_bundle` makes this certificate trusted: it is not in any system's trust store.
+/// Only the option `ca_bundle` makes this certificate trusted, because it is not in any system's trust store.
 #[test]
 fn of_an_object_behind_tls() {
     let (ours, another) = (Certificate::new(), Certificate::new());
@@ -95,7 +96,7 @@ fn under_valgrind() {
     Probe::new(Build::Plain).all_points(&VALGRIND, &at_a_server(ResponseFaultScript::honest()), 2);
 }
 
-/// A program may free its buffers right after a cancel or close: the sanitizer would report a late write.
+/// A program may free its buffers right after a cancel or close. The sanitizer reports any write after that.
 #[test]
 fn nothing_is_written_after_a_cancel_or_close() {
     let probe = Probe::new(Build::AddressSanitizer);
@@ -105,7 +106,7 @@ fn nothing_is_written_after_a_cancel_or_close() {
     assert_eq!(said.lines().filter(|line| line.starts_with("ok stalled")).count(), 6, "{said}");
 }
 
-/// The manual's example, compiled as C, does what the manual says; C++ accepts the header.
+/// The manual's example compiles as C and does what the manual says. The header also compiles as C++.
 #[test]
 fn the_example_of_the_manual_runs() {
     let manual =
@@ -131,7 +132,7 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A check that cannot pass must make the program fail; otherwise, the results of the other checks mean nothing.
+/// A check that cannot pass must make the program fail. Otherwise, the results of the other checks mean nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

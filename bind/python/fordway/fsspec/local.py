@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Opens a new file, which replaces the file at `path` if the block succeeds.
 
-    If the block fails, the file at `path` is unchanged. A symbolic link stays a link. Devices and FIFOs are
-    written directly.
+    If the block fails, the file at `path` is unchanged. A symbolic link at `path` is kept, and its target is
+    replaced. Devices and FIFOs are written directly.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():

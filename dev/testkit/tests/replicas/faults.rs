@@ -16,7 +16,7 @@ fn dead() -> String {
     format!("http://{}/file", listener.local_addr().unwrap())
 }
 
-/// Opens a file with timeouts so long that no second replica is tried in parallel just because the machine is busy.
+/// Opens a file with long timeouts, so that no second replica is tried in parallel merely because the machine is busy.
 fn open_patiently(described: &MetalinkFile, locations: &[&str]) -> ReplicatedFile {
     let day = std::time::Duration::from_secs(86_400);
     let locations = locations.iter().map(|place| (*place).to_owned()).collect();
@@ -69,7 +69,7 @@ fn with_each_fault(check: impl Fn(&str, &MetalinkFile, &HostileServer)) {
     }
 }
 
-/// The version is demanded, so a replica whose server does not support it counts as one that fails.
+/// Every server must support the configured version, so a replica on a server without HTTP/2 counts as failed.
 #[test]
 fn a_replica_without_the_version_is_passed_over() {
     let plain = server(ResponseFaultScript::honest());
@@ -114,7 +114,7 @@ fn vectored_reads_have_the_right_bytes() {
     });
 }
 
-/// Without piece digests, range reads cannot detect a corrupt replica; all other faults are handled.
+/// Without piece digests, range reads cannot detect a corrupt replica. All other faults are still handled.
 #[test]
 fn what_has_no_pieces_still_fails_over() {
     let ranges = some_ranges();
@@ -252,7 +252,7 @@ fn a_server_that_knows_no_ranges_is_read_in_few_passes() {
     assert!(found == wanted);
 }
 
-/// A Metalink may name any server, so a server gets the user's token only if the user named it.
+/// A Metalink may name any server, so a server receives the user's token only if the user named the server.
 #[test]
 fn credentials_go_only_to_servers_that_the_user_named() {
     const TOKEN: Option<&str> = Some("Bearer secret");

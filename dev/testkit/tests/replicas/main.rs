@@ -21,8 +21,8 @@ use fordway_wire::metalink::{FileHash, FileHashAlgorithm, MetalinkFile, Metalink
 const SIZE: usize = 3_000_000;
 const PIECE: usize = 100_000;
 
-/// The served file, in which no two pieces are alike, and its checksums. They are computed only once, because computing
-/// them takes a while without compiler optimization.
+/// The served file, in which no two pieces are alike, and its checksums. The checksums are computed only once, because
+/// the computation is slow without compiler optimization.
 static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
     let content: Vec<u8> =
         (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -32,7 +32,7 @@ static SERVED: LazyLock<ServedFile> = LazyLock::new(|| {
 });
 
 thread_local! {
-    /// The HTTP version of servers and clients of this thread, which runs one test.
+    /// The HTTP version of the servers and clients in this thread, which runs one test.
     static VERSION: Cell<HttpVersion> = const { Cell::new(HttpVersion::Http1) };
 }
 

@@ -1,4 +1,4 @@
-//! Whole files in one response, or in as many responses as necessary.
+//! Tests of downloads of whole files, in one response or in as many responses as necessary.
 
 use std::ops::Range;
 
@@ -127,8 +127,8 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
     }
 }
 
-/// The body and the file have different sizes, and the body's framing does not show this: the body ends with a last
-/// chunk or with the connection.
+/// The body and the file have different sizes. The body's framing does not show the difference, because the body ends
+/// with a last chunk or with the connection.
 #[test]
 fn a_body_that_does_not_end_with_the_file_is_an_error() {
     for version in VERSIONS {
@@ -181,7 +181,7 @@ fn the_receiver_may_end_it() {
     }
 }
 
-/// Returns a lie that adds S3's header with the file's CRC-32C.
+/// Returns a fault that adds S3's header with the file's CRC-32C.
 fn checksum() -> ResponseFault {
     let sum = Checksum::of(ChecksumAlgorithm::Crc32c, &file());
     ResponseFault::Header("x-amz-checksum-crc32c", sum.to_base64())

@@ -1,4 +1,4 @@
-//! Servers that are reached through a proxy.
+//! Tests of servers that are reached through a proxy.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -154,7 +154,8 @@ fn a_proxy_that_is_not_there_is_named() {
     assert!(error.to_string().contains("no connection to the proxy http://127.0.0.1:1"), "{error}");
 }
 
-/// The S3 client shares this code: requests are signed for the origin, and the proxy gets its own login.
+/// The S3 client uses the same code for proxies. Requests are signed for the origin, and the proxy receives its own
+/// login.
 #[test]
 fn objects_are_read_by_way_of_a_proxy() {
     for http in [HttpVersion::Http1, HttpVersion::Http2] {
@@ -176,14 +177,15 @@ fn objects_are_read_by_way_of_a_proxy() {
             assert!(head.starts_with(&format!("GET http://{host}/bkt/k HTTP/1.1")), "{head}");
             assert!(server.requests()[0].header("authorization").unwrap().starts_with("AWS4-HMAC-SHA256"));
         } else {
-            // The server does not speak HTTP/2; the test only checks that the request goes through a tunnel.
+            // The server does not support HTTP/2. The test checks only that the request is sent through a tunnel.
             read.unwrap_err();
             assert!(head.starts_with(&format!("CONNECT {host} ")) && !head.contains("AWS4"), "{head}");
         }
     }
 }
 
-/// Puts a server that ends TLS in front of a proxy. Returns its address, and the directory with its certificate.
+/// Starts a server that terminates TLS in front of a proxy. Returns the server's address, and the directory with its
+/// certificate.
 fn behind_tls(proxy: &ProxyServer) -> (SocketAddr, tempfile::TempDir) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -214,8 +216,8 @@ fn relay(socket: TcpStream, behind: SocketAddr, acceptor: &TlsAcceptor) {
     });
 }
 
-/// Requests are forwarded or tunnelled as through other proxies, over all versions of HTTP that a proxy carries, and
-/// TLS with the server runs in TLS with the proxy.
+/// A proxy with TLS forwards and tunnels requests as other proxies do, over all versions of HTTP that a proxy supports.
+/// TLS with the server runs inside TLS with the proxy.
 #[test]
 fn a_proxy_may_need_tls_itself() {
     let proxy = ProxyServer::start(ProxyBehaviour::default());
@@ -256,7 +258,7 @@ fn a_proxy_may_need_tls_itself() {
     assert!(error.to_string().contains("no connection to the proxy https://127.0.0.1:"), "{error}");
 }
 
-/// Apache httpd as a proxy that requires a login, because our own test proxy and our client could share a
+/// Uses Apache httpd as a proxy that requires a login, because our own test proxy and our client could share a
 /// misunderstanding of the protocol.
 #[test]
 fn apache_forwards_and_tunnels() {

@@ -1,4 +1,5 @@
-//! HTTP/2: ranges as streams of one connection. Tests that both versions must pass are in `hostile`.
+//! Tests of HTTP/2, where requests for ranges are streams of one connection. Tests that must pass over both HTTP/1.1
+//! and HTTP/2 are in `hostile`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ fn each_version_is_learned_by_itself() {
     read(&opened, &spread(20, 10)).unwrap();
     assert_eq!(opened.learned().ranges_per_request, 1);
     let other = session(|options| options.http = HttpVersion::Http1);
-    // The server does not speak HTTP/1.1, which the client finds out by sending a request.
+    // The server does not support HTTP/1.1, which the client detects by sending a request.
     assert!(RemoteFile::open(&other, &server.url()).is_err());
     let again = open(&server);
     let before = server.requests().len();
@@ -138,7 +139,7 @@ fn a_server_that_refuses_every_stream_is_unavailable() {
     assert!(error.to_string().contains("after 3 tries"), "{error}");
 }
 
-/// Cancelling a read ends its stream, but not the connection that others use.
+/// Cancelling a read ends its stream, but not the connection that other reads use.
 #[test]
 fn what_is_given_up_ends_no_connection() {
     let content = file();
@@ -175,8 +176,8 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
     }
 }
 
-/// More bytes are on the way than all flow-control windows together, and the last are waited for first: the others must
-/// be received as well, or the server could not send them.
+/// The requested bytes exceed all flow-control windows together, and the test waits for the last batch first. The
+/// client must receive the other batches as well, because otherwise the server could not send the last one.
 #[test]
 fn what_is_waited_for_last_does_not_hold_up_the_others() {
     const BATCH_BYTES: usize = 8 << 20;
@@ -240,7 +241,8 @@ fn a_server_that_knows_nothing_else_is_asked_by_it() {
     }
 }
 
-/// nginx with TLS, where the handshake selects the version. nginx closes a connection gracefully after 1,000 requests.
+/// Tests nginx with TLS, where the handshake selects the HTTP version. nginx closes a connection gracefully after 1,000
+/// requests.
 #[test]
 fn nginx_by_http2() {
     let Some(program) = fordway_needs::program("nginx") else { return };
@@ -268,7 +270,7 @@ fn nginx_by_http2() {
     read_in_many_threads(&Arc::new(opened), 100);
 }
 
-/// Debian's nginx also supports HTTP/2 without TLS, on a port that speaks nothing else.
+/// Debian's nginx also supports HTTP/2 without TLS, on a port that supports only HTTP/2.
 #[test]
 fn nginx_by_prior_knowledge_with_lists_and_without() {
     let Some(program) = fordway_needs::program("nginx") else { return };
@@ -327,7 +329,7 @@ fn gateway(root: &Path, certificate: Option<&Path>) -> (S3Store, RunningGateway)
     (S3Store::new(config).unwrap(), gateway)
 }
 
-/// Creates a certificate for this machine, and its key.
+/// Creates a certificate for 127.0.0.1, and its key.
 pub(crate) fn certify(dir: &Path) -> (PathBuf, PathBuf) {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let (cert, key) = (dir.join("cert"), dir.join("key"));

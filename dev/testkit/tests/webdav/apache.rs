@@ -1,4 +1,4 @@
-//! Apache httpd with mod_dav.
+//! Tests of WebDAV against Apache httpd with mod_dav.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ fn files_and_collections_come_and_go() {
     });
 }
 
-/// Apache states a strong ETag as soon as a file is a second old.
+/// Apache states a strong ETag when a file is at least one second old.
 #[test]
 fn another_version_is_neither_removed_nor_moved() {
     over_tcp(|| {
@@ -103,7 +103,7 @@ fn what_cannot_be_is_told_apart() {
         let (f, d) = (server.url("f"), server.url("d"));
         assert_eq!(kind(dav.make_collection(&d)), ErrorKind::PreconditionFailed);
         dav.make_collections(&d).unwrap();
-        // Apache responds 400 if the name of a file ends in a slash.
+        // Apache responds with status 400 if the name of a file ends in a slash.
         assert_eq!(kind(dav.make_collections(&f)), ErrorKind::InvalidArgument);
         assert_eq!(kind(dav.make_collection(&server.url("no/d"))), ErrorKind::NoSuchKey);
         assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::NoSuchKey);

@@ -1,4 +1,5 @@
-//! A server whose responses are determined by a function that the test passes, over the HTTP version of the test.
+//! A server for tests. A function that the test passes determines the responses. The server uses the HTTP version of
+//! the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,12 +23,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the value of a header, whose name is given in lower case.
+    /// Returns the value of a header, whose name must be in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns a request of HTTP/2 or 3, still without its body.
+    /// Converts the head of an HTTP/2 or HTTP/3 request, before the body has been received.
     pub(super) fn of<T>(head: &http::Request<T>) -> Self {
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers = head.headers().iter();
@@ -56,7 +57,7 @@ impl Request {
 /// The function that returns the bytes of the response to a request. If it returns no bytes, the connection is closed.
 type Say = dyn Fn(&Request, usize) -> Vec<u8> + Send + Sync;
 
-/// The server; stopped when dropped.
+/// The server, which is stopped when this value is dropped.
 pub(crate) struct Dialogue {
     scheme: &'static str,
     address: std::net::SocketAddr,
@@ -76,13 +77,13 @@ pub(super) struct Shared {
 }
 
 impl Dialogue {
-    /// Starts a server that responds with the result of `say`, which also gets the number of the request. A request
-    /// with `Expect` gets its response before its body arrives, unless the response begins with 100.
+    /// Starts a server that responds with the result of `say`, whose arguments are the request and its number. A
+    /// request with `Expect` receives its response before its body arrives, unless the response begins with status 100.
     pub(crate) fn start(say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::start_wanting(false, say)
     }
 
-    /// Like [`Dialogue::start`]; over HTTP/3, the server may require a certificate of its clients.
+    /// Like [`Dialogue::start`]. Over HTTP/3, the server requires client certificates if `certificate` is set.
     pub(crate) fn start_wanting(
         certificate: bool,
         say: impl Fn(&Request, usize) -> Vec<u8> + Send + Sync + 'static,

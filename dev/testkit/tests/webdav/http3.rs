@@ -1,4 +1,4 @@
-//! Servers that cannot be reached over HTTP/3, and connections that end.
+//! Tests of servers that cannot be reached over HTTP/3, and of connections that end.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn certificates_are_checked_on_both_sides() {
     });
 }
 
-/// A connection without requests does not keep a thread and a socket for the rest of the process.
+/// A connection without requests must not keep a thread and a socket until the process ends.
 #[test]
 fn an_idle_connection_is_closed() {
     over_http3(|| {
@@ -73,7 +73,7 @@ fn an_idle_connection_is_closed() {
     });
 }
 
-/// Content of unknown size goes in chunks to the thread that serves the connection, and in frames to the server.
+/// Content of unknown size is passed in chunks to the thread that serves the connection, and in frames to the server.
 #[test]
 fn content_of_unknown_size_arrives_as_it_is() {
     over_http3(|| {

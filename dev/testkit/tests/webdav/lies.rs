@@ -1,4 +1,4 @@
-//! Servers that respond incorrectly or late, or that redirect.
+//! Tests of servers that respond incorrectly or late, or that redirect.
 
 use fordway_http::webdav::PlainRequest;
 use fordway_http::{HttpVersion, SessionCredentials};
@@ -112,7 +112,8 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
         client(|_| {}).remove(&lost.url("x")).unwrap();
         let missing = Dialogue::start(|_, _| answer(404, "", ""));
         assert_eq!(kind(client(|_| {}).remove(&missing.url("x"))), ErrorKind::NoSuchKey);
-        // Some servers refuse requests with `Expect`. Over HTTP/2, only content of unknown size has it.
+        // Some servers refuse requests with `Expect`. Over HTTP/2 and 3, only requests with content of unknown size
+        // have this header.
         let says_size = version() == HttpVersion::Http1;
         let blunt = Dialogue::start(|request, _| {
             answer(if request.header("expect").is_some() { 417 } else { 201 }, "", "")
@@ -122,7 +123,7 @@ fn what_may_pass_is_tried_again_and_what_may_have_happened_is_not() {
             blunt.requests().iter().map(|request| request.body_bytes).collect::<Vec<_>>(),
             [0, 100_000]
         );
-        // A server that asks the client to retry later has done nothing.
+        // A server that asks the client to retry later has not acted on the request.
         let busy = Dialogue::start(|_, number| {
             answer(if number == 0 { 503 } else { 201 }, "Retry-After: 0\r\n", "")
         });
@@ -160,7 +161,8 @@ fn a_body_goes_where_it_is_wanted_and_nowhere_else() {
     });
 }
 
-/// Headers of the caller, and a value of `Authorization` that it chose, stay with the host that it named.
+/// The caller's headers, and a value of `Authorization` that the caller chose, are sent only to the host that the
+/// caller named.
 #[test]
 fn headers_of_the_caller_are_sent_and_not_redirected() {
     let pool = Dialogue::start(|_, _| answer(201, "", ""));

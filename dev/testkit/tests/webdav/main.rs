@@ -1,4 +1,4 @@
-//! Tests of WebDAV against real servers, and against one that responds as the test says.
+//! Tests of WebDAV against real servers, and against a scripted server.
 
 mod apache;
 mod dialogue;
@@ -21,7 +21,7 @@ use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{ErrorKind, Result};
 
 thread_local! {
-    /// The HTTP version of clients and scripted servers of this thread, which runs one test.
+    /// The HTTP version of the clients and scripted servers in this thread, which runs one test.
     static VERSION: Cell<HttpVersion> = const { Cell::new(HttpVersion::Http1) };
 }
 
@@ -29,7 +29,7 @@ fn version() -> HttpVersion {
     VERSION.get()
 }
 
-/// Runs a test over HTTP/1.1 and HTTP/2, which other servers support as well.
+/// Runs a test over HTTP/1.1 and HTTP/2, which third-party servers also support.
 fn over_tcp(test: impl Fn()) {
     over([HttpVersion::Http1, HttpVersion::Http2], test);
 }
@@ -59,7 +59,7 @@ fn content(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Returns a client that retries soon, with `change` applied to its options.
+/// Returns a client that retries at most twice, with `change` applied to its options.
 fn client(change: impl FnOnce(&mut SessionOptions)) -> WebDav {
     let mut options = SessionOptions { http: version(), max_retries: 2, ..SessionOptions::default() };
     options.timeouts.first_byte = Duration::from_secs(30);
@@ -88,13 +88,13 @@ fn get(dav: &WebDav, url: &str) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Returns the kind of a failure; panics if there was none.
+/// Returns the error kind of a result; panics if the result is a success.
 #[track_caller]
 fn kind<T>(result: Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
 
-/// Returns the names below a collection; names of collections end in a slash.
+/// Returns the names below a collection. Names of collections end in a slash.
 fn below(dav: &WebDav, url: &str) -> Vec<String> {
     let found = dav.walk(url).map(|found| {
         let found = found.unwrap();

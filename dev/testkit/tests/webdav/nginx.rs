@@ -1,4 +1,4 @@
-//! nginx with its dav module, which can change resources but not list them.
+//! Tests of WebDAV against nginx with its dav module, which can change resources but not list them.
 
 use fordway_http::HttpVersion;
 use fordway_store::ErrorKind;
@@ -32,7 +32,7 @@ fn everything_but_listings() {
         assert_eq!(kind(dav.stat(&server.url("a/g"))), ErrorKind::NoSuchKey);
         assert_eq!(kind(dav.make_collection(&server.url("a"))), ErrorKind::PreconditionFailed);
         assert_eq!(kind(dav.make_collection(&server.url("no/a"))), ErrorKind::NoSuchKey);
-        // nginx responds 500 if the parent collection is missing.
+        // nginx responds with status 500 if the parent collection is missing.
         assert_eq!(kind(put(&dav, &server.url("no/f"), b"x", true)), ErrorKind::Io);
         dav.remove(&server.url("h")).unwrap();
         dav.remove(&server.url("a/")).unwrap();

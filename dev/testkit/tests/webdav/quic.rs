@@ -47,7 +47,7 @@ pub(super) fn key() -> PathBuf {
     Path::join(IDENTITY.dir.path(), "key.pem")
 }
 
-/// Returns the settings of a server, which may require a certificate of its clients.
+/// Returns the settings of a server, which may require client certificates.
 fn settings(wants_certificate: bool) -> quinn::ServerConfig {
     let key = PrivateKeyDer::try_from(IDENTITY.key.clone()).unwrap();
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
@@ -67,7 +67,7 @@ fn settings(wants_certificate: bool) -> quinn::ServerConfig {
     quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()))
 }
 
-/// Starts a server in a thread of its own, until `stop` is notified. Returns its address.
+/// Starts a server in its own thread, which runs until `stop` is notified. Returns the server's address and the thread.
 pub(super) fn start(
     shared: Arc<Shared>,
     stop: Arc<Notify>,

@@ -1,4 +1,4 @@
-//! The server of [`super::dialogue`] over HTTP/2: what it says in HTTP/1.1 is translated.
+//! The server of [`super::dialogue`] over HTTP/2. Its responses are translated from HTTP/1.1.
 
 use std::future::pending;
 use std::io;
@@ -13,7 +13,8 @@ use tokio::task::LocalSet;
 
 use super::dialogue::{Request, Shared};
 
-/// A body of this size is received only after the response has asked for it, as over HTTP/1.1 after `Expect`.
+/// A body of at least this size is received only if the response begins with status 100, as over HTTP/1.1 after
+/// `Expect`.
 pub(super) const LARGE_BYTES: u64 = 64 << 10;
 
 /// Responds to the requests of a connection until either side ends it.
@@ -68,7 +69,7 @@ async fn take(body: &mut RecvStream, request: &mut Request) {
     }
 }
 
-/// Returns the response that a text in HTTP/1.1 stands for, its content, and whether that is all of it.
+/// Parses a response in HTTP/1.1. Returns the response, its content, and whether the content is complete.
 pub(super) fn translated(said: &[u8]) -> (http::Response<()>, Vec<u8>, bool) {
     let (head, mut rest) = said.split_at(end_of_head(said));
     let head = std::str::from_utf8(head).unwrap();

@@ -1,4 +1,4 @@
-//! The protocol of third-party copies, as used by WLCG's servers.
+//! Tests of the protocol for third-party copies that WLCG's servers use.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ fn copy(dav: &WebDav, to: &Dialogue) -> Result<Vec<u64>> {
     Ok(seen)
 }
 
-/// A value of `Authorization` that the caller chose is for the server that is asked, not for the other one; the caller
-/// says which token goes there.
+/// A value of `Authorization` that the caller chose is sent only to the server that receives the request. The caller
+/// chooses the token for the other server separately.
 #[test]
 fn a_chosen_token_is_not_passed_on() {
     for passed in [None, Some("Bearer theirs")] {
@@ -139,7 +139,7 @@ fn what_servers_say_at_the_end_counts_and_is_checked() {
         assert_eq!(failure(&server(202, marker(9), 9)).kind(), ErrorKind::IncompleteBody);
         assert_eq!(failure(&server(202, "success: Created".to_owned(), 8)).kind(), ErrorKind::Corrupt);
         assert_eq!(failure(&server(202, "x".repeat(20_000), 9)).kind(), ErrorKind::BadResponse);
-        // If a server does not report on the copy, the client trusts it if the size is correct.
+        // If a server reports only the status of a copy, the client accepts the copy if its size is correct.
         let silent = |bytes| {
             Dialogue::start(move |request, _| match request.method.as_str() {
                 "PROPFIND" => multistatus(&file(&request.target, bytes)),

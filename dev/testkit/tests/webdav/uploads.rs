@@ -1,4 +1,4 @@
-//! Uploads: flow control, and responses that come before the whole body has been sent.
+//! Tests of uploads: flow control, and responses that arrive before the whole body has been sent.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use tokio::runtime::Builder as Runtime;
 use crate::dialogue::{Dialogue, answer};
 use crate::{client, kind, over_each_version};
 
-/// What a server does with the body of a request.
+/// How a server handles the body of a request.
 #[derive(Clone, Copy)]
 enum Upload {
-    /// It responds with this status as soon as it has the head.
+    /// The server responds with this status as soon as it has the head.
     Refused(u16),
-    /// It reads all of the body, a little at a time, and then responds.
+    /// The server reads all of the body, a little at a time, and then responds.
     Read,
-    /// It neither reads the body nor responds.
+    /// The server neither reads the body nor responds.
     Left,
-    /// It reads the body, and then sends nothing but pings.
+    /// The server reads the body, and then sends only pings.
     Pinged,
 }
 
-/// A server for one connection. Returns its URL, the number of bytes of the body that it has received, and its thread.
+/// Starts a server for one connection. Returns its URL, the number of body bytes that it has received, and its thread.
 fn serve(upload: Upload) -> (String, Arc<AtomicUsize>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/f", listener.local_addr().unwrap());
@@ -85,7 +85,7 @@ async fn handle(
 
 const PIECE_BYTES: usize = 100_000;
 
-/// Uploads this many pieces; returns the result, and how many pieces were produced.
+/// Uploads `pieces` pieces. Returns the result, and the number of pieces that were produced.
 fn put(dav: &WebDav, url: &str, pieces: usize) -> (Result<()>, usize) {
     let upload =
         DavUploadOptions { size_bytes: Some((pieces * PIECE_BYTES) as u64), ..DavUploadOptions::default() };
@@ -162,7 +162,8 @@ fn pings_do_not_stand_for_a_response() {
     server.join().unwrap();
 }
 
-/// A body that is refused, or led elsewhere, is produced no further than the server's window.
+/// If a server responds before it has received the body, the client produces no more of the body than fits into the
+/// server's window.
 #[test]
 fn a_refusal_ends_an_upload_over_each_version() {
     over_each_version(|| {

@@ -1,8 +1,8 @@
 //! HTTP/2 (RFC 9113): many concurrent requests on one connection. For callers written for HTTP/1.1, the connection is
-//! also a transport that takes requests and returns responses in HTTP/1.1 form (section 8).
+//! also a transport that accepts requests and returns responses in HTTP/1.1 form (RFC 9113 section 8).
 //!
-//! It has no runtime and no thread: a connection progresses only while a caller drives it, in the caller's thread, and
-//! the only calls that block are those for a single request.
+//! A connection has neither a runtime nor a thread of its own. It progresses only while a caller drives it in the
+//! caller's thread. The only calls that block are those for a single request.
 
 mod wire;
 
@@ -28,9 +28,9 @@ use super::socket::TcpSocket;
 use super::tls::TlsConnector;
 use super::{Origin, Timeouts};
 
-/// The flow-control window, per request and per connection: as large as the read-ahead of one file, so that the server
-/// never waits for the client. The window costs no memory: data is either consumed at once or waits in the socket
-/// buffer.
+/// The flow-control window, per request and per connection. It is as large as the read-ahead of one file, so that the
+/// server never waits for the client. The window uses no memory, because data is either consumed at once or waits in
+/// the socket buffer.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
@@ -71,12 +71,12 @@ enum Http2ExchangeState {
     Receiving(Bytes, RecvStream),
 }
 
-/// Whether the time limit of a call begins again with each byte that is sent or received.
+/// Whether the time limit of a call restarts with each byte that is sent or received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// No: a server that is to respond cannot extend the limit by sending other frames.
+    /// The limit does not restart: a server whose response is due cannot extend the limit by sending other frames.
     Fixed,
-    /// Yes, while a body is transferred.
+    /// The limit restarts, because a body is being transferred.
     Renewed,
 }
 
@@ -167,8 +167,8 @@ impl Http2Connection {
         self.end.as_ref()
     }
 
-    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced that
-    /// it will end.
+    /// Returns whether another request may be sent: the connection has not ended, and the server has not announced its
+    /// end.
     pub(super) fn takes_more(&mut self) -> bool {
         let is_refused = matches!(self.send.poll_ready(&mut looking()), Poll::Ready(Err(_)));
         self.end.is_none() && !is_refused
@@ -189,8 +189,8 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body; `None` if the server currently accepts no more requests. The request is sent on
-    /// the next turn. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Begins a request without a body, which is sent on the next turn. Returns `None` if the server currently accepts
+    /// no more requests. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -202,7 +202,7 @@ impl Http2Connection {
 
     /// Accepts a whole head, or some of the body that the head announced; returns the number of bytes accepted. Errors:
     /// `TimedOut`, `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow; `BrokenPipe` if the server
-    /// has responded before it had the whole body.
+    /// has responded before it received the whole body.
     pub(super) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if !head.is_empty() {
             self.start(head, Some(body.len() as u64))?;
@@ -238,13 +238,13 @@ impl Http2Connection {
         if rest == Some(0) {
             self.drain()?;
         } else {
-            // Look for a response now and then, even if the server's window is so large that nobody waits for it.
+            // Check for a response after each piece, even if the server's window is so large that sending never waits.
             self.turn();
         }
         Ok(room)
     }
 
-    /// Sends the head of a request whose body follows in pieces; `body_bytes` is its size, if known.
+    /// Sends the head of a request whose body follows in pieces. `body_bytes` is the size of the body, if known.
     pub(super) fn start(&mut self, head: &[u8], body_bytes: Option<u64>) -> io::Result<()> {
         let request = request_of_head(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
         let (send, has_no_body) = (self.send.clone(), body_bytes == Some(0));
@@ -270,7 +270,7 @@ impl Http2Connection {
         Ok(())
     }
 
-    /// Waits until the socket has accepted everything, so that the time limit for the response begins afterwards.
+    /// Waits until the socket has accepted all data, so that the time limit for the response begins afterwards.
     fn drain(&mut self) -> io::Result<()> {
         self.flush();
         let gauge = self.gauge.clone();
@@ -278,8 +278,8 @@ impl Http2Connection {
         self.drive(Patience::Renewed, poll_fn(|_| is_sent()))
     }
 
-    /// Waits until the server responds, or asks for the body of the request; returns whether it has responded. Errors:
-    /// `TimedOut`, after which the next call continues; `ConnectionReset`.
+    /// Waits until the server sends a final response or `100 Continue`. Returns whether it was a final response.
+    /// Errors: `TimedOut`, after which the next call continues; `ConnectionReset`.
     pub(super) fn await_word(&mut self) -> io::Result<bool> {
         let mut exchange = std::mem::take(&mut self.exchange);
         let word = match &mut exchange {
@@ -408,7 +408,7 @@ enum SendTurn {
     Answered(Response<RecvStream>),
 }
 
-/// Checks for a response before anything else: a server that refuses a body need not open its window for it.
+/// Checks for a response before it checks for room, because a server that refuses a body may never open its window.
 fn poll_send(
     stream: &mut SendStream<Bytes>,
     response: &mut ResponseFuture,
@@ -424,7 +424,7 @@ fn poll_send(
     Poll::Ready(room.map(SendTurn::Room).map_err(cut))
 }
 
-/// Returns the response, or `None` for an interim response that asks for the body of the request (100).
+/// Returns the final response, or `None` for `100 Continue`, which requests the body.
 fn poll_word(
     response: &mut ResponseFuture,
     context: &mut Context<'_>,

@@ -41,24 +41,24 @@ impl From<Carrier> for SocketTransport {
     }
 }
 
-/// Counts and limits the bytes that pass through a socket.
+/// Counts the bytes that pass through a socket, and limits the bytes that are received.
 #[derive(Default)]
 pub(super) struct SocketFlowLimiter {
-    /// The number of bytes that may pass until the next turn.
+    /// The number of bytes that may be received until the next turn.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    /// Whether the socket had no room for the last bytes sent.
+    /// Whether the socket's buffer had no room at the last attempt to send.
     is_blocked: AtomicBool,
 }
 
 impl SocketFlowLimiter {
-    /// Allows this many bytes to pass.
+    /// Allows this many bytes to be received.
     pub(super) fn open(&self, room_bytes: usize) {
         self.room_bytes.store(room_bytes, Ordering::Relaxed);
     }
 
-    /// Returns whether all allowed bytes have passed, so that more may be waiting.
+    /// Returns whether all allowed bytes have been received, so that more may be waiting.
     pub(super) fn is_used_up(&self) -> bool {
         self.room_bytes.load(Ordering::Relaxed) == 0
     }

@@ -1,7 +1,8 @@
-//! Translates between HTTP/1.1 on a socket and HTTP/3. Requests are sent as they arrive, each in a stream of its own,
-//! and responses are written in the order of their requests.
+//! Translates between HTTP/1.1 on a socket and HTTP/3. Each request is sent as it arrives, in a stream of its own.
+//! Responses are written in the order of their requests.
 //!
-//! A failure closes the socket, so the caller sees a connection that ends before the response, or within its body.
+//! A failure closes the socket, so the caller sees a connection that ends before a response or within the response's
+//! body.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -28,7 +29,8 @@ use crate::response::MAX_HEAD_BYTES;
 
 /// The maximum number of requests in flight.
 pub(super) const PIPELINE_MAX: usize = 32;
-/// The number of pieces of a response that wait for the caller. QUIC's flow control then stops the server.
+/// The maximum number of pieces of a response that wait for the caller. Beyond this number, QUIC's flow control stops
+/// the server.
 const PIECES_MAX: usize = 64;
 /// The number of body bytes that are read from the caller at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -38,7 +40,7 @@ const LINE_BYTES_MAX: usize = 64;
 type Sending = RequestStream<SendStream<Bytes>, Bytes>;
 type Receiving = RequestStream<RecvStream, Bytes>;
 
-/// A piece of a response in HTTP/1.1 form. A response whose pieces end without [`ResponsePiece::End`] is broken.
+/// A piece of a response in HTTP/1.1 form. A response whose pieces end without [`ResponsePiece::End`] is incomplete.
 enum ResponsePiece {
     Bytes(Bytes),
     End,
@@ -65,7 +67,7 @@ pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Dura
     let mut writing = spawn_local(async move {
         let mut outgoing = outgoing;
         write_responses(&mut outgoing, responses, &counter).await;
-        // The caller must be able to learn why the socket ends as soon as it does.
+        // Record why the connection ended before the socket is closed, because the caller asks for the reason then.
         teller.tell(&end);
     });
     let notice = notice.clone();
@@ -87,7 +89,7 @@ pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Dura
     }
 }
 
-/// The caller's side: requests in HTTP/1.1 form.
+/// Reads the caller's requests, which are in HTTP/1.1 form, and sends them over HTTP/3.
 struct RequestReader {
     incoming: OwnedReadHalf,
     received: BytesMut,
@@ -99,7 +101,7 @@ struct RequestReader {
 
 impl RequestReader {
     /// Sends requests until the caller closes the socket or has been idle for too long. Errors: an invalid request, or
-    /// a connection that takes no more requests.
+    /// a connection that accepts no more requests.
     async fn send_each(
         &mut self,
         mut send: SendRequest<OpenStreams, Bytes>,
@@ -148,8 +150,8 @@ impl RequestReader {
         }
     }
 
-    /// Sends the body, and reports whether the server took all of it. If the server has responded, or refuses the rest,
-    /// the rest is discarded, so that the caller gets to read the response.
+    /// Sends the body, and reports whether the server accepted all of it. If the server has responded or refuses the
+    /// rest of the body, discards the rest, so that the caller can finish sending and read the response.
     async fn send_body(
         &mut self,
         sending: &mut Sending,
@@ -254,9 +256,9 @@ fn split(stream: RequestStream<BidiStream<Bytes>, Bytes>) -> (Sending, Receiving
 
 /// How the body of a request is framed in HTTP/1.1.
 enum RequestFraming {
-    /// The number of bytes to come.
+    /// The number of remaining bytes of the body.
     Length(u64),
-    /// The number of bytes to come in this chunk.
+    /// The number of remaining bytes of this chunk.
     Chunk(u64),
     /// The line before a chunk.
     ChunkSize,
@@ -273,7 +275,7 @@ fn translated(head: &[u8]) -> io::Result<(Request<()>, RequestFraming)> {
     Ok((request, framing))
 }
 
-/// Returns whether the body of this request comes in chunks.
+/// Returns whether the body of this request is sent in chunks.
 fn is_chunked(head: &[u8]) -> bool {
     head.split(|byte| *byte == b'\n').any(|line| {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
@@ -292,8 +294,8 @@ fn content_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
     }
 }
 
-/// Receives a response, and passes it on in HTTP/1.1 form. Reports through `answer` that the final response has come.
-/// Errors: an incomplete or invalid response; a success although the server did not take the whole request.
+/// Receives a response, and passes it on in HTTP/1.1 form. Reports the arrival of the final response through `answer`.
+/// Errors: an incomplete or invalid response; a success although the server did not accept the whole request.
 async fn receive(
     mut receiving: Receiving,
     method: &Method,
@@ -310,7 +312,7 @@ async fn receive(
     };
     let _ = answer.send(());
     if response.status().is_success() && !sent.await.unwrap_or(false) {
-        // The caller may have passed on the whole body already, and would take this for a success.
+        // The caller may already have written the whole body, and would treat this response as a success.
         notice.set(&success_before_content(response.status().as_u16()));
         return Err(invalid("the server reported success before it had the whole request"));
     }
@@ -340,7 +342,7 @@ async fn pass(pieces: &mpsc::Sender<ResponsePiece>, piece: Bytes) -> io::Result<
     pieces.send(ResponsePiece::Bytes(piece)).await.map_err(|_| invalid("the caller is gone"))
 }
 
-/// Returns the head without the headers that only one connection has (RFC 9114 section 4.2).
+/// Returns the head without connection-specific headers (RFC 9114 section 4.2).
 fn response_head(mut response: Response<()>, framing: &OutgoingFraming) -> Bytes {
     for name in OF_CONNECTION {
         response.headers_mut().remove(name);
@@ -355,14 +357,14 @@ fn response_head(mut response: Response<()>, framing: &OutgoingFraming) -> Bytes
 
 /// How the body of a response is framed in HTTP/1.1.
 enum OutgoingFraming {
-    /// The number of bytes to come.
+    /// The number of remaining bytes of the body.
     Length(u64),
     Chunked,
 }
 
 impl OutgoingFraming {
-    /// Returns the pieces that carry `data`. Errors: more bytes than the head states, which would be taken for the next
-    /// response.
+    /// Returns the pieces that carry `data`. Errors: more bytes than the head states, which the caller would parse as
+    /// the next response.
     fn framed(&mut self, data: Bytes) -> io::Result<Vec<Bytes>> {
         match self {
             _ if data.is_empty() => Ok(Vec::new()),
@@ -388,7 +390,7 @@ impl OutgoingFraming {
     }
 }
 
-/// Writes responses in the order of their requests, until one is broken or no more requests come.
+/// Writes responses in the order of their requests, until a response is incomplete or there are no more requests.
 async fn write_responses(
     outgoing: &mut OwnedWriteHalf,
     mut responses: mpsc::Receiver<mpsc::Receiver<ResponsePiece>>,
@@ -402,8 +404,8 @@ async fn write_responses(
     }
 }
 
-/// Writes one response. The pieces that have arrived together are written by one system call, because a piece is at most
-/// as long as a packet. Errors: a response that ends early; a caller that has closed the socket.
+/// Writes one response. A piece is no longer than a packet, so pieces that have arrived together are written with one
+/// system call. Errors: a response that ends early; a caller that has closed the socket.
 async fn write_response(
     outgoing: &mut OwnedWriteHalf,
     mut response: mpsc::Receiver<ResponsePiece>,
@@ -425,7 +427,7 @@ async fn write_response(
 async fn write_pieces(outgoing: &mut OwnedWriteHalf, pieces: &[ResponsePiece]) -> io::Result<()> {
     let mut slices: Vec<_> = pieces.iter().filter_map(ResponsePiece::slice).collect();
     let mut left = &mut slices[..];
-    // Skips empty pieces: a write of nothing would return 0.
+    // Skip empty pieces, because a write of 0 bytes returns 0.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match outgoing.write_vectored(left).await? {

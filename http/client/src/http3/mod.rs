@@ -2,7 +2,7 @@
 //! between one end of a pair of sockets and QUIC. Pipelining, polling, framing and timeouts therefore work as on any
 //! other connection, and each request still has a QUIC stream of its own.
 //!
-//! Cost, compared with HTTP/1.1: one thread per connection, and for each message two more copies and thread hops.
+//! Cost, compared with HTTP/1.1: one thread per connection, and two more copies and thread hops per message.
 
 mod bridge;
 
@@ -26,17 +26,18 @@ use super::socket::TcpSocket;
 use super::tls::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::{Origin, Timeouts};
 
-/// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection has no window
-/// of its own: responses are read in order, so bytes of later ones could use up that window and block the first. A
-/// server can therefore make a connection hold this many bytes for each of [`bridge::PIPELINE_MAX`] requests (256 MiB).
+/// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection as a whole
+/// has no window. Responses are read in order, so bytes of later responses could use up such a window and block the
+/// first response. A server can therefore make a connection buffer this many bytes for each of
+/// [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
-/// How often a packet is sent while nothing else is. A server may take minutes to respond, and neither it nor a firewall
-/// may take the connection for abandoned in the meantime.
+/// The interval between packets on an otherwise silent connection. A server may take minutes to respond. In the
+/// meantime, neither the server nor a firewall must treat the connection as abandoned.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long the end of a connection may take, so that the server learns of it.
+/// The time to wait for the packet that closes a connection to be sent.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// Why a connection ended, for its caller, if there is more to say than that it did.
+/// The reason why a connection ended, for its caller, if a reason is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndNotice(Arc<OnceLock<(ErrorKind, String)>>);
 
@@ -46,20 +47,21 @@ impl EndNotice {
         self.0.get().map(|(kind, why)| Error::new(*kind, why.clone()))
     }
 
-    /// Notes a server that refused the client's certificate, which it checks after the client's handshake has ended.
+    /// Records the reason if the server refused the client's certificate. A server checks the certificate after the
+    /// client's handshake has ended.
     fn tell(&self, quic: &quinn::Connection) {
         let refused = quic.close_reason().and_then(|end| received_alert(&end)).and_then(alert_refusal);
         refused.iter().for_each(|error| self.set(error));
     }
 
-    /// Notes why the connection ends, unless a reason has been noted before.
+    /// Records why the connection ends, unless a reason has already been recorded.
     fn set(&self, error: &Error) {
         let _ = self.0.set((error.kind(), error.detail().to_owned()));
     }
 }
 
-/// Connects, and returns the end of the pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`; `BadResponse` for
-/// an untrusted certificate; `InvalidArgument`.
+/// Connects, and returns the end of the socket pair that carries HTTP/1.1. Errors: `Unavailable`, `Timeout`;
+/// `BadResponse` for an untrusted certificate; `InvalidArgument`.
 pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<TcpSocket> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Io, format!("setting up HTTP/3 with {origin}")).caused_by(error)
@@ -76,7 +78,7 @@ pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) 
     TcpSocket::bridged(OwnedFd::from(ours), timeouts, ours_to_read)
 }
 
-/// Waits until the handshake has ended. Errors: its failure; `Timeout`, `Interrupted`.
+/// Waits until the handshake has ended. Errors: those of the handshake; `Timeout`, `Interrupted`.
 fn wait_for(outcome: &Receiver<Result<()>>, origin: &Origin, limit: Duration) -> Result<()> {
     let until = Instant::now() + limit;
     loop {
@@ -94,7 +96,7 @@ fn wait_for(outcome: &Receiver<Result<()>>, origin: &Origin, limit: Duration) ->
     }
 }
 
-/// What to do if a server cannot be reached over HTTP/3.
+/// The advice for a server that cannot be reached over HTTP/3.
 const OTHERWISE: &str = "use HTTP 1.1 or 2 (FORDWAY_HTTP_VERSION)";
 
 fn not_in_time(origin: &Origin, limit: Duration) -> Error {
@@ -129,7 +131,7 @@ fn translate(
         match connected.and_then(|quic| Ok((quic, socket?))) {
             Ok((quic, socket)) => {
                 if report.send(Ok(())).is_ok() {
-                    // A pool gives up its idle connections before that.
+                    // A pool closes its idle connections before this limit.
                     bridge::run(socket, &quic, 2 * timeouts.idle, notice).await;
                 }
                 quic.close(VarInt::from_u32(0x100), b"");
@@ -141,9 +143,9 @@ fn translate(
     });
 }
 
-/// Returns the settings of QUIC connections, with the congestion control that the kernel uses for TCP in this network.
-/// Over a link that loses packets, an administrator's choice of BBR would otherwise make HTTP/3 many times slower than
-/// HTTP/1.1 and 2 (`bench/http-wan`). Cost: one small file is read.
+/// Returns the settings of QUIC connections, with the congestion control that the kernel uses for TCP in this network
+/// namespace. With other congestion control, HTTP/3 would be many times slower than HTTP/1.1 and 2 over a lossy link
+/// where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
 pub fn quic_transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
     let name = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
@@ -173,8 +175,8 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
     Ok(config)
 }
 
-/// Opens a QUIC connection for HTTP/3, in a [`LocalSet`]: to whichever address of the host completes the handshake
-/// first. Errors: as [`connect`], without a time limit.
+/// Opens a QUIC connection for HTTP/3 to the address of the host that completes the handshake first. Must run in a
+/// [`LocalSet`]. Errors: as [`connect`], without a time limit.
 pub async fn open_quic(origin: &Origin, tls: &TlsConnector) -> Result<quinn::Connection> {
     connect_quic(origin, quic_config(origin, tls)?).await
 }
@@ -185,8 +187,8 @@ async fn connect_quic(origin: &Origin, config: quinn::ClientConfig) -> Result<qu
     };
     let addresses = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await;
     let mut attempts = JoinSet::new();
-    // Waiting for a handshake to fail would take too long: a UDP packet to a closed port is not always refused, and
-    // QUIC's handshake timeout is longer than ours.
+    // Attempts overlap, because waiting for a handshake to fail would take too long. A UDP packet to a closed port is
+    // not always refused, and QUIC's handshake timeout is longer than ours.
     for (rank, address) in (0..).zip(addresses.map_err(unreachable)?) {
         let (config, origin) = (config.clone(), origin.clone());
         attempts.spawn_local(async move {
@@ -233,8 +235,9 @@ fn unspecified(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Returns as soon as the address refuses packets, as a closed port does; otherwise never. The kernel reports this only
-/// to a connected socket, which QUIC's is not. QUIC drops the packet that is sent, which is too short.
+/// Returns as soon as the address refuses packets, as a closed port does; otherwise never returns. The kernel reports
+/// a refusal only to a connected socket, and QUIC's socket is not connected. A QUIC server drops the probe packet,
+/// because it is too short.
 async fn refusal(address: SocketAddr) -> io::Error {
     let probe = async {
         let socket = tokio::net::UdpSocket::bind(unspecified(address)).await?;
@@ -273,12 +276,12 @@ fn handshake_failure(error: ConnectionError, origin: &Origin) -> Error {
     Error::new(kind, detail).caused_by(error)
 }
 
-/// Returns the TLS alert with which the server ended a connection, if it did.
+/// Returns the TLS alert with which the server ended a connection, if any.
 fn received_alert(end: &ConnectionError) -> Option<rustls::AlertDescription> {
     if let ConnectionError::ConnectionClosed(told) = end { alert(told.error_code) } else { None }
 }
 
-/// Returns the TLS alert that this code contains, if it does (RFC 9001 section 4.8).
+/// Returns the TLS alert that this error code contains, if any (RFC 9001 section 4.8).
 fn alert(code: quinn::TransportErrorCode) -> Option<rustls::AlertDescription> {
     let alert = u64::from(code).checked_sub(0x100)?;
     u8::try_from(alert).ok().map(rustls::AlertDescription::from)

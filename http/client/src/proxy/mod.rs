@@ -2,11 +2,10 @@
 //! that are accessed without a proxy). RFC 9110 sections 7.6 and 9.3.6 and RFC 9112 section 3.2 define how a request is
 //! sent to a proxy.
 //!
-//! A request to an `http` origin is forwarded: its request line holds the absolute URL. An `https` origin is reached
-//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both. The connection to an
-//! HTTP proxy may be encrypted itself. The proxy's
-//! credentials go only to the proxy: in `Proxy-Authorization` of a forwarded request, or in the messages that open a
-//! tunnel.
+//! A request to an `http` origin is forwarded: its request line contains the absolute URL. An `https` origin is reached
+//! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both kinds of origin. The
+//! connection to an HTTP proxy may itself be encrypted. The proxy's credentials are sent only to the proxy: in
+//! `Proxy-Authorization` of a forwarded request, or in the messages that open a tunnel.
 
 mod tunnel;
 
@@ -27,7 +26,7 @@ use super::{Origin, Timeouts, USER_AGENT};
 /// The default port of a proxy, as in curl.
 const PORT: u16 = 1080;
 
-/// The proxies for all origins. None by default.
+/// The proxies for all origins. By default, there are none.
 #[derive(Clone, Debug, Default)]
 pub struct ProxySettings {
     http: Option<ProxyFromEnv>,
@@ -82,8 +81,8 @@ impl ProxySettings {
     }
 
     /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
-    /// for `https` ones, else `all_proxy` or `ALL_PROXY` for both, except for the hosts in `no_proxy` or `NO_PROXY`.
-    /// `HTTP_PROXY` is ignored: in a CGI program, a client can set it by sending a `Proxy` header (CVE-2016-5385).
+    /// for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY` have no proxy.
+    /// `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header (CVE-2016-5385).
     pub fn discover() -> Self {
         ProxySettings::resolve(&|name| std::env::var(name).ok())
     }
@@ -160,8 +159,8 @@ impl Proxy {
         matches!(self.kind, ProxyKind::Http | ProxyKind::Https)
     }
 
-    /// Opens a connection to the proxy, for requests to `http` origins; `tls` is for a proxy that needs TLS itself.
-    /// Errors: `Unavailable`, `Timeout`; `BadResponse` if its certificate is not trusted.
+    /// Opens a connection to the proxy, for requests to `http` origins. `tls` is for a proxy that itself requires TLS.
+    /// Errors: `Unavailable`, `Timeout`; `BadResponse` if the proxy's certificate is not trusted.
     pub(super) fn connect(&self, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Carrier> {
         let connected = self.socket(timeouts).map(Carrier::Tcp)?;
         match self.kind {
@@ -238,7 +237,7 @@ impl Proxy {
         })
     }
 
-    /// Returns how requests to `origin`, which does not use TLS, are rewritten for this proxy.
+    /// Returns the rewriter for requests through this proxy to `origin`, which does not use TLS.
     pub(super) fn forwarding(&self, origin: &Origin) -> ProxyRequestRewriter {
         ProxyRequestRewriter::new(origin, self.authorization_line(), self.to_string())
     }
@@ -312,7 +311,7 @@ impl NoProxyRule {
             let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
             return bits.map(|bits| NoProxyRule::Network(address, bits));
         }
-        // curl has no form with an asterisk, but many other programs do, and the intention is clear.
+        // curl does not support names such as `*.example.org`, but many other programs do, and the meaning is clear.
         let name = word.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(word);
         let name = name.strip_prefix('.').unwrap_or(name);
         let name = name.strip_suffix('.').unwrap_or(name);

@@ -239,7 +239,7 @@ fn answered(heard: &[u8]) -> Result<SocksHandshakeStep> {
     if reply != 0 {
         return Err(refusal(reply));
     }
-    // The first four bytes, the proxy's own address (which is not needed), and two bytes for its port.
+    // The response consists of four bytes, the proxy's own address (which is not needed), and two bytes for its port.
     let length = match kind {
         IPV4 => 4 + 4 + 2,
         IPV6 => 4 + 16 + 2,

@@ -46,7 +46,7 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<RemoteFi
     open_url_by(session, url, &mut describe_alone)
 }
 
-/// The method used to request size and version from one address.
+/// A function that requests size and version from one address.
 type FileProbeFunction<'d> =
     dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicReadTraffic) -> Result<OpenOutcome> + 'd;
 
@@ -152,7 +152,8 @@ pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
-/// Returns whether the file exists, but the server does not state its size; [`super::copy_unsized`] copies such a file.
+/// Returns whether the error means that the file exists but the server does not state its size.
+/// [`super::copy_unsized`] copies such a file.
 pub fn is_without_size(error: &Error) -> bool {
     error.kind() == ErrorKind::BadResponse && error.detail().starts_with(NO_SIZE)
 }
@@ -173,8 +174,8 @@ pub(super) fn try_describe(
         200..=299 if size.is_some_and(|size| size > 0) => {
             Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
-        // Apache states no length for an empty file, and programs that handle HEAD carelessly state no bytes for any
-        // file. Permission to read does not necessarily include HEAD: a URL signed for GET allows nothing else.
+        // Apache states no length for an empty file, and servers that handle HEAD incorrectly state a length of 0 for
+        // every file. Permission to read does not necessarily include HEAD: a URL signed for GET allows only GET.
         status @ (200..=299 | 403 | 405 | 501) => {
             drop(described);
             by_first_byte(session, target, traffic, size.filter(|_| status < 300))
@@ -184,7 +185,7 @@ pub(super) fn try_describe(
 }
 
 /// Requests the first byte, and takes size and version from the response. `stated` is the size that the response to
-/// HEAD stated, if any; it counts if the response does not describe a range, because the file has no first byte.
+/// HEAD stated, if any. It is used if the response does not describe a range because the file has no first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
@@ -202,8 +203,8 @@ fn by_first_byte(
         _ => return not_the_file(answer, target),
     };
     let version = version_of(&answer, (session, target), size)?;
-    // Read the body, to free the connection for the next request, unless the body is a whole file that is too long to
-    // be worth reading. XRootD announces a byte of an empty file, which never arrives.
+    // Read the body to free the connection for the next request, unless the body is a whole file that is too long to
+    // be worth reading. For an empty file, XRootD announces a byte that never arrives.
     if is_of_range && answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
@@ -275,7 +276,7 @@ struct InitialRangeReads<'w> {
 }
 
 /// Opens the file at a URL, or at the location to which the URL redirects, by requesting the first of the spans
-/// `wanted`. The begun request is `None` if the file had to be opened by a HEAD after all: with HTTP/2, or because the
+/// `wanted`. The returned request is `None` if the file had to be opened by a HEAD: over HTTP/2, or because the
 /// response states no size.
 pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
@@ -340,9 +341,9 @@ impl InitialRangeReads<'_> {
         let size = match answer.status() {
             200 => answer.body_bytes(),
             206 => size_of_whole(&mut answer)?,
-            // The server rejects the list or the ranges; this says nothing about the file itself.
+            // The server rejects the list or the ranges, but not necessarily the file itself.
             201..=299 | 400 | 413 | 414 | 416 | 431 | 494 | 501 => None,
-            // A firewall may refuse a list. Whether the file itself is refused, the next request shows.
+            // A firewall may refuse a list. The next request shows whether the file itself is refused.
             403 if request.spans.len() > 1 => None,
             _ => return not_the_file(answer, target),
         };

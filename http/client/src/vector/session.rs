@@ -22,22 +22,23 @@ pub struct SessionOptions {
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
     pub credentials: SessionCredentials,
-    /// Headers that every request for a file by URL carries: pairs of a name and a value, which must be valid in HTTP.
-    /// They replace headers of the same names, and go only to hosts that the caller named, because they may be secrets.
+    /// Headers for every request for a file by URL: pairs of a name and a value, which must be valid in HTTP. They
+    /// replace headers of the same names. They may be secrets, so they are sent only to hosts that the caller named.
     pub headers: Arc<[(String, String)]>,
     /// The proxies.
     pub proxies: ProxySettings,
-    /// The minimum time that a server has to respond to the second of two requests sent together, if it has never
-    /// answered such a pair. After that time, the request is sent again, and requests are no longer sent together to
-    /// this server. The limit is 4 times the wait for the first response if that is longer. Either limit is multiplied
-    /// by 4 if the server has already answered a request that was sent before its previous response had ended.
+    /// The minimum time limit for the second of two responses, if two requests are sent together to a server that has
+    /// never responded to such a pair. After the limit, the second request is sent again, and requests are no longer
+    /// sent together to this server. The limit is 4 times the wait for the first response, if that time is longer. The
+    /// limit is multiplied by 4 if the server has already responded to a request that was sent before the previous
+    /// response had ended.
     pub patience: Duration,
     /// The maximum number of connections to one origin at the same time, at least 1.
     pub connections_per_origin: usize,
     /// The maximum number of outstanding bytes per file; a larger request is sent alone.
     pub window_bytes: u64,
     /// The time limit for a whole operation: an open, a call that waits, a batch (from its submission), or a copy. No
-    /// attempt begins after it has passed.
+    /// attempt begins after the limit.
     pub deadline: Option<Duration>,
     /// The maximum number of retries without any bytes arriving in between.
     pub max_retries: u32,
@@ -45,7 +46,7 @@ pub struct SessionOptions {
 
 impl SessionOptions {
     /// Returns options with the credentials, proxies, certificate authorities and HTTP version that the environment
-    /// names. `ca_bundle` goes before `AWS_CA_BUNDLE`. Errors: `InvalidArgument` for an unknown HTTP version.
+    /// names. `ca_bundle` overrides `AWS_CA_BUNDLE`. Errors: `InvalidArgument` for an unknown HTTP version.
     pub fn discover(ca_bundle: Option<PathBuf>) -> Result<Self> {
         let named = || std::env::var_os("AWS_CA_BUNDLE").filter(|path| !path.is_empty()).map(PathBuf::from);
         Ok(SessionOptions {
@@ -76,9 +77,8 @@ impl Default for SessionOptions {
     }
 }
 
-/// Connections to servers, with one set of TLS settings and one set of credentials. Connections of one session are
-/// never used by another. Threads may share a session: one call at a time uses a connection, and returns it for the
-/// next.
+/// Connections to servers, with one set of TLS settings and one set of credentials. Sessions never share connections.
+/// Threads may share a session. Each call has exclusive use of its connection, and then returns it to the session.
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
@@ -124,8 +124,8 @@ impl HttpSession {
         }
     }
 
-    /// Returns the counterpart of this session without credentials and headers of the caller. It has separate connections, none of which was
-    /// opened with credentials, and is used when a server redirects to another origin.
+    /// Returns a session with the same options, but without the credentials and headers of the caller. It is used when
+    /// a server redirects to another origin. It has separate connections, none of which was opened with credentials.
     pub(crate) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() && self.options.headers.is_empty() {
             return self.clone();

@@ -1,5 +1,5 @@
-//! One WebDAV request: follows redirections, retries after failures that may be temporary, and explains refusals (RFC
-//! 4918 section 11, RFC 9110 section 15).
+//! Sends one WebDAV request: follows redirections, retries after failures that may be temporary, and explains refusals
+//! (RFC 4918 section 11, RFC 9110 section 15).
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,8 @@ use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFile};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
-/// The minimum size of a body before which the server is asked whether it accepts the request (`Expect: 100-continue`).
+/// The minimum size of a body for which the client first asks the server whether it accepts the request (`Expect:
+/// 100-continue`).
 const ASK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// A function that produces a body's content, from the first byte, each time it is called.
@@ -54,8 +55,8 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// Returns a response from the same server with a different status and no text. It stands for the part of a
-    /// document that concerns one resource.
+    /// Returns a response from the same server with a different status and no text. It represents the part of a
+    /// multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
@@ -165,15 +166,16 @@ fn try_once(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<Response
     Ok(ResponseOrRedirect::Answer(answer))
 }
 
-/// Returns whether the server is asked whether it accepts the request before it gets the body. Otherwise, all of a large
-/// body is sent even if the server then refuses or redirects the request. Asking costs a round trip, which is too much
-/// for a small body.
+/// Returns whether to ask the server, before the body is sent, whether it accepts the request. Without this question,
+/// all of a large body is sent even if the server then refuses or redirects the request. The question costs a round
+/// trip, which is too much for a small body.
 fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
     match body {
         DavBody::Bytes(_) => false,
         DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
-        // Over HTTP/2 and 3, no more than the server's window is sent in vain, and some servers do not respond to the
-        // question, nginx for example. But content of unknown size, such as standard input, can be read only once.
+        // Over HTTP/2 and 3, at most one flow-control window of a refused body is sent, and some servers, such as
+        // nginx, do not respond to the question. But content of unknown size, such as standard input, can be read only
+        // once, so the server is always asked.
         DavBody::Made(None, _) => true,
     }
 }

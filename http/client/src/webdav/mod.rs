@@ -1,7 +1,7 @@
 //! WebDAV (RFC 4918): lists and changes the files on a web server, and requests copies from one server directly to
 //! another (WLCG's HTTP-TPC).
 //!
-//! Requests use a [`HttpSession`]: its connections, credentials, redirections, TLS and retries are the same as for
+//! Requests use an [`HttpSession`], so connections, credentials, redirections, TLS and retries are the same as for
 //! reads. Response documents are limited to 64 MiB.
 
 mod call;
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// in a URL are percent-encoded, and every request keeps the URL's query.
 pub struct WebDav {
     session: Arc<HttpSession>,
-    /// The same session with a longer timeout, created when the first change is requested.
+    /// A session with the same options and a longer timeout, created when the first change is requested.
     patient: OnceLock<Arc<HttpSession>>,
 }
 
@@ -56,7 +56,8 @@ pub struct DavResource {
 
 impl DavResource {
     /// Returns whether both describe the same version of a resource, as far as the server reports properties that a
-    /// change affects. The same ETag is weak while a file is new, and strong later.
+    /// change affects. A server may report an ETag as weak while a file is new, and as strong later, so the comparison
+    /// ignores the difference.
     pub fn is_same_version(&self, other: &DavResource) -> bool {
         let etag = |of: &DavResource| of.etag.as_deref().map(|etag| etag.trim_start_matches("W/").to_owned());
         let properties = |of: &DavResource| (of.is_collection, of.size_bytes, of.modified, etag(of));
@@ -97,7 +98,8 @@ pub fn without_query(url: &str) -> &str {
     url.split(['?', '#']).next().unwrap_or_default()
 }
 
-/// Returns the URL of `name` (percent-encoded) in the collection at `url`: appended to the path, before the query.
+/// Returns the URL of `name` (percent-encoded) in the collection at `url`. The name is appended to the path, before the
+/// query.
 pub fn member_url(url: &str, name: &str) -> String {
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     format!("{}/{name}{query}", path.trim_end_matches('/'))
@@ -152,15 +154,16 @@ impl WebDav {
         }
     }
 
-    /// Removes a file, or a collection if `url` ends with a slash. Servers treat collections with members differently:
-    /// most remove them all, and some refuse. Errors: `NoSuchKey`, `ConditionalConflict` for a locked resource,
-    /// `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request (DELETE).
+    /// Removes a file, or a collection if `url` ends with a slash. Most servers remove a collection with all its
+    /// members, and some refuse to remove a collection that has members. Errors: `NoSuchKey`, `ConditionalConflict` for
+    /// a locked resource, `AccessDenied`, ...; if members could not be removed, the error names them. Cost: one request
+    /// (DELETE).
     pub fn remove(&self, url: &str) -> Result<()> {
         self.send_removal(url, DavRequest::new("DELETE", "remove"))
     }
 
-    /// Removes a file if it is still the described version. The server checks that if it knows `If-Match` and has
-    /// reported a strong ETag; nginx and XRootD do not check. Errors: `PreconditionFailed` for another version;
+    /// Removes a file if it is still the described version. The server checks the version if it supports `If-Match` and
+    /// has reported a strong ETag. nginx and XRootD do not check it. Errors: `PreconditionFailed` for another version;
     /// otherwise as [`WebDav::remove`]. Cost: one request (DELETE).
     pub fn remove_version(&self, file: &DavResource) -> Result<()> {
         self.send_removal(&file.url, only_version(DavRequest::new("DELETE", "remove"), file))
@@ -190,8 +193,8 @@ impl WebDav {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
 
-    /// Moves a file or a whole collection within a server; a file only if it is still the described version, as in
-    /// [`WebDav::remove_version`]. Errors: `PreconditionFailed` also for another version; otherwise as
+    /// Moves a file or a whole collection within a server. A file is moved only if it is still the described version,
+    /// as in [`WebDav::remove_version`]. Errors: `PreconditionFailed` for another version; otherwise as
     /// [`WebDav::rename`].
     pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
         let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
@@ -229,8 +232,8 @@ fn check(answer: &DavResponse, method: &str) -> Result<()> {
     }
 }
 
-/// XRootD responds to COPY with a report of the copy, and its status only says that the copy has started; so this
-/// checks the report. Errors: `Unavailable` with the server's reason.
+/// Checks the report in a response to COPY. XRootD's status means only that the copy has started, and the report states
+/// the result. Errors: `Unavailable` with the server's reason.
 fn believe(answer: &DavResponse) -> Result<()> {
     if !answer.is_plain_text || answer.status == 207 {
         return Ok(());
@@ -246,8 +249,8 @@ fn believe(answer: &DavResponse) -> Result<()> {
     }
 }
 
-/// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server: some
-/// servers would interpret the path as one of their own.
+/// Creates a request with a `Destination` header. Errors: `InvalidArgument` for a destination on another server,
+/// because some servers would interpret its path as one of their own.
 fn to_destination(
     method: &'static str,
     operation: &'static str,
@@ -266,20 +269,20 @@ fn to_destination(
 /// The properties of an upload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DavUploadOptions<'u> {
-    /// The size of the content, if known. Otherwise it is sent in chunks, which not every server supports.
+    /// The size of the content, if known. Content of unknown size is sent in chunks, which some servers do not support.
     pub size_bytes: Option<u64>,
     /// The media type.
     pub content_type: Option<&'u str>,
-    /// Whether an existing file is an error. Not all servers check for one (`If-None-Match: *`); nginx and XRootD do
-    /// not, so the caller should check before the upload.
+    /// Whether an existing file is an error. Some servers, such as nginx and XRootD, do not check for an existing file
+    /// (`If-None-Match: *`), so the caller should check before the upload.
     pub only_new: bool,
 }
 
 impl WebDav {
-    /// Writes a file. `produce` passes the content, in order, to the function that it is given; it is called again,
-    /// from the beginning, if an attempt fails or the server redirects.
+    /// Writes a file. `produce` passes the content, in order, to the function that it receives. If an attempt fails or
+    /// the server redirects, `produce` is called again and starts from the beginning.
     ///
-    /// The upload holds a connection to the server. If `produce` reads from the same server, it needs another
+    /// The upload occupies a connection to the server. If `produce` reads from the same server, it needs another
     /// connection, and the session's limit must allow both.
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether

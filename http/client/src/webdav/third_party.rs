@@ -51,14 +51,15 @@ pub type CopyProgressCallback<'p> = dyn FnMut(u64, Option<u64>) -> Result<()> + 
 
 impl WebDav {
     /// Copies a file; returns its size, if known. Calls `progress` with the number of bytes copied so far, on each
-    /// report from the server and several times a second; an error that it returns stops the copy by closing the
-    /// connection.
+    /// report from the server and several times a second. If `progress` returns an error, the connection is closed,
+    /// which stops the copy.
     ///
-    /// The server that transfers the data gets our credentials as usual (`Authorization`, or a certificate). It also
-    /// gets our bearer token for the other server (`TransferHeaderAuthorization`), unless the connection is plain HTTP,
-    /// but never a password for it. The
-    /// result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not support
-    /// such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
+    /// The server that transfers the data receives the user's credentials as usual (`Authorization`, or a certificate).
+    /// It also receives the user's bearer token for the other server (`TransferHeaderAuthorization`), unless the
+    /// connection is plain HTTP. It never receives a password for the other server.
+    ///
+    /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
+    /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
     /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server
     /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a connection
     /// of its own, and one request to examine each file.
@@ -154,7 +155,7 @@ impl WebDav {
         let options = &self.session.options;
         let said = options.credentials.found_authorization(passive.origin(), &options.proxies)?;
         if let Some(token) = said.filter(|said| said.starts_with("Bearer ")) {
-            // The token is for the other server, but this connection would carry it.
+            // The token is for the other server, but it would be sent on this unencrypted connection.
             if options.credentials.is_withheld_from(active, &options.proxies) {
                 tracing::warn!(%active, "the token for the other server is not sent over plain HTTP; use https");
                 return Ok(headers);
@@ -253,8 +254,8 @@ fn refusal(response: &mut HttpResponse, route: &RedirectRoute) -> Error {
     let answer =
         super::call::DavResponse { status, document, is_plain_text, server: None, file, is_repeated: false };
     let error = answer.refusal("COPY");
-    // A server that implements only local COPY complains about a missing header; a server without COPY reports that it
-    // does not support it.
+    // A server that implements only local COPY reports a missing header. A server without COPY reports that it does not
+    // support the method.
     if matches!(status, 400 | 404 | 405 | 411 | 415 | 501 | 502) {
         let detail = format!("the server does not support third-party copies: {}", error.detail());
         return Error::new(ErrorKind::NotImplemented, detail);

@@ -145,7 +145,7 @@ impl S3Config {
         Self::resolve_with(endpoint, variable, None)
     }
 
-    /// Like [`S3Config::resolve`], with these credentials if any are given; others are then not looked for.
+    /// Like [`S3Config::resolve`], but uses `credentials`, if given, and does not search for others.
     pub fn resolve_with(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -274,7 +274,7 @@ mod tests {
         assert!(found("", &config, &[]).contains("key PROCESS from the credential_process"));
         assert!(found("", &keys("CONFIG"), &[]).contains("key CONFIG from profile `default` of "));
         assert!(found("", "", &[]).contains("no credentials"));
-        // The halves of a pair do not come from two files.
+        // The two keys of a pair must be in the same file.
         let mixed = in_files("aws_access_key_id = A\n", "aws_secret_access_key = S\n", &[]).unwrap_err();
         assert!(mixed.to_string().contains("no secret key"), "{mixed}");
         let quoted = in_files("aws_access_key_id = 'A'\naws_secret_access_key = S\n", "", &[]).unwrap_err();

@@ -86,13 +86,13 @@ impl Rig {
         }
     }
 
-    /// Uses this HTTP version with web servers, which have the certificate in this file, if any.
+    /// Uses HTTP version `http` with web servers, and trusts the certificate in this file, if any.
     pub(crate) fn over_http(self, http: HttpVersion, certificate: Option<PathBuf>) -> Self {
         let tls_roots = certificate.map_or(TlsRoots::System, TlsRoots::File);
         Rig { web: Some(SessionOptions { http, tls_roots, ..SessionOptions::default() }), ..self }
     }
 
-    /// Runs `fordway WORDS`; `DIR` in a word stands for the temporary directory.
+    /// Runs `fordway WORDS`. Replaces `DIR` in each word with the path of the temporary directory.
     pub(crate) fn run(&self, words: &[&str]) -> Ran {
         let (stdout, stderr) = (Captured::default(), Captured::default());
         let exit = self.run_with_streams(words, stdout.clone(), stderr.clone());
@@ -222,7 +222,7 @@ impl Write for ShortPipe {
     }
 }
 
-/// A long input in the middle of which the user presses Ctrl-C; counts the bytes read after that.
+/// A long input during which the user presses Ctrl-C. Counts the bytes that are read after Ctrl-C.
 pub(crate) struct InterruptedInput {
     pub(crate) interrupt: InterruptFlag,
     pub(crate) bytes_before: usize,
@@ -243,7 +243,7 @@ impl Read for InterruptedInput {
     }
 }
 
-/// A presigner whose URL contains the parameters of the request.
+/// A presigner whose URLs contain the parameters of the request.
 pub(crate) struct PlainPresigner;
 
 impl Presigner for PlainPresigner {
