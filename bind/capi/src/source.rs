@@ -163,7 +163,8 @@ impl VersionedObject {
         for (_, length) in ranges {
             let bytes = if *length == 0 { Vec::new() } else { found.next().unwrap_or_default() };
             if bytes.len() != *length {
-                let error = Error::new(ErrorKind::BadResponse, "the store returned fewer bytes than requested");
+                let error =
+                    Error::new(ErrorKind::BadResponse, "the store returned fewer bytes than requested");
                 return Err(error.during("get", self.store.lane(), self.bucket.as_str(), self.key.as_str()));
             }
             all.push(bytes);
