@@ -244,7 +244,7 @@ fn read_ranges_of(
         };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedRemoteFile::One(_)) => {
-                // Reading continues from the replicas. Calls that were in flight when the file failed are submitted
+                // Reading continues from the replicas. Calls that were in flight when reading failed are submitted
                 // again, in the same order.
                 file = OpenedRemoteFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {

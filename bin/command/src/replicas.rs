@@ -339,8 +339,8 @@ fn content_hasher() -> ContentHasher {
 }
 
 /// Passes the rest of `range`, from `at` on, to `sink`. `passed` is the hash of the bytes before `at`, which another
-/// replica sent. This replica may have another version of the file, so the bytes before `at` are read again from it
-/// and their hash is compared. Errors: `BadDigest` if the hashes differ.
+/// replica sent. This replica may have another version of the file, so its bytes before `at` are also read, and their
+/// hash is compared with `passed`. Errors: `BadDigest` if the hashes differ.
 fn continue_copy(
     file: &ReplicatedFile,
     range: Range<u64>,

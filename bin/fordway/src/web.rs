@@ -296,7 +296,7 @@ pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf>
 
 /// Resolves symbolic links to a regular file, so that the copy replaces the file and not the link. Errors:
 /// `InvalidArgument` for a file of any other type, and for an open file of a process, because a rename would replace
-/// it.
+/// the file.
 fn regular_target(path: &Path) -> Result<PathBuf> {
     match path.metadata() {
         Ok(about) if !about.is_file() || is_open_file(path) => {
@@ -356,7 +356,7 @@ impl<'c> PartialDownloadFile<'c> {
     }
 
     /// Turns this part file into that of another copy with the same content, without releasing the lock. If the other
-    /// copy already has a part file, opens that one instead.
+    /// copy already has a part file, opens that part file instead.
     pub(crate) fn given_to(
         mut self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! Files on web servers.
+//! Python's access to files on web servers.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! One request and its response, on a pooled connection or a new one. A request's body may be streamed: produced while
-//! it is being sent.
+//! Sends one request and receives its response, on a pooled or a new connection. The body of a request may be streamed,
+//! that is, produced while it is sent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -82,8 +82,8 @@ impl HttpClient {
     }
 
     /// Sends a request and receives the head of the response, regardless of its status. A pooled connection that the
-    /// server has closed in the meantime is replaced with a new one, once. Cost on a pooled connection: one `sendmsg`,
-    /// one `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
+    /// server has closed is replaced once with a new connection. Cost on a pooled connection: one `sendmsg`, one
+    /// `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
     pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {
@@ -218,8 +218,8 @@ pub(super) type BodySink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 pub(super) struct StreamedBody<'a> {
     /// The size of the body, if known; otherwise the body is sent in chunks.
     pub(super) size_bytes: Option<u64>,
-    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). This avoids sending the body
-    /// needlessly if the request is refused or redirected.
+    /// Whether the head contains `Expect: 100-continue` (RFC 9110 section 10.1.1). With this header, the body is not
+    /// sent needlessly if the request is refused or redirected.
     pub(super) asks_first: bool,
     /// Produces the body, from its first byte.
     pub(super) produce: &'a mut dyn FnMut(&mut BodySink<'_>) -> Result<()>,

@@ -179,8 +179,8 @@ impl BufferedConnection {
         self.is_drained = false;
     }
 
-    /// Counts the bytes received by a call, and records whether the call drained the socket: a plain socket returns all
-    /// the bytes it has, up to the size of the buffer.
+    /// Counts the bytes received by a call, and records whether the call drained the socket. A call on a plain socket
+    /// returns all available bytes, up to the size of the buffer.
     fn received(&mut self, got: usize, room: usize) {
         self.received_bytes += got as u64;
         let is_plain = matches!(self.transport, ConnectionTransport::Plain(_));

@@ -109,7 +109,7 @@ fn credentials(
         (Some(value), _, _) => chosen().with_authorization(value),
         (None, Some(user), Some(password)) => chosen().with_login(user, password),
         (None, Some(_), None) | (None, None, Some(_)) => {
-            return Err(refused("--userlogin and --userpass go together; nothing is asked at the terminal"));
+            return Err(refused("--userlogin and --userpass go together; there is no password prompt"));
         }
         (None, None, None) => found,
     };

@@ -318,7 +318,7 @@ impl ToolLine for HttpLine {
     }
 }
 
-/// Returns whether davix-http treats a status as a failure. It does not print the content of such a response.
+/// Returns whether davix-http treats a status as a failure and does not print the content of the response.
 fn is_denied(status: u16) -> bool {
     matches!(status, 401 | 403)
 }

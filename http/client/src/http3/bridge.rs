@@ -75,7 +75,7 @@ pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Dura
     tokio::select! {
         end = poll_fn(|context| driver.poll_close(context)) => {
             tracing::debug!(%end, "an HTTP/3 connection ended");
-            // Bytes that have arrived are still written.
+            // Response bytes that have arrived are still written to the caller.
             let _ = (&mut writing).await;
         }
         read = requests.send_each(send, queue) => match read {

@@ -11,9 +11,9 @@ use crate::carrier::Carrier;
 use crate::connection::is_stop;
 use crate::socket::TcpSocket;
 
-/// The maximum size of the head of a proxy's response; its body is not read.
+/// The maximum size of the head of a proxy's response. The body of the response is not read.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// The maximum number of headers in that head.
+/// The maximum number of headers in a proxy's response.
 const HEADERS_MAX: usize = 64;
 
 /// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the carrier is
@@ -134,7 +134,7 @@ enum SocksHandshakeState {
 pub(super) enum SocksHandshakeStep {
     /// Receive a message of at least this many bytes.
     Hear(usize),
-    /// The message was valid; send this next.
+    /// The message was valid. Send these bytes next.
     Say(Vec<u8>),
     /// The tunnel is open.
     Open,

@@ -26,7 +26,7 @@ pub enum CopyDirection {
     /// request.
     Pull,
     /// The source writes to the destination (`Destination` header). A server that does not support this may interpret
-    /// the destination as one of its own paths. Apache httpd and nginx do, so this client never sends them such a
+    /// the destination as one of its own paths. Apache httpd and nginx do this, so this client never sends them such a
     /// request.
     Push,
 }
