@@ -4,6 +4,10 @@
 # variables as a change, so all crates that depend on `ring` would be compiled again.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 
+# Only one process at a time builds and places libraries. Tests that run at the same time may all find them outdated.
+exec {builds}<tools/place.bash
+flock "$builds"
+
 # strip_debug LIBRARY: removes debug information. If rustc separates debug information from the code, a static library
 # has members for the debug information (.dwo), and `strip` fails on empty members.
 strip_debug() {
