@@ -147,6 +147,12 @@ impl TlsConnector {
         TlsConnector { roots, protocol, who: SessionCredentials::none(), config: OnceLock::new() }
     }
 
+    /// Forgets the configurations and session tickets that connectors share. The next connection of a new connector is
+    /// then like the first connection of a process, which measurements need.
+    pub fn forget_shared() {
+        SHARED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Presents the certificate of `who` to servers that request one.
     pub(super) fn showing(self, who: SessionCredentials) -> Self {
         TlsConnector { who, ..self }

@@ -26,8 +26,10 @@ pub(super) fn short_order() -> EchoRequest {
     EchoRequest { request_bytes: ORDER_BYTES, head_bytes: ORDER_BYTES, body_bytes: 0, form }
 }
 
-/// Returns the TLS settings of our client, which trust the certificate in a directory.
+/// Returns new TLS settings of our client, which trust the certificate in a directory. The settings have no session
+/// tickets.
 pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Result<TlsConnector> {
+    TlsConnector::forget_shared();
     let tls = TlsConnector::new(TlsRoots::File(certificate.join("cert.pem")), protocol);
     tls.config()?;
     Ok(tls)

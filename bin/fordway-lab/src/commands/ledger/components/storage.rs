@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_command::file_error;
+use fordway_http::parts::TlsConnector;
 use fordway_netlab::NetworkNamespace;
 use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use fordway_sys::{
@@ -359,6 +360,8 @@ impl LedgerComponent for ObjectGetComponent {
 
     fn before(&mut self) -> Result<()> {
         if let Some(new_client) = &self.new_client {
+            // Otherwise, the new client would resume a TLS session of the previous client.
+            TlsConnector::forget_shared();
             self.objects.store = new_client()?;
         }
         Ok(())
