@@ -97,7 +97,7 @@ impl OutgoingResponse {
         }
     }
 
-    /// Adds a header. The name is in lower case.
+    /// Adds a header. `name` must be in lower case.
     pub(crate) fn add_header(&mut self, name: &str, value: &str) {
         put(&mut self.head, name, value.as_bytes());
     }

@@ -17,7 +17,8 @@ use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::s3::is_printable;
 
-/// The maximum number of cached signing keys. The cache has one key for each day and region of a valid signature.
+/// The maximum number of cached signing keys. The cache of a user has one key for each day and region in the user's
+/// valid signatures.
 const KEYS_MAX: usize = 16;
 /// The maximum number of headers that a request may sign.
 const SIGNED_MAX: usize = 24;
@@ -106,8 +107,8 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
-        // Only valid signatures add keys to the cache. Otherwise, unauthenticated clients could displace cached keys by
-        // inventing regions.
+        // Only valid signatures add keys to the cache. If invalid signatures also added keys, unauthenticated clients
+        // could displace cached keys by inventing regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
