@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
-    /// in a second of waiting. Before the first step, it has transferred another `first` bytes.
+    /// in a second of waiting. Before the first step, the client has already transferred `first` bytes.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
         let mut watch = TransferRateMeter { bytes: first, ..Default::default() };
         (1..=40).find(|_| {
