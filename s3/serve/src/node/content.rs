@@ -64,8 +64,9 @@ impl ClientSession {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        // A client that reads a large object often reads another large object next. After a large object, the next one
-        // is therefore not tried as a small object, because finding out its size costs an open.
+        // A client that reads a large object often reads another large object next. After a large object, the next
+        // object is therefore not first read like a small object, because for a large object this attempt costs an
+        // additional open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -246,7 +247,7 @@ impl ResponseOutbox {
     }
 
     /// Makes both sides sleep instead of polling until the next request. A client that reads or writes large content
-    /// itself is busy for longer, and two threads that take turns run best on one core.
+    /// itself works for longer than the gateway polls, and two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
     }

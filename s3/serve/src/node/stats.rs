@@ -12,7 +12,7 @@ use fordway_wire::node::Request;
 
 use crate::node::access::NodeLimits;
 
-/// Counters since the gateway started. They may change while they are read.
+/// Counters since the gateway started. The counters may change while they are read.
 pub(super) struct NodeStats {
     start: Instant,
     pub(super) connections: MonotonicCounter,
@@ -185,7 +185,8 @@ impl BusyConnectionCounter {
 }
 
 impl AdaptivePollState {
-    /// Returns whether the thread should poll this time. The decision depends on whether polling helped before.
+    /// Returns whether the thread should poll before its next sleep. After several unsuccessful polls, the thread polls
+    /// only rarely.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
@@ -212,7 +213,7 @@ impl AdaptivePollState {
         is_time
     }
 
-    /// Records that the thread did not poll this time.
+    /// Records that the thread went to sleep without polling.
     pub(super) fn skip(&mut self) {
         if self.misses >= MISSES_MAX {
             self.misses += 1;
