@@ -107,7 +107,8 @@ pub(super) async fn create(
         }
         Ok(())
     };
-    // The settings of a new bucket are protected by locks, and its owner may already hold these.
+    // Changing the settings takes locks of the new bucket. The owner of the bucket can already hold these locks, so the
+    // changes run on a thread that may wait.
     change_apart(user.clone(), make).await?;
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));

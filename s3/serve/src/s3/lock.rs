@@ -170,8 +170,8 @@ fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     }
 }
 
-/// Returns the version that a request names, if any. Here, an empty ID means the latest version, because operations on
-/// locks, unlike deletes, cannot destroy a version.
+/// Returns the version that a request names, if any. In an operation on locks, an empty ID means the latest version,
+/// because operations on locks, unlike deletes, cannot destroy a version.
 fn version_in(uri: &Uri) -> OperationResult<Option<VersionId>> {
     version(parameter(uri, "versionId").as_deref().filter(|name| !name.is_empty()))
 }
