@@ -131,7 +131,7 @@ impl ProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. Errors: the reason why they are invalid.
+    /// Checks the conditions. Errors: the reason why the conditions are invalid.
     pub(crate) fn check(&self, providers: &[ProviderEntry]) -> Result<(), String> {
         if !providers.iter().any(|provider| provider.issuer == self.issuer) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
@@ -209,7 +209,7 @@ impl KnownKeys {
     }
 }
 
-/// An attempt to fetch keys. Dropping it ends the attempt, so that another attempt can begin.
+/// An attempt to fetch keys. Dropping this value ends the attempt, so that another attempt can begin.
 struct FetchInProgress(Arc<Provider>);
 
 impl Drop for FetchInProgress {
