@@ -337,7 +337,7 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // The metadata is read from the open file, so nobody can replace the file in the meantime.
+    // The metadata is read from the open file, so nobody can replace the file between the check and the read.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why = format!("{} belongs to another user, who could add anyone to it; chown it", path.display());

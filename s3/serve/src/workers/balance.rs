@@ -15,8 +15,8 @@ const TICK: Duration = Duration::from_millis(100);
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
-/// The number of ticks after an increase of the number of threads in which this number is not reduced, because moved
-/// connections need time to settle.
+/// The minimum number of ticks between an increase and a later reduction of the number of threads. The pause is needed
+/// because moved connections need time to settle.
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.

@@ -1,4 +1,4 @@
-//! The threads that serve connections. There are only as many as the load needs.
+//! The threads that serve connections. The gateway uses only as many threads as the load needs.
 //!
 //! A thread for which another request is always waiting never sleeps, and need not be woken. On loopback, waking a
 //! thread takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is
@@ -145,7 +145,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
     let (finish, finished) = oneshot::channel::<()>();
     let serve = move || {
         HERE.set(number);
-        // Nothing is ever sent. The wait ends when the sender is dropped.
+        // No message is ever sent on this channel. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
         // The runtime is not waited for, because a read from a hung device must not keep the process alive.
         runtime.shutdown_background();
