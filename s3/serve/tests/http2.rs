@@ -159,10 +159,11 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while other requests use all of a slow link is ended later than usual, but it is still ended.
+/// A request that waits while other requests use all of a slow link is ended later than a request on an idle link, but
+/// it is still ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // The time is long enough for a client that is delayed by other work on the machine.
+    // The stall timeout is long enough for a client that is delayed by other work on the machine.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {
