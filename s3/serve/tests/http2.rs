@@ -12,7 +12,7 @@ use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions
 
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Sends a few operations and checks the important parts of their responses.
+/// Sends a few operations, and checks the statuses, some headers and the content of their responses.
 async fn tour(http2: &Http2) {
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
     let put = Call::on("PUT", "a b%2B").header("x-amz-meta-colour", "blue");
