@@ -184,7 +184,8 @@ async fn answered(
     if request.method() == Method::OPTIONS
         && let Some(page) = page
     {
-        // A preflight request does not go through `gate::admit`, so its size is checked here.
+        // This branch checks the size of the headers itself, because `gate::admit` is not called for a preflight
+        // request.
         if let Err(refusal) = gate::check_size(request.headers()) {
             return refused(&refusal);
         }
@@ -211,8 +212,8 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // If the root directory is missing, the list of buckets is empty, and its status is not 404. For a request for this
-    // list, the root directory itself is therefore checked.
+    // If the root directory is missing, a request for the list of buckets gets an empty list instead of an error. For
+    // such a request, the root directory is therefore always checked.
     match is_of_all_buckets && !shared.users.has_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),

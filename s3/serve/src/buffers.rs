@@ -1,4 +1,4 @@
-//! Memory that a thread reuses, because allocating new memory costs more than reading data into it.
+//! Memory that a thread reuses, because allocating a buffer costs more than reading data into the buffer.
 
 use std::cell::RefCell;
 use std::mem;

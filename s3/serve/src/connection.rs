@@ -123,8 +123,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket's buffer is full. The error `WouldBlock` reports this to the runtime, so the next call
-                // waits instead of making a system call that would fail.
+                // The socket's buffer is full. The error `WouldBlock` tells the runtime that the socket is not
+                // writable, so the next call waits instead of making a system call that would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());

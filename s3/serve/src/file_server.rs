@@ -36,8 +36,8 @@ const SHARE: usize = READERS_MAX;
 /// The interval at which a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The file servers that this process uses, by the ID of their file system. All gateways share them, and none is ever
-/// removed.
+/// The file servers that this process uses, by the ID of their file system. All gateways of the process share these
+/// file servers, and no file server is ever removed.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
 /// The file server on which one user's calls for one bucket depend.

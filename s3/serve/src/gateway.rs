@@ -26,10 +26,10 @@ use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, w
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 
-/// The time for which connections without a request remain open after the gateway is told to stop. If they were closed
-/// at once, requests that are already on their way would fail. During this time, such a request is answered, and its
-/// response announces the end of the connection. A longer time would not help a client that reads from its connection
-/// only when it sends a request. Such a client does not notice the end of the connection earlier.
+/// The time for which connections without a request remain open after the gateway is told to stop. If these connections
+/// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
+/// transit, and the response announces the end of the connection. A longer time would not help a client that reads from
+/// its connection only when it sends a request. Such a client does not notice the end of the connection earlier.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -74,7 +74,7 @@ pub struct GatewayConfig {
     pub body_bytes_per_s_min: u64,
     /// The limits on users whose entries in the credentials file specify no limits.
     pub user_limits: UserLimits,
-    /// The maximum number of open connections from one address that have not yet carried a request with a valid
+    /// The maximum number of open connections from one address on which there has been no request with a valid
     /// signature. All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
     /// The maximum time for which requests in progress may continue after the gateway is told to stop.

@@ -242,8 +242,8 @@ impl SendWindow {
     }
 }
 
-/// Returns the size of the send window. For a client that is far away, this is twice the congestion window: the data in
-/// flight, and the data that can be sent next.
+/// Returns the size of the send window. For a client that is far away, the size is twice the congestion window: the
+/// data in flight, and the data that can be sent next.
 fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
     match round_trip < FAR {
         true => SEND_WINDOW_BYTES,

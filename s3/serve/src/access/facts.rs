@@ -263,7 +263,8 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
-        // A copy has the tags of its source unless it replaces them.
+        // A copy has the tags of its source unless the request replaces them, so without a replacement, `x-amz-tagging`
+        // has no effect on a copy.
         let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();
         let stated = self.header("x-amz-tagging").filter(|_| is_used);
         let parsed = stated.and_then(|text| tagging::decode(text).ok());

@@ -1,6 +1,6 @@
 //! Authorisation: whether the rules of a bucket permit a request. The rules are checked before a request's body is read
-//! and before the file system is accessed. The file system then also checks each access, with the uid and groups of the
-//! caller's user.
+//! and before the file system is accessed. In addition, the file system checks each access, with the uid and the groups
+//! of the caller's user.
 //!
 //! Rules apply to callers who are identified by their keys, and to anonymous callers. A caller whom the kernel has
 //! identified could open the same files without a gateway, so rules do not apply to such a caller.

@@ -70,7 +70,8 @@ pub(crate) fn take_document(
     let (parts, body) = request.into_parts();
     let claims = DocumentDigests::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
-        // The S3 layer does not read a body that it knows to be empty, so the empty document is checked here.
+        // The S3 layer does not read a body that it knows to be empty, so this function itself checks an empty
+        // document.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }

@@ -1,7 +1,7 @@
 //! The gate: the first check of every request, over every version of HTTP. The gate identifies the S3 operation, and
-//! checks that this gateway supports the operation and all parameters and headers of the request. If the gateway does
-//! not support one of them, the gate refuses the request with an error that names it. Without the gate, the S3 layer
-//! would ignore unknown parameters and execute the operation without them.
+//! checks that this gateway supports the operation and all parameters and headers of the request. The gate refuses any
+//! other request with an error that names the unsupported operation, parameter or header. Without the gate, the S3
+//! layer would ignore unknown parameters and execute the operation without them.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
@@ -139,9 +139,9 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
     }
 }
 
-/// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long if
-/// a program reads many ranges at once. Tags do not count, because they have a separate limit. Errors:
-/// `RequestHeaderSectionTooLarge`.
+/// Checks the total size of the names and values of a request's headers. `Range` does not count towards the limit,
+/// because its value is long if a program reads many ranges at once. Tags do not count towards the limit either,
+/// because there is a separate limit on tags. Errors: `RequestHeaderSectionTooLarge`.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
     match counted.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() {

@@ -154,7 +154,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Waits for a complete head. Between requests, the wait ends soon after the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends `LEAVE_TAKING` after the gateway is told to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,

@@ -30,7 +30,7 @@ const UNREADABLE: &[u8] =
 pub(crate) struct ResponseForm {
     /// Whether the client accepts chunks.
     pub(crate) is_http_1_1: bool,
-    /// Whether the request wants only the head.
+    /// Whether the response consists only of its head, because the method is HEAD.
     pub(crate) is_head: bool,
 }
 

@@ -149,7 +149,7 @@ impl GatewayMetrics {
         add(&counts.us, us);
     }
 
-    /// Returns all counters as text. Requests that are being counted at that moment may be missing from some of the
+    /// Returns all counters as text. Requests that are counted during this call may be missing from some of the
     /// counters.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);

@@ -320,7 +320,7 @@ pub(super) struct PrecreatedObject {
 }
 
 impl PrecreatedObject {
-    /// Starts to write a spare object with the same bucket and options. Returns `None` if the writer has no file.
+    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };

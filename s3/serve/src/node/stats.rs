@@ -22,7 +22,7 @@ pub(super) struct NodeStats {
     /// The number of requests of each kind, indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
-    /// Requests that were refused because of a limit on memory or on their user.
+    /// The number of requests that were refused because of a limit on memory or on the request's user.
     pub(super) limited: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
     pub(super) inline_bytes_out: MonotonicCounter,
@@ -201,9 +201,9 @@ impl AdaptivePollState {
     }
 
     /// Returns whether the thread should move to another processor. If the client and the thread share a processor,
-    /// they take turns, so polling never helps. The kernel may keep both on this processor for as long as they run, and
-    /// each request then takes several times as long. Polling does not help with a client that pauses between its
-    /// requests either, so each move doubles the pause before the next move.
+    /// they take turns, so polling never helps. The kernel may keep the client and the thread on this processor for as
+    /// long as they run, and each request then takes several times as long. Polling does not help with a client that
+    /// pauses between its requests either, so each move doubles the pause before the next move.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;

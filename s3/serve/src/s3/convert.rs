@@ -346,7 +346,7 @@ pub(super) fn checksum_type(name: &str) -> OperationResult<ChecksumType> {
     })
 }
 
-/// Returns the error that S3 uses for invalid checksums, and for a few other problems.
+/// Returns the error `InvalidRequest`, which S3 uses for example for invalid checksums.
 pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }

@@ -315,8 +315,8 @@ pub(super) fn several(
 }
 
 /// Returns the ranges that overlap with the object. Errors: `InvalidRange` if no range overlaps, or if the ranges
-/// together are longer than the object. No client needs so many bytes, and a small request could otherwise cause a huge
-/// response.
+/// together are longer than the object. No client needs more bytes than the object has, and without this limit a small
+/// request could cause a huge response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));

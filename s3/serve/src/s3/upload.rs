@@ -220,8 +220,8 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. Call this method only after the body has been read, because the trailers follow the
-    /// content. Errors: as for [`StatedChecksum::value`]. A body of the wrong size is not an error here, because the
-    /// writer reports the wrong size.
+    /// content. Errors: as for [`StatedChecksum::value`]. For a body of the wrong size, this method returns only the
+    /// expected size, because the writer then reports the wrong size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -234,8 +234,8 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The checksum of an upload. A header or a trailer states its value. If neither a header nor a trailer states the
-/// value, the checksum is only computed.
+/// The checksum of an upload. A header or a trailer states the value of the checksum. If neither a header nor a trailer
+/// states the value, the checksum is only computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,

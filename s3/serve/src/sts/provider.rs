@@ -228,8 +228,8 @@ impl Provider {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the provider's keys. Fetches them first if they are not fresh, or if `has_key` does not find the wanted
-    /// key among them. Returns `None` if there are no usable keys.
+    /// Returns the provider's keys. Fetches the keys first if they are not fresh, or if `has_key` does not find the
+    /// wanted key among them. Returns `None` if there are no usable keys.
     pub(super) async fn keys(
         self: &Arc<Self>,
         has_key: impl Fn(&[PublicKey]) -> bool,

@@ -1,4 +1,4 @@
-//! The users of a gateway, and the uid and groups under which each user's requests access files. There is either a
+//! The users of a gateway, and the uid and groups under which each user's requests access files. A gateway has either a
 //! single user with one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
@@ -258,7 +258,7 @@ impl Role {
         Some(opened.entry(ids).or_insert(user).clone())
     }
 
-    /// Returns the conditions on tokens of this issuer. A token must meet one of them.
+    /// Returns the conditions on tokens of this issuer. A token must meet one of these conditions.
     pub(crate) fn trusts_of(&self, issuer: &str) -> impl Iterator<Item = &RoleTrust> {
         self.trusts.iter().filter(move |trust| trust.issuer == issuer)
     }
@@ -495,7 +495,7 @@ impl Users {
     }
 
     /// Returns whether the served directory exists. For a directory on a file server, relies on the latest check of the
-    /// directory and of the server. Checks any other directory now.
+    /// directory and of the server; for any other directory, checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),
@@ -577,7 +577,8 @@ impl Users {
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
-        // The stamp is set before the file is read, so that an invalid file is logged once, not every second.
+        // The fingerprint of the file is stored before the file is read, so that an invalid file is logged once, not
+        // every second.
         state.stamp = stamp;
         let document = file::read(path)?;
         if document != state.document {

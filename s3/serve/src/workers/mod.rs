@@ -36,8 +36,8 @@ pub(crate) fn here() -> usize {
     HERE.get()
 }
 
-/// Records that the socket of the calling connection cannot be registered with another thread. The connection is then
-/// moved only to give it more processor time, not to reduce the number of threads.
+/// Records that the socket of the calling connection cannot be registered with another thread. Such a connection is
+/// moved only to give the connection more processor time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -135,7 +135,8 @@ impl WorkerState {
             return true;
         }
         let take_one = |surplus: usize| surplus.checked_sub(1);
-        // The surplus is nearly always 0. Reading the surplus first is cheap, whereas every update would be expensive.
+        // The surplus (the number of connections that should move) is nearly always 0. Reading the surplus first is
+        // cheap, whereas every update would be expensive.
         worker.surplus.load(Ordering::Relaxed) > 0
             && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
     }

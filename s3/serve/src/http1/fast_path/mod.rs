@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(put(HELLO, &[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")]), Some(Ok(200)));
         assert_eq!(lane.taken(&presigned(&lane, "PUT", Duration::ZERO), b""), None, "without a length");
         assert_eq!(put(HELLO, &[("if-none-match", "*")]), Some(Err("PreconditionFailed".into())));
-        // Errors that are detected before the content is read are left to the S3 layer.
+        // If the fast path detects an error before it has read the content, it leaves the request to the S3 layer.
         for headers in [
             &[("x-amz-checksum-crc32", "x")][..],
             &[("content-md5", "x")],

@@ -120,7 +120,8 @@ impl SignatureVerifier {
     }
 }
 
-/// Parameters of a presigned URL in the order of the canonical query. SDKs add the last parameter, which has no effect.
+/// Parameters of a presigned URL in the order of the canonical query. Some SDKs add the last parameter, `x-id`, which
+/// has no effect.
 const PARAMETERS: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
