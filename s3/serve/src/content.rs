@@ -61,8 +61,8 @@ impl MultipartContent {
         self.left
     }
 
-    /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is too
-    /// short.
+    /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is
+    /// shorter than its stated length.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {

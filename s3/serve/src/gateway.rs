@@ -29,7 +29,8 @@ use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 /// The time for which connections without a request remain open after the gateway is told to stop. If these connections
 /// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
 /// transit, and the response announces the end of the connection. A longer time would not help a client that reads from
-/// its connection only when it sends a request. Such a client does not notice the end of the connection earlier.
+/// its connection only when it sends a request. Such a client notices the end of the connection only with its next
+/// request.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);

@@ -2,10 +2,10 @@
 //! recognize failures by AWS's messages. The element `Detail` holds the gateway's own text for people, which explains
 //! what failed and what to do next.
 //!
-//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line holds AWS's
-//! message, and the second line holds the gateway's own text. Each further line holds the name and the value of an
-//! additional element. If there is only one line, it holds the gateway's own text, and `fordway_wire::s3_error`
-//! provides AWS's message for the code.
+//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line of an
+//! error's text holds AWS's message, and the second line holds the gateway's own text. Each further line holds the name
+//! and the value of an additional element. If there is only one line, it holds the gateway's own text, and
+//! `fordway_wire::s3_error` provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_error::aws_message;

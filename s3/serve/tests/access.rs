@@ -391,7 +391,8 @@ fn the_header_date_is_enough() {
     client.send(&Call::new("GET", "/")).ok();
 }
 
-/// Responses to requests for unsupported operations must not reveal to unknown callers whether something exists.
+/// Responses to requests for unsupported operations must not reveal to unknown callers whether a bucket or an object
+/// exists.
 #[test]
 fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();

@@ -1,4 +1,4 @@
-//! Tests valid and invalid HTTP/1.1 requests, sent byte by byte as a client may send them.
+//! Tests valid and invalid HTTP/1.1 requests, which the tests send as raw bytes.
 
 mod client;
 

@@ -248,7 +248,7 @@ fn requests_taken_back_at_once_end_the_connection() {
     for first in (1_u32..200_000).step_by(128) {
         let frames = (first..first + 128).step_by(2).flat_map(|stream_id| {
             let id = stream_id.to_be_bytes();
-            // GET http://h/ in static table entries, then RST_STREAM with CANCEL.
+            // A HEADERS frame for `GET http://h/` with entries of the static table, and a RST_STREAM frame with CANCEL.
             let head = [&[0, 0, 6, 1, 5][..], &id, &[0x82, 0x84, 0x86, 0x41, 1, b'h']].concat();
             [head, [&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, 8]].concat()].concat()
         });

@@ -135,7 +135,7 @@ fn get() -> Call<'static> {
     Call::new("GET", "/bucket/k")
 }
 
-/// Returns an upload. The caller sends only the first part of its body.
+/// Returns an upload. The caller sends only the first part of the request's body.
 fn half(name: &str) -> Call<'static> {
     Call::new("PUT", format!("/bucket/{name}")).payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000])
 }

@@ -289,7 +289,7 @@ fn source(text: &str) -> Cow<'_, str> {
     percent_decode_str(path).decode_utf8_lossy()
 }
 
-/// Decodes a name or a value of a query, as the operations do.
+/// Decodes a name or a value of a query in the same way as the S3 operations.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);

@@ -266,8 +266,8 @@ fn is_about_missing(kind: ErrorKind) -> bool {
     matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
 }
 
-/// Returns whether a request reads a missing object whose key the caller may list. Such a caller may learn that the
-/// object is missing.
+/// Returns whether a request reads a missing object whose key the caller may list. Such a caller is permitted to learn
+/// that the object is missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
     rules: &fordway_policy::BucketAccessRules,

@@ -1,5 +1,5 @@
-//! Parses bytes to the head of a request, or to a refusal. The parser is stricter than HTTP requires wherever two
-//! programs could interpret a message differently (RFC 9112 section 11.2).
+//! Parses bytes into the head of a request, or into the reason why the message is refused. The parser is stricter than
+//! HTTP requires wherever two programs could interpret a message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 

@@ -1,4 +1,4 @@
-//! Passes request bodies to the S3 layer, in pieces of a size that suits stores.
+//! Passes request bodies to the S3 layer, in pieces that are large enough for efficient writes.
 
 use std::io;
 use std::pin::Pin;

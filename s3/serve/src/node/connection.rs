@@ -56,8 +56,8 @@ pub(super) struct GatewayConnection {
 
 /// Whether a connection is doing work that a stopping gateway waits for.
 ///
-/// If the connection is ended before the work starts, no more work starts on it. If the work starts first, the gateway
-/// waits for the work.
+/// If the connection is ended before the work starts, no more work starts on the connection. If the work starts first,
+/// the gateway waits for the work.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionDrainState(AtomicU8);
 

@@ -1,8 +1,8 @@
 //! Sends responses and content to the client: inline, as a descriptor, or as a stream.
 //!
 //! The gateway may pass a staged file to a client in advance. A client that has just stored a large object often stores
-//! a similar object next. If the client already has a staged file for the next object, that put takes one round trip
-//! instead of two.
+//! a similar object next. If the client already has a staged file for the next object, putting the next object takes
+//! one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -64,8 +64,8 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical time of publishing content, or of another change for a user. If changes are typically slow, later
-/// changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
+/// The typical duration of publishing content, or of the other changes by one user. If changes are typically slow,
+/// later changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
 /// versions. A change in memory costs less than its hand-over to another thread would.
 #[derive(Default)]
 pub(crate) struct PublishLatency {

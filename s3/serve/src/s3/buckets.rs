@@ -91,7 +91,7 @@ pub(super) async fn create(
     let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
-    // The gate admits only one value of this header, `BucketOwnerEnforced`.
+    // The gate admits only the value `BucketOwnerEnforced` of `x-amz-object-ownership`.
     let states_ownership = request.headers.contains_key("x-amz-object-ownership");
     let make = move |store: &dyn Store| -> OperationResult<()> {
         store.create_bucket(&new)?;

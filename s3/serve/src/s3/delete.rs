@@ -62,8 +62,8 @@ pub(super) async fn refused(
         refused.push(match authorise(user, "DeleteObject", names, &facts).await {
             Ok(()) => false,
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
-            // The caller may delete the object, and may learn that the object is missing. The deletion itself then
-            // determines the result for the missing object.
+            // The caller is permitted to delete the object, and to learn that the object is missing. The deletion
+            // itself then determines the result for the missing object.
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::NoSuchKey => false,
             Err(failure) => return Err(failure),
         });

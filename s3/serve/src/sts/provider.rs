@@ -247,7 +247,7 @@ impl Provider {
             }
         };
         if must_wait {
-            // If fetching takes longer, the known keys are used.
+            // If fetching takes longer than `FETCH_TIMEOUT`, the keys that are already known are used.
             let _ = tokio::time::timeout(FETCH_TIMEOUT, fetched.changed()).await;
         }
         self.known().usable()

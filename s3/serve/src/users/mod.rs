@@ -333,7 +333,7 @@ impl Users {
     }
 
     /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
-    /// When the directory exists again, it is reopened. Errors: from opening the directory.
+    /// When the directory exists again, the gateway reopens the directory. Errors: from opening the directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }

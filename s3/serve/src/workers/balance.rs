@@ -127,8 +127,8 @@ impl WorkerState {
 }
 
 /// Returns the total time for which the processors have been idle since the machine was started, or `None` if the time
-/// cannot be read. The time is in the first line of /proc/stat (proc(5)), in hundredths of a second, regardless of the
-/// kernel's clock rate.
+/// cannot be read. The time is in the first line of `/proc/stat` (proc(5)), in hundredths of a second, regardless of
+/// the kernel's clock rate.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }

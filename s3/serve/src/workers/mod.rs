@@ -299,7 +299,7 @@ mod tests {
         for _ in 0..3 {
             workers.pool.set_active(3);
             workers.pool.workers[0].surplus.store(1, Ordering::Relaxed);
-            // Thread 0 has the connection, so another thread has fewer.
+            // Thread 0 has the connection, so another thread has fewer connections.
             assert_ne!(ask(&mut clients), [0]);
             workers.pool.set_active(1);
             assert_eq!(ask(&mut clients), [0]);

@@ -261,7 +261,7 @@ fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the signed headers with their values, or `None` if a requirement is not met. The names must be in order, and
+/// Returns the signed headers with their values, or `None` if a requirement is not met. The names must be sorted, and
 /// each header must occur once and be printable ASCII. `host` and all `x-amz-` headers of the request must be signed.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,
