@@ -1,7 +1,7 @@
 //! Serves an empty in-memory store: `cargo run --release --example memory -- 127.0.0.1:9000`.
 //!
-//! The keys are read from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or generated. RUST_LOG sets the log level, for
-//! example `info`.
+//! The keys are read from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, or generated. `RUST_LOG` sets the log level,
+//! for example `info`.
 
 use std::io::Write as _;
 use std::sync::Arc;

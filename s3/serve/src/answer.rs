@@ -72,12 +72,13 @@ pub(crate) struct GatewayState {
     /// The connections that have not carried a request with a valid signature, by client address.
     pub(crate) addresses: Arc<UnauthenticatedConnections>,
     pub(crate) tls: Option<TlsCertificate>,
-    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered; `None` if it is not offered.
+    /// The value of `Alt-Svc` (RFC 7838) that tells clients where HTTP/3 is offered; `None` if the gateway does not
+    /// offer HTTP/3.
     pub(crate) http3: Option<HeaderValue>,
 }
 
-/// The scheme of URLs that lead to this gateway. It is stored as an extension of each request whose response contains
-/// such a URL.
+/// The scheme of URLs that lead to this gateway. The scheme is stored as an extension of each request whose response
+/// contains such a URL.
 #[derive(Clone, Copy)]
 pub(crate) struct UrlScheme(pub(crate) &'static str);
 
@@ -183,7 +184,8 @@ async fn answered(
     if request.method() == Method::OPTIONS
         && let Some(page) = page
     {
-        // A preflight request does not go through `gate::admit`, so its size is checked here.
+        // This branch checks the size of the headers itself, because `gate::admit` is not called for a preflight
+        // request.
         if let Err(refusal) = gate::check_size(request.headers()) {
             return refused(&refusal);
         }
@@ -210,8 +212,8 @@ async fn answered(
     if let Some(page) = page {
         response.headers_mut().extend(page.headers().await);
     }
-    // The list of buckets of a missing root directory is an empty list rather than a 404. Requests for this list
-    // therefore check the root directory itself.
+    // If the root directory is missing, a request for the list of buckets gets an empty list instead of an error. For
+    // such a request, the root directory is therefore always checked.
     match is_of_all_buckets && !shared.users.has_root() {
         true => unavailable(),
         false => unless_root_is_gone(shared, response),
@@ -227,7 +229,7 @@ fn unless_root_is_gone(shared: &GatewayState, response: Response<PreparedBody>) 
     }
 }
 
-/// A CORS request from a web page. The bucket's CORS rules determine what the page may do.
+/// A CORS request from a web page. The bucket's CORS rules determine which requests the page can make.
 struct CorsRequest {
     store: Option<Arc<dyn Store>>,
     users: Arc<Users>,
@@ -236,8 +238,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may block. If `work` needs a file server, this is one of the threads for that server.
-/// Returns `None` if `work` did not complete.
+/// Runs `work` on a thread that may block. If there is a `server`, the thread is one of those that wait for this file
+/// server. Returns `None` if `work` did not complete.
 async fn run_apart<T: Send + 'static>(
     server: Option<NetworkFileServer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -310,7 +312,8 @@ async fn of_operation(
         Err(refusal) => return refused(&refusal),
     };
     let response = of_s3_layer(shared, request).await;
-    // If the document is invalid, the gate's error replaces the response, because the S3 layer reports a server error.
+    // If the document in the request's body is invalid, the gate's error replaces the response, because the S3 layer
+    // reports a server error.
     complaint.as_ref().and_then(|complaint| complaint.get()).map_or(response, refused)
 }
 

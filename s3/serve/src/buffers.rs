@@ -1,4 +1,4 @@
-//! Memory that a thread reuses, because allocating new memory costs more than reading data into it.
+//! Memory that a thread reuses, because allocating a buffer costs more than reading data into the buffer.
 
 use std::cell::RefCell;
 use std::mem;
@@ -22,7 +22,7 @@ thread_local! {
     static SPARE_BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns an empty vector, which usually has capacity.
+/// Returns an empty vector, usually a reused one that already has capacity.
 pub(crate) fn take_buffer() -> Vec<u8> {
     SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
@@ -56,7 +56,8 @@ impl Drop for PooledBuffer {
 }
 
 fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: M) {
-    // When a thread ends, its list of spare memory may be destroyed before this buffer. The buffer is then freed.
+    // When a thread ends, its list of spare memory may be destroyed before the last buffers are dropped. These buffers
+    // are freed.
     let _ = stock.try_with(|spare| {
         let mut spare = spare.borrow_mut();
         if spare.len() < count_max {
@@ -67,7 +68,7 @@ fn keep<M>(stock: &'static LocalKey<RefCell<Vec<M>>>, count_max: usize, memory: 
 
 /// The number of chunks in use above which memory counts as scarce.
 const SCARCE_CHUNKS: usize = 128;
-/// The minimum number of bytes to pass on if memory is scarce.
+/// The minimum number of filled bytes that are passed on before the chunk is full, if memory is scarce.
 const SCARCE_BYTES: usize = 16 * 1024;
 /// The number of chunks in use across all threads.
 static CHUNKS: AtomicUsize = AtomicUsize::new(0);
@@ -75,7 +76,7 @@ static CHUNKS: AtomicUsize = AtomicUsize::new(0);
 /// [`CHUNK_BYTES`] of memory. The thread that drops a chunk keeps the memory for reuse.
 pub(crate) struct BufferChunk(Vec<u8>);
 
-/// A chunk that is filled piece by piece. It holds no memory while it is empty.
+/// A chunk that is filled piece by piece. An empty chunk holds no memory.
 #[derive(Default)]
 pub(crate) struct PartialChunk {
     chunk: Option<BufferChunk>,
@@ -113,9 +114,9 @@ impl PartialChunk {
         bytes.or_else(|| (!parked.is_empty()).then(|| parked.into()))
     }
 
-    /// Prepares for a wait for more bytes. Returns whether the caller should first pass on the filled bytes: if memory
-    /// is scarce and at least [`SCARCE_BYTES`] are filled. If memory is scarce and fewer bytes are filled, moves them
-    /// to a buffer of exactly their size. Cost if memory is not scarce: one atomic load.
+    /// Prepares for a wait for more bytes. Returns true if memory is scarce and at least [`SCARCE_BYTES`] are filled;
+    /// the caller should then pass on the filled bytes before it waits. If memory is scarce and fewer bytes are filled,
+    /// moves them to a buffer of exactly their size. Cost if memory is not scarce: one atomic load.
     pub(crate) fn is_to_be_passed_on(&mut self) -> bool {
         if CHUNKS.load(Ordering::Relaxed) <= SCARCE_CHUNKS {
             return false;

@@ -92,7 +92,8 @@ impl ClientSocket {
         }
     }
 
-    /// Returns whether this process must encrypt the data that it sends. If so, the kernel cannot send files directly.
+    /// Returns whether this process must encrypt the data that it sends. If this process encrypts the data, the kernel
+    /// cannot send files directly.
     pub(crate) fn is_encrypted(&self) -> bool {
         matches!(self, ClientSocket::Tls(_))
     }
@@ -122,8 +123,8 @@ impl ClientSocket {
             let mut last = 0;
             let mut attempt = |socket: BorrowedFd<'_>| {
                 let sent = send(socket)?;
-                // The socket's buffer is full. Reporting the full buffer now makes the next call wait, instead of
-                // making a system call that would fail.
+                // The socket's buffer is full. The error `WouldBlock` tells the runtime that the socket is not
+                // writable, so the next call waits instead of making a system call that would fail.
                 if sent > 0 && sent < len && !fordway_sys::is_writable(socket)? {
                     last = sent;
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -157,7 +158,7 @@ fn anew(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the same call on each kind of socket.
+/// Evaluates `$call` with the stream of the socket, whichever kind of socket it is.
 macro_rules! on_any {
     ($socket:expr, $stream:ident => $call:expr) => {
         match $socket.get_mut() {
@@ -176,8 +177,8 @@ impl AsyncRead for ClientSocket {
     ) -> Poll<io::Result<()>> {
         let read = on_any!(self, stream => Pin::new(stream).poll_read(context, room));
         match read {
-            // Many clients end TLS without `close_notify`. This counts as a normal end, because the framing of HTTP
-            // marks the end of each message.
+            // Many clients end TLS without `close_notify`. Such an end counts as a normal end, because the framing of
+            // HTTP marks the end of each message.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
             read => read,
         }
@@ -210,9 +211,9 @@ impl AsyncWrite for ClientSocket {
     }
 }
 
-/// The deadline of a wait. It is set when the wait begins, and cleared when the wait ends. The underlying timer keeps
-/// running between waits and is checked only when it fires, because setting a timer for every wait would take longer
-/// than most waits.
+/// The deadline of a wait. The deadline is set when the wait begins, and cleared when the wait ends. The underlying
+/// timer keeps running between waits and is checked only when it fires, because setting a timer for every wait would
+/// take longer than most waits.
 #[derive(Default)]
 pub(crate) struct WaitDeadline {
     deadline: Option<Instant>,

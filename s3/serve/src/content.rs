@@ -61,8 +61,8 @@ impl MultipartContent {
         self.left
     }
 
-    /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is too
-    /// short.
+    /// Returns the next bytes (about `most`) and the remaining content. Errors: `UnexpectedEof` for content that is
+    /// shorter than its stated length.
     async fn next(mut self, most: u64) -> io::Result<(Bytes, Self)> {
         let mut buffer = buffer_for(most);
         while (buffer.len() as u64) < most {
@@ -148,8 +148,8 @@ impl ContentPieces {
                 Ok((piece, ContentPieces::Remote(region.after(wanted))))
             }
             ContentPieces::Reader(reader, left) => {
-                // Reading from a reader may block, so each read may return more than `most` bytes, unless memory is
-                // scarce.
+                // Reads from a reader run on a thread that may block. To reduce the number of these reads, each read
+                // may return more than `most` bytes, unless memory is scarce.
                 let wanted = if most < PIECE_BYTES { left.min(most) } else { left };
                 let (reader, piece) = read_some(reader, wanted).await?;
                 let left = left - piece.len() as u64;
@@ -237,7 +237,8 @@ async fn elsewhere<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
-/// A body that is stored as an extension of its response. The transport can thus still access an open file.
+/// A body that is stored as an extension of its response. The transport can take an open file from the extension,
+/// whereas a body of the S3 layer cannot hold an open file.
 #[derive(Clone)]
 pub(crate) struct BodyExtension(Arc<Mutex<Option<PreparedBody>>>);
 

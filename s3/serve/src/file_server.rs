@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
-/// The time after which a pending call triggers a check whether the server still responds.
+/// The time after which a pending call triggers a check of whether the server still responds.
 const QUIET: Duration = Duration::from_secs(1);
 /// The maximum time that the server may take to respond to a check.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -36,8 +36,8 @@ const SHARE: usize = READERS_MAX;
 /// The interval at which a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The file servers that this process uses, by the ID of their file system. All gateways share them, and none is ever
-/// removed.
+/// The file servers that this process uses, by the ID of their file system. All gateways of the process share these
+/// file servers, and no file server is ever removed.
 static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock::new(Mutex::default);
 
 /// The file server on which one user's calls for one bucket depend.
@@ -51,8 +51,8 @@ pub(crate) struct NetworkFileServer {
 
 /// The threads that wait for one file server.
 struct FileServerThreads {
-    /// Only the runtime's blocking threads are used. All of them may be blocked while the server is silent, so each
-    /// server has its own pool.
+    /// Only the runtime's blocking threads are used. While the server is silent, all of these threads may be blocked,
+    /// so each server has its own pool.
     pool: Runtime,
     /// The permits for calls. There is one permit fewer than there are threads, so that one thread is always free to
     /// check whether the server responds.
@@ -134,7 +134,7 @@ impl NetworkFileServer {
         self.threads.pool.spawn_blocking(move || drop(value));
     }
 
-    /// Returns whether the server responds: whether no check has been pending for [`SILENCE_MAX`].
+    /// Returns whether the server responds, that is, whether no check has been pending for [`SILENCE_MAX`] or longer.
     pub(crate) fn responds(&self) -> bool {
         self.silence() < SILENCE_MAX
     }
@@ -144,7 +144,7 @@ impl NetworkFileServer {
         locked(&self.threads.dialogue).asked.map_or(Duration::ZERO, |asked| asked.elapsed())
     }
 
-    /// Starts a check whether the server responds, unless an earlier check is still pending or the server has just
+    /// Starts a check of whether the server responds, unless an earlier check is still pending or the server has just
     /// responded.
     fn ask(&self) {
         let mut dialogue = locked(&self.threads.dialogue);
@@ -279,7 +279,7 @@ mod tests {
         let (respond, responses) = channel::<()>();
         let responses = Mutex::new(responses);
         let ask = Arc::new(move || {
-            // An error means that the sender is gone.
+            // An error means that the sender was dropped.
             let _ = locked(&responses).recv();
         });
         let probe = FileServerProbe { file_system: NEXT.fetch_add(1, Ordering::Relaxed), ask };

@@ -99,7 +99,8 @@ pub fn http1_chunks(bytes: &[u8]) {
     check_chunks(bytes);
 }
 
-/// Passes a chunked body through the check that precedes the S3 layer, in pieces of several sizes.
+/// Passes an `aws-chunked` body in pieces of several sizes to the framing check. The result must be the same for every
+/// size.
 pub fn signed_chunks(bytes: &[u8]) {
     let whole = signature::check_framing(bytes, bytes.len().max(1));
     for piece in pieces(bytes) {
@@ -152,7 +153,7 @@ pub fn connection(bytes: &[u8]) {
         return;
     }
     // The HTTP/2 server drops its requests when the client closes the connection, so an HTTP/2 client closes the
-    // connection later.
+    // connection only after it has received nothing for [`HTTP2_WAIT`].
     let is_http2 = bytes.starts_with(b"PRI");
     let early_end = if is_http2 { Ok(()) } else { client.shutdown(Shutdown::Write) };
     if client.set_read_timeout(is_http2.then_some(HTTP2_WAIT)).and(early_end).is_err() {

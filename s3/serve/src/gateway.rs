@@ -26,10 +26,11 @@ use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, w
 use crate::workers::{WorkerPool, new_runtime, no_thread};
 use crate::{SessionKey, TlsCertificate, Users, connection, s3};
 
-/// The time for which connections without a request remain open after the gateway is told to stop. If they were closed
-/// at once, requests that are already on their way would fail. During this time, such a request is answered, and its
-/// response announces the end of the connection. A longer time would not help a client that reads from its connection
-/// only when it sends a request. Such a client does not notice the end of the connection earlier.
+/// The time for which connections without a request remain open after the gateway is told to stop. If these connections
+/// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
+/// transit, and the response announces the end of the connection. A longer time would not help a client that reads from
+/// its connection only when it sends a request. Such a client notices the end of the connection only with its next
+/// request.
 pub(crate) const LEAVE_TAKING: Duration = Duration::from_secs(1);
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -72,15 +73,15 @@ pub struct GatewayConfig {
     /// The minimum rate of a body in bytes per second, in either direction; 0 for no limit. The rate is an average over
     /// periods in which the gateway waits for the client for a total of `stall_timeout`.
     pub body_bytes_per_s_min: u64,
-    /// The limits on users whose entries specify no limits.
+    /// The limits on users whose entries in the credentials file specify no limits.
     pub user_limits: UserLimits,
-    /// The maximum number of open connections from one address that have not yet carried a request with a valid
+    /// The maximum number of open connections from one address on which there has been no request with a valid
     /// signature. All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
     /// The maximum time for which requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
-    /// The key that authenticates session tokens. If it is `None`, the gateway generates a key, so tokens become
-    /// invalid when this process ends.
+    /// The key that authenticates session tokens. If this field is `None`, the gateway generates a key, so tokens
+    /// become invalid when this process ends.
     pub session_key: Option<SessionKey>,
 }
 
@@ -149,7 +150,7 @@ impl StopReceiver {
 
     /// Completes when the gateway is told to stop.
     pub(crate) async fn over(mut self) {
-        // An error means that every `GatewayStopHandle` was dropped, and so was the gateway.
+        // An error means that the gateway and every `GatewayStopHandle` were dropped.
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }
 
@@ -178,7 +179,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Binds the address. From then on, clients can connect; they wait until the gateway runs. Errors:
+    /// Binds the address. After this call, clients can connect, but get no response until the gateway runs. Errors:
     /// `InvalidArgument` for an address that is in use or does not belong to this machine, for a region that is not
     /// lower-case letters, digits and hyphens, and for a domain that is not a host name; `AccessDenied`, `Io`.
     pub fn bind(users: Users, config: GatewayConfig) -> Result<Self> {
@@ -316,7 +317,8 @@ impl Gateway {
             () = accept => {}
             () = workers.balance() => {}
         }
-        // From here on, no client can connect, and only open connections keep the access log alive.
+        // After these values are dropped, no client can connect, and the access log remains open only as long as
+        // connections are open.
         drop((listener, watch));
         let all = slots.acquire_many(connections_max);
         if tokio::time::timeout(drain_timeout, all).await.is_err() {
@@ -478,7 +480,8 @@ async fn next_connection(
     }
 }
 
-/// A gateway that serves on its own threads. Dropping it stops the gateway and waits until it has ended.
+/// A gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has
+/// ended.
 pub struct RunningGateway {
     address: SocketAddr,
     metrics: Option<SocketAddr>,

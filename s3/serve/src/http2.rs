@@ -57,8 +57,8 @@ pub(crate) async fn serve(
     workers::stay();
     let streams = StreamExecutor::new(shared.limits.body.clone());
     let state = ConnectionState::new(account);
-    // The future that answers a request is larger than the state for sending the response. It is boxed, so that it is
-    // freed when the response begins.
+    // The future that answers a request is larger than the state for sending the response. The future is boxed, so that
+    // its memory is freed when the response begins.
     let service =
         service_fn(|request| Box::pin(exchange((shared.clone(), state.clone()), caller.clone(), request)));
     let io = TokioIo::new(RewoundSocket::new(socket, ahead));
@@ -113,7 +113,7 @@ where
         if !is_ending && (is_idle || is_stopped || !account.is_welcome()) {
             is_ending = true;
             connection.as_mut().graceful_shutdown();
-            // The connection and the timer must be polled again after this change.
+            // The connection and the timer must be polled again after `graceful_shutdown`.
             context.waker().wake_by_ref();
         }
         Poll::Pending

@@ -85,7 +85,7 @@ async fn speak(
             next = connection.accept() => drop(next.map_err(io::Error::other)?),
         }
     }
-    // All data has been sent. Clients close the connection when they have received all responses.
+    // All responses have been sent. The client closes the connection after it has received all of them.
     let last = async { while let Ok(Some(_)) = connection.accept().await {} };
     let _ = timeout(LINGER, last).await;
     Ok(())
@@ -153,8 +153,8 @@ async fn exchange(
         head.map_err(io::Error::other)?;
     let (mut send, receive) = stream.split();
     let (body, length) = body_of(&request, receive, limits);
-    // This future is larger than the state for sending the response. It is boxed, so that it is freed when the response
-    // begins.
+    // This future is larger than the state for sending the response. The future is boxed, so that its memory is freed
+    // when the response begins.
     let answering = multiplexed::exchange((shared, state), caller, request.map(|()| body), length);
     let response = Box::pin(answering).await;
     let sent = send_answer(&mut send, response, ways).await;
@@ -209,7 +209,7 @@ const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 
 /// The send window of a connection, which grows with the capacity of the network path. If a client stops reading, its
-/// window remains small, so it cannot make the gateway keep much data.
+/// window remains small, so such a client cannot make the gateway keep much data.
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
@@ -222,9 +222,9 @@ impl SendWindow {
         SendWindow { connection, sent_bytes: AtomicU64::new(0), seen: Mutex::default() }
     }
 
-    /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. This
-    /// is the case if, since the last call, packets have arrived and more bytes were sent than keeping a connection
-    /// alive needs.
+    /// Returns whether the client may still be receiving responses, which QUIC keeps until they are acknowledged. The
+    /// result is true if, since the last call, packets have arrived and the gateway has sent more bytes than it takes
+    /// to keep a connection alive.
     fn is_moving(&self) -> bool {
         let stats = self.connection.stats();
         let now = (stats.udp_tx.bytes, stats.udp_rx.datagrams);
@@ -242,8 +242,8 @@ impl SendWindow {
     }
 }
 
-/// Returns the size of the send window. For a client that is far away, this is twice the congestion window: the data in
-/// flight, and the data that can be sent next.
+/// Returns the size of the send window. For a client that is far away, the size is twice the congestion window: the
+/// data in flight, and the data that can be sent next.
 fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
     match round_trip < FAR {
         true => SEND_WINDOW_BYTES,
@@ -282,7 +282,7 @@ impl AcceptedClient {
         self.incoming.remote_address()
     }
 
-    /// Performs the handshake. From then on, the connection belongs to the calling thread.
+    /// Performs the handshake. After the handshake, the calling thread's runtime drives the connection.
     pub(super) async fn handshake(self) -> io::Result<quinn::Connection> {
         Ok(self.incoming.accept_with(self.config)?.await?)
     }
@@ -292,7 +292,7 @@ impl QuicListener {
     /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
-        // Failures are ignored, because smaller buffers only reduce the speed.
+        // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
         Ok(())
@@ -381,7 +381,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
     Ok(config)
 }
 
-/// Returns the body of `request` for the S3 layer, and what is known about the body's length.
+/// Returns the body of `request` for the S3 layer, and the body's length as far as it is known.
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
@@ -456,8 +456,8 @@ impl Body for Http3RequestBody {
 
 /// The maximum number of responses that wait in quinn at the same time.
 const TURNS: usize = 4;
-/// The time after which a response that waits in quinn gives up its turn. Otherwise, a client that reads one of its
-/// responses slowly would delay the others.
+/// The time after which a response that waits in quinn gives up its turn. Without this limit, a client that reads one
+/// of its responses slowly would delay its other responses.
 const TURN: Duration = Duration::from_millis(250);
 /// The maximum time that a response waits while other responses on its connection make progress, as a multiple of the
 /// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.

@@ -218,8 +218,8 @@ fn names(path: &S3Path) -> (String, String) {
 /// Headers that state the expected owner of a bucket.
 const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
 
-/// Checks that each of the [`EXPECTED_OWNERS`] headers names the caller. To a caller, all buckets belong to that
-/// caller, as in listings. Errors: `AccessDenied`.
+/// Checks that each of the [`EXPECTED_OWNERS`] headers names the caller. Each caller counts as the owner of all
+/// buckets, because listings also name the caller as the owner. Errors: `AccessDenied`.
 fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
     let is_other =
         |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
@@ -243,13 +243,13 @@ pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
 const UNSIGNED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-user-agent"];
 
 /// Checks that all `x-amz-` headers are signed. An unsigned `x-amz-` header could change the operation of a signed
-/// request, for example from a put to a copy. A recipient of a presigned URL must not be able to add one. Errors:
-/// `AccessDenied`.
+/// request, for example from a put to a copy. A recipient of a presigned URL must not be able to add such a header.
+/// Errors: `AccessDenied`.
 fn check_all_signed(headers: &HeaderMap, uri: &Uri) -> S3Result<()> {
     let signed = signed_headers(headers, uri).unwrap_or_default();
     let is_signed = |name: &str| signed.split(';').any(|known| known.eq_ignore_ascii_case(name));
-    // An empty `x-amz-trailer` header has no meaning. The gateway itself adds an empty one to each request without this
-    // header.
+    // An empty `x-amz-trailer` header has no meaning. The gateway itself adds an empty `x-amz-trailer` to each request
+    // without this header.
     let is_announced_nothing = |name: &str| name == "x-amz-trailer" && headers[name].is_empty();
     let of_amazon = headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
     let of_amazon = of_amazon.filter(|name| !is_announced_nothing(name));

@@ -1,16 +1,18 @@
-//! The texts of error documents. The element `Message` holds AWS's message for a failure, which programs compare. The
-//! element `Detail` holds our own text for people, which explains what failed and what to do next.
+//! The texts of error documents. The element `Message` holds AWS's message for a failure, because some programs
+//! recognize failures by AWS's messages. The element `Detail` holds the gateway's own text for people, which explains
+//! what failed and what to do next.
 //!
-//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line holds AWS's
-//! message, and the second line our own text. Each further line holds the name and the value of an additional element.
-//! If there is only one line, it holds our own text, and `fordway_wire::s3_error` provides AWS's message for the code.
+//! The S3 layer carries one text for each error, and this module splits the text into lines. The first line of an
+//! error's text holds AWS's message, and the second line holds the gateway's own text. Each further line holds the name
+//! and the value of an additional element. If there is only one line, it holds the gateway's own text, and
+//! `fordway_wire::s3_error` provides AWS's message for the code.
 
 use fordway_store::ChecksumAlgorithm;
 use fordway_wire::s3_error::aws_message;
 use fordway_wire::s3_xml::escaped;
 
-/// Composes the text of an error from AWS's message, our own text (which may be empty), and `facts`, which are element
-/// names with their values.
+/// Composes the text of an error from AWS's message, the gateway's own text (which may be empty), and `facts`, which
+/// are element names with their values.
 pub(crate) fn composed(words: &str, detail: &str, facts: &[(&str, &str)]) -> String {
     let mut text = format!("{}\n{}", one_line(words), one_line(detail));
     for (name, value) in facts {
@@ -31,7 +33,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// Splits the text of an error document into elements. Both input and output are XML.
+/// Splits the text of an error document into elements. The input and the output are XML.
 pub(crate) fn taken_apart(document: &str) -> String {
     let Some((head, rest)) = document.split_once("</Code>") else { return document.to_owned() };
     let code = head.rsplit_once("<Code>").map_or("", |(_, code)| code);
@@ -53,7 +55,7 @@ pub(crate) fn taken_apart(document: &str) -> String {
     made + rest
 }
 
-/// Returns AWS's message for a code (or our own text if AWS has no message), and the detail.
+/// Returns AWS's message for a code (or the gateway's own text if AWS has no message), and the detail.
 fn of_code<'t>(code: &str, ours: &'t str) -> (String, &'t str) {
     if code == "BadDigest" {
         return (of_digest(ours), ours);

@@ -1,11 +1,11 @@
-//! Code shared by HTTP/2 and HTTP/3. It serves many requests at once, passes request bodies to the store in large
+//! Code shared by HTTP/2 and HTTP/3. This code serves concurrent requests, passes request bodies to the store in large
 //! pieces, and reads response bodies as the client receives them.
 //!
 //! Data that is read ahead waits in memory for the client's flow-control window and for the socket. A few connections
-//! may have thousands of responses that their clients do not read, so the amount of waiting data is limited. When it
-//! reaches the limit, the next piece of a response is read only after the previous piece has been sent. At twice the
-//! limit, the pieces are also smaller. No response waits for the window of another response, so a client that keeps one
-//! window closed does not delay other responses.
+//! may have thousands of responses that their clients do not read, so the amount of waiting data is limited. When this
+//! amount reaches the limit, the next piece of a response is read only after the previous piece has been sent. At twice
+//! the limit, the pieces are also smaller. No response waits for the window of another response, so a client that keeps
+//! one window closed does not delay other responses.
 
 use std::future::Future;
 use std::io;
@@ -84,7 +84,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     response_of(response, is_head, (held, Some(trace)))
 }
 
-/// A request in progress. If it is dropped before its response is ready, the client has cancelled the request or
+/// A request in progress. If the value is dropped before the response is ready, the client has cancelled the request or
 /// stopped sending it. The drop then records the end of the request.
 struct CountedRequest<'r> {
     monitor: &'r RequestMonitor,
@@ -414,7 +414,7 @@ impl BacklogShare {
         Poll::Ready(if excess > 1 { SMALL_BYTES } else { PIECE_BYTES })
     }
 
-    /// Returns `piece`. Its bytes count as waiting until the last reference to the piece is dropped.
+    /// Returns `piece`. The bytes of `piece` count as waiting until the last reference to the piece is dropped.
     pub(super) fn hold(&self, piece: Bytes) -> Bytes {
         let bytes = piece.len() as u64;
         for held in [&self.of_connection.0, &self.own.bytes, &OF_PROCESS] {

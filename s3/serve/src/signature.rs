@@ -27,9 +27,9 @@ const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256
 const DECODED_LENGTH: HeaderName = HeaderName::from_static("x-amz-decoded-content-length");
 const TRAILER: HeaderName = HeaderName::from_static("x-amz-trailer");
 
-/// Checks the form of a request's signature. An anonymous request passes this check, and other code decides about it.
-/// If only `Date` states the time of the request, adds the header `x-amz-date`, which the S3 layer reads. Errors: AWS's
-/// errors, one for each kind of malformed signature.
+/// Checks the form of a request's signature. An anonymous request passes this check; the rules of the bucket are
+/// checked later. If only `Date` states the time of the request, adds the header `x-amz-date`, which the S3 layer
+/// reads. Errors: AWS's errors, one for each kind of malformed signature.
 pub(crate) fn check_form(
     headers: &mut HeaderMap,
     uri: &Uri,
@@ -60,8 +60,8 @@ pub(crate) fn check_form(
 /// AWS's message for a request that does not state its time.
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
-/// Returns the refusal with S3's exact message. s3cmd recognizes this message, and then signs the request again with
-/// version 4.
+/// Returns the error for a version 2 signature, with S3's exact message. s3cmd recognizes this message, and then signs
+/// the request again with version 4.
 pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
@@ -328,11 +328,11 @@ fn is_signature(text: &str) -> bool {
 
 /// The text of the error for a body whose last chunk is incomplete or missing.
 pub(crate) const CUT_SHORT: &str = "the body ended before the end of its last chunk";
-/// The text of the error for a body with a chunk before its last chunk that is too small. The S3 operation recognizes
-/// this text.
+/// The text of the error for a body in which a chunk other than the last one is too small. The conversion to an S3
+/// error recognizes this text.
 pub(crate) const SMALL_CHUNK: &str = "a chunk before the last one is smaller than 8192 bytes";
 /// The text of the error for a body that has a trailer without a name, or that lacks the trailers that its head
-/// announces. The S3 operation recognizes this text.
+/// announces. The conversion to an S3 error recognizes this text.
 pub(crate) const BAD_TRAILER: &str = "a trailer of the body is missing or has no name";
 /// The minimum size in bytes of a chunk that is not the last chunk (S3's limit).
 const CHUNK_BYTES_MIN: u64 = 8192;

@@ -1,4 +1,4 @@
-//! Version 2 signatures, for gateways that accept them. The S3 layer compares the signatures. This module checks the
+//! Version 2 signatures, for gateways that accept them. The S3 layer verifies the signatures. This module checks the
 //! dates of signatures, and appends a slash to a bucket's path if the client signed the path with a slash.
 
 use std::borrow::Cow;

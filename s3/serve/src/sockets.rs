@@ -102,7 +102,7 @@ impl ProvidedSockets {
     }
 }
 
-/// Returns the socket for HTTP/3: `passed`, or a new one bound to the address of `http`. Errors: as for
+/// Returns the socket for HTTP/3: `passed`, or a new socket bound to the address of `http`. Errors: as for
 /// [`GatewaySockets::passed`]; `InvalidArgument` if there is no certificate.
 #[cfg(feature = "http3")]
 fn quic_socket(

@@ -17,7 +17,8 @@ use serde::{Serialize, Serializer};
 use crate::http1::{ChunkDecoder, ChunkStep};
 use crate::users::User;
 
-/// The text of the error for a body that is not encoded as its head states. The S3 operation recognizes this text.
+/// The text of the error for a body that is not encoded as its head states. The conversion to an S3 error recognizes
+/// this text.
 pub(crate) const NOT_CHUNKED: &str = "the body is not valid aws-chunked encoding";
 
 /// The text of the error for a body that ends within a chunk.
@@ -49,8 +50,8 @@ const SIGNATURE_PARAMETERS: [&str; 11] = [
     "Signature",
 ];
 
-/// The trailers of an `aws-chunked` body, stored as an extension of its request. They are available after the body has
-/// been read.
+/// The trailers of an `aws-chunked` body, stored as an extension of its request. The trailers are available after the
+/// body has been read.
 #[derive(Clone, Default)]
 pub(crate) struct TrailerFields(Arc<OnceLock<HeaderMap>>);
 
@@ -206,7 +207,7 @@ impl Body for UnchunkedBody {
 pub(crate) enum ConnectionPeer {
     /// A remote address, whose requests must be signed.
     Remote(SocketAddr),
-    /// A program on this machine, whose user the kernel has identified. Its signatures have no meaning.
+    /// A program on this machine, whose user the kernel has identified. The signatures of its requests have no meaning.
     Peer(Arc<User>),
 }
 

@@ -19,8 +19,8 @@ enum WatchMessage {
 pub struct ReloadSignal(Sender<WatchMessage>);
 
 impl ReloadSignal {
-    /// Makes the gateway reread the credentials file and reopen the access log soon. If the credentials file is
-    /// invalid, the gateway logs the error and keeps the previous credentials.
+    /// Makes the gateway's watch thread reread the credentials file and reopen the access log, and does not wait for
+    /// the thread. If the credentials file is invalid, the gateway logs the error and keeps the previous credentials.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
         let _ = self.0.send(WatchMessage::Reload);
@@ -35,8 +35,8 @@ pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     (ReloadSignal(sender), WatchReceiver(receiver))
 }
 
-/// The thread that watches. Dropping this value tells the thread to end. The drop does not wait until the thread has
-/// ended, because checking a directory whose server is unreachable may take a long time.
+/// The thread that watches a gateway's directory and files. Dropping this value tells the thread to end. The drop does
+/// not wait until the thread has ended, because checking a directory whose server is unreachable may take a long time.
 pub(crate) struct WatchThread(ReloadSignal);
 
 impl WatchThread {

@@ -110,7 +110,8 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
-    // A query that looks like a version 4 signature does not change the result.
+    // A query that looks like a version 4 signature does not change the response to a request with a version 2
+    // signature.
     let disguise = "?X-Amz-Signature=00";
     assert_eq!(answer_to_version_2(&serve(), &now, disguise).error(), (400, "InvalidRequest".to_owned()));
     assert_eq!(
@@ -181,7 +182,8 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // A disguised parameter and a forged signature in a header do not help either.
+    // A percent-encoded parameter name, and a forged signature in a header, do not make the gateway accept the unsigned
+    // header.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
@@ -366,7 +368,8 @@ fn the_form_of_a_signature_in_a_url_is_explained() {
     refused("X-Amz-Expires", Some("604801"), "must be less than 604800 seconds");
 }
 
-/// Programs compare messages with AWS's messages. Our own message and details are therefore separate elements.
+/// Programs compare messages with AWS's messages. The gateway's own message and details are therefore separate
+/// elements.
 #[test]
 fn errors_have_the_words_of_aws_and_ours() {
     let fixture = serve();
@@ -388,7 +391,8 @@ fn the_header_date_is_enough() {
     client.send(&Call::new("GET", "/")).ok();
 }
 
-/// Responses to requests for unsupported operations must not reveal to unknown callers whether something exists.
+/// Responses to requests for unsupported operations must not reveal to unknown callers whether a bucket or an object
+/// exists.
 #[test]
 fn what_is_not_offered_is_refused_to_known_callers_only() {
     let fixture = serve();

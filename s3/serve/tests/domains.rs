@@ -45,7 +45,8 @@ fn other_hosts_leave_the_bucket_to_the_path() {
     assert_eq!(fixture.client.send(&other).error(), (404, "NoSuchBucket".to_owned()));
 }
 
-/// In HTTP/2, the host is not in a header. A bucket in the path must not be mistaken for the request's bucket.
+/// In HTTP/2, the host is in the pseudo-header `:authority`, not in a `Host` header. A bucket in the path must not be
+/// mistaken for the request's bucket.
 #[test]
 fn over_http2_the_bucket_is_in_the_host_too() {
     let fixture = serve();

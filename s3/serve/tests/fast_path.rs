@@ -9,7 +9,7 @@ use std::io::Write as _;
 use client::{Answer, BUCKET, Call, Client, Fixture, read_answer, serve};
 use fordway_store::Objects;
 
-/// An unsigned header without a meaning, because of which the fast path does not serve a request.
+/// An unsigned header that has no meaning, but makes the fast path leave the request to the S3 layer.
 const DETOUR: &[u8] = b"x-detour: 1\r\n";
 
 /// Serves objects with all properties that a response can contain.

@@ -43,10 +43,11 @@ fn fixture(fixture: Fixture) -> Fixture {
 fn check(call: &Call<'_>, answer: &Answer, fixture: &Fixture) {
     let said = format!("{} {}?{}: {} {}", call.method, call.path, call.query, answer.status, answer.text());
     let refusals = match call.path.as_ref() {
-        // If the bucket does not exist, S3 reports nothing else.
+        // If the bucket does not exist, S3 reports only this error.
         "/fresh" => [(501, "NotImplemented"), (404, "NoSuchBucket")],
         _ if (call.method, call.query) == ("PUT", "partNumber=1") => [(400, "InvalidArgument"); 2],
-        // If a parameter was added to a presigned URL, the signature may not match.
+        // For a parameter that was added to a presigned URL, the gateway can also report that the signature does not
+        // match.
         _ if call.query.starts_with('&') => [(501, "NotImplemented"), (403, "SignatureDoesNotMatch")],
         _ => [(501, "NotImplemented"); 2],
     };
@@ -86,7 +87,7 @@ fn sub_resources(invented: usize) -> (Vec<String>, Vec<String>) {
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "POST", "DELETE"];
 
 /// Returns calls with each sub-resource of S3 and each method, on an object and two buckets, and one call with each
-/// invented sub-resource. The last value states whether the sub-resource is invented.
+/// invented sub-resource. The last value of each call states whether the sub-resource is invented.
 fn walk(invented: usize) -> Vec<(String, &'static str, String, bool)> {
     let (real, odd) = sub_resources(invented);
     let paths = [format!("/{BUCKET}/k"), "/empty".to_owned(), "/fresh".to_owned()];
@@ -117,7 +118,7 @@ fn no_sub_resource_changes_anything_over_http_1() {
         let call = Call::new(method, path).query(&query).body("<Anything/>");
         check_walked(&fixture, &call, is_unknown, &fixture.client.send(&call));
     }
-    // A plain read, which the fast path serves, still works.
+    // After all of these requests, a plain read, which the fast path serves, still works.
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).ok().text(), "precious");
 }
 
@@ -240,7 +241,8 @@ fn what_is_harmless_goes_on_working() {
     );
 }
 
-/// AWS has the same limit for headers. Heads that are too long for the connection cause a different error.
+/// The limit on the total size of the headers is the same as AWS's. Heads that are too long for the connection cause a
+/// different error.
 #[test]
 fn headers_have_a_limit() {
     let fixture = fixture(serve());
@@ -249,7 +251,7 @@ fn headers_have_a_limit() {
         assert_eq!(answer.error(), (400, "RequestHeaderSectionTooLarge".to_owned()), "{method}");
         assert_eq!(answer.element("MaxSizeAllowed").as_deref(), Some("8192"));
     }
-    // The limit also applies to headers with metadata, which a plain put may have.
+    // The limit on headers also applies to headers with metadata, which a plain put may have.
     let long = Call::on("PUT", "k").header("content-disposition", "d".repeat(8193)).body("x");
     assert_eq!(fixture.client.send(&long).error(), (400, "RequestHeaderSectionTooLarge".to_owned()));
     check_untouched(&fixture, "the headers are too large");
@@ -399,7 +401,7 @@ fn encryption_that_nobody_could_do_has_the_error_of_aws() {
     const KMS: (&str, &str) = ("x-amz-server-side-encryption", "aws:kms");
     const KMS_KEY: (&str, &str) = ("x-amz-server-side-encryption-aws-kms-key-id", "a-key");
     const ALGORITHM: (&str, &str) = ("x-amz-server-side-encryption-customer-algorithm", "AES256");
-    // 32 zeros, and their MD5 as Python's hashlib computes it.
+    // A key of 32 zero bytes, and the MD5 of the key, computed with Python's hashlib.
     const KEY: (&str, &str) =
         ("x-amz-server-side-encryption-customer-key", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
     const MD5: (&str, &str) = ("x-amz-server-side-encryption-customer-key-md5", "cLyPS3KoaSFGi/joRB3OUQ==");

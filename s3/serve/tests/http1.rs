@@ -1,4 +1,4 @@
-//! Tests valid and invalid HTTP/1.1 requests, sent byte by byte as a client may send them.
+//! Tests valid and invalid HTTP/1.1 requests, which the tests send as raw bytes.
 
 mod client;
 
@@ -183,7 +183,7 @@ fn a_head_that_takes_too_long_is_told_so() {
     let fixture = serve_with(|config| config.header_timeout = Duration::from_millis(300));
     let mut stream = fixture.client.connect();
     let start = Instant::now();
-    // The time limit applies even while bytes keep arriving.
+    // The time limit on a head applies even while bytes of the head keep arriving.
     for byte in b"GET / HTTP/1.1\r\nhost: h\r\n".iter().cycle() {
         if stream.write_all(&[*byte]).is_err() || start.elapsed() > Duration::from_secs(20) {
             break;

@@ -12,7 +12,7 @@ use fordway_store::{Checksum, ChecksumAlgorithm, GetOptions, Objects, PutOptions
 
 const WAIT: Duration = Duration::from_millis(300);
 
-/// Sends a few operations and checks the important parts of their responses.
+/// Sends a few operations, and checks the statuses, some headers and the content of their responses.
 async fn tour(http2: &Http2) {
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number / 11) as u8).collect();
     let put = Call::on("PUT", "a b%2B").header("x-amz-meta-colour", "blue");
@@ -159,10 +159,11 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
     });
 }
 
-/// A request that waits while other requests use all of a slow link is ended later than usual, but it is still ended.
+/// A request that waits while other requests use all of a slow link is ended later than a request on an idle link, but
+/// it is still ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // The time is long enough for a client that is delayed by other work on the machine.
+    // The stall timeout is long enough for a client that is delayed by other work on the machine.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {
@@ -247,7 +248,7 @@ fn requests_taken_back_at_once_end_the_connection() {
     for first in (1_u32..200_000).step_by(128) {
         let frames = (first..first + 128).step_by(2).flat_map(|stream_id| {
             let id = stream_id.to_be_bytes();
-            // GET http://h/ in static table entries, then RST_STREAM with CANCEL.
+            // A HEADERS frame for `GET http://h/` with entries of the static table, and a RST_STREAM frame with CANCEL.
             let head = [&[0, 0, 6, 1, 5][..], &id, &[0x82, 0x84, 0x86, 0x41, 1, b'h']].concat();
             [head, [&[0, 0, 4, 3, 0][..], &id, &[0, 0, 0, 8]].concat()].concat()
         });

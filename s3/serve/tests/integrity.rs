@@ -48,7 +48,7 @@ fn a_checksum_in_a_header() {
     assert_eq!(fixture.client.send(&ranged).ok().header("x-amz-checksum-crc32"), None);
 }
 
-/// aws-cli and boto3 send bodies in this format by default.
+/// By default, aws-cli and boto3 send `aws-chunked` bodies with a checksum in the trailer.
 #[test]
 fn a_checksum_in_a_trailer() {
     let fixture = serve();
@@ -222,7 +222,7 @@ fn a_body_that_ends_early_leaves_nothing() {
     }
 }
 
-/// The S3 layer reports a body that it cannot read as a server error, so the gateway replaces this error.
+/// For a body that it cannot read, the S3 layer reports a server error, so the gateway replaces this error.
 #[test]
 fn a_document_that_ends_early_is_named() {
     let fixture = serve();

@@ -1,4 +1,5 @@
-//! Tests the S3 layer without a connection. The ledger checks the responses to requests with valid signatures.
+//! Tests the S3 layer without a connection. The command `fordway-lab ledger` checks the responses to requests with
+//! valid signatures.
 
 use std::sync::Arc;
 

@@ -83,7 +83,7 @@ impl Counters {
         answer
     }
 
-    /// Waits until the line `line` appears.
+    /// Waits until the counters contain the line `line`.
     #[track_caller]
     fn wait_for(self, line: &str) {
         self.wait_until(line, |text| text.lines().any(|found| found == line));
@@ -126,7 +126,7 @@ fn write_credentials(path: &std::path::Path, users: &[(&str, &str)]) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Waits on another thread, so that the client's connections are served meanwhile.
+/// Waits on another thread, so that this thread can serve the client's connections during the wait.
 async fn elsewhere(wait: impl FnOnce() + Send + 'static) {
     tokio::task::spawn_blocking(wait).await.unwrap();
 }
@@ -135,7 +135,7 @@ fn get() -> Call<'static> {
     Call::new("GET", "/bucket/k")
 }
 
-/// Returns an upload. The caller sends only the first part of its body.
+/// Returns an upload. The caller sends only the first part of the request's body.
 fn half(name: &str) -> Call<'static> {
     Call::new("PUT", format!("/bucket/{name}")).payload("UNSIGNED-PAYLOAD").body(vec![1; 100_000])
 }
@@ -198,7 +198,7 @@ fn a_user_with_too_many_requests_is_told_to_slow_down_over_http2() {
     assert_counted(ground);
 }
 
-/// The request of a response that the client does not receive remains in flight until its stream ends.
+/// A request whose response the client does not receive remains in flight until the stream of the request ends.
 #[test]
 fn responses_that_are_not_read_count_until_they_are_cancelled() {
     let ground = Ground::new("requests=2", |_| ());

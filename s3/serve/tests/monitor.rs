@@ -153,8 +153,8 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// A request over HTTP/2 whose body stops arriving ends without a response. It is still counted and logged, and is no
-/// longer in flight.
+/// A request over HTTP/2 whose body stops arriving ends without a response. The request is still counted and logged,
+/// and is no longer in flight.
 #[test]
 fn a_request_that_ends_without_an_answer_is_counted_and_over() {
     let dir = tempfile::tempdir().unwrap();

@@ -219,7 +219,7 @@ fn the_source_of_a_copy_is_encoded_and_whole() {
     }
 }
 
-/// Tests AWS's limit, which applies to names and values together.
+/// Tests AWS's limit on the size of user metadata, which applies to the names and the values together.
 #[test]
 fn user_metadata_has_a_limit() {
     let fixture = serve();

@@ -123,7 +123,7 @@ fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", part(header), part(claims))
 }
 
-/// A provider on this machine. The test sets its responses.
+/// A provider on this machine. The test sets the responses of the provider.
 struct Provider {
     address: SocketAddr,
     /// The responses with their heads, by path.

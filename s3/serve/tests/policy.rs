@@ -409,7 +409,7 @@ fn tags_of_copies_are_checked() {
     assert_eq!(fixture.client.send(&copy("plain")).status, 200);
     let replaced = copy("open").header("x-amz-tagging-directive", "REPLACE").header("x-amz-tagging", "a=b");
     assert_eq!(fixture.client.send(&replaced).status, 200);
-    // Callers who may not read the tags do not see the number of tags.
+    // Callers who are not permitted to read the tags do not see the number of tags.
     let head = |key: &str| fixture.client.send(&Call::on("HEAD", key)).ok();
     assert_eq!(head("open").header("x-amz-tagging-count"), None);
     assert_eq!(policy(&fixture, "DELETE", "").status, 204);

@@ -104,7 +104,7 @@ fn conditions_hold_and_what_is_not_understood_is_refused() {
     assert_eq!(both_ways(&fixture, &part).status, 400);
 }
 
-/// A user who may not read an object may not read ranges of the object either.
+/// A user who is not permitted to read an object cannot read ranges of the object either.
 #[test]
 fn signatures_are_checked_as_for_all_else() {
     let fixture = serve();

@@ -105,7 +105,7 @@ const LOCK: &str =
 const LIFECYCLE: &str = "<LifecycleConfiguration><Rule><Prefix></Prefix><Status>Enabled</Status>\
     <Expiration><Days>1</Days></Expiration></Rule></LifecycleConfiguration>";
 
-/// Every supported S3 operation, on the object `alpha/k`; `U` stands for an upload ID.
+/// Every supported S3 operation, on the object `alpha/k`. In queries, `U` represents an upload ID.
 const OPERATIONS: &[(Kind, &str, &str, &str, &str)] = &[
     (Reads, "GetObject", "GET /alpha/k", "", ""),
     (Reads, "GetObject of a version", "GET /alpha/k", "versionId=null", ""),
@@ -184,7 +184,7 @@ fn who_may_only_read_is_refused_every_write_and_nothing_else() {
                 assert_eq!(answer.element("Code").as_deref(), Some("AccessDenied"), "{}", answer.text());
             }
             Writes => assert_denied(&answer, name),
-            // The gateway reports configurations that it does not support as not found, which is a valid response.
+            // The status may be 404, because the gateway reports unsupported configurations as missing.
             Reads => {
                 assert!(matches!(answer.status, 200 | 404), "{name}: {} {}", answer.status, answer.text())
             }
@@ -254,7 +254,7 @@ fn a_user_with_prefixes_changes_nothing_elsewhere() {
     put("/gamma/mine/k", "legal-hold", hold).ok();
     put("/gamma/mine/k", "legal-hold", &hold.replace("ON", "OFF")).ok();
 
-    // A user who may not change the bucket's settings may not bypass a retention.
+    // A user who is not permitted to change the bucket's settings cannot bypass a retention.
     let version = put("/gamma/mine/k", "", "new").ok().header("x-amz-version-id").unwrap().to_owned();
     put("/gamma/mine/k", "retention", retention).ok();
     const BYPASS: &str = "x-amz-bypass-governance-retention";
@@ -304,7 +304,8 @@ fn a_root_that_goes_away_is_said_and_comes_back() {
     let (one, root) = (ground.client("one"), ground.dir.path().join("root"));
     one.send(&Call::new("GET", "/")).ok();
     std::fs::rename(&root, ground.dir.path().join("away")).unwrap();
-    // Requests that need the root fail immediately. All requests fail as soon as the watch thread has checked the root.
+    // After the root has been moved away, requests that need the root fail immediately. All requests fail as soon as
+    // the watch thread has checked the root.
     assert_eq!(one.send(&Call::new("GET", "/")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("GET", "/alpha/k")).error(), (503, "ServiceUnavailable".to_owned()));
     assert_eq!(one.send(&Call::new("PUT", "/alpha/k").body("x")).error().0, 503);

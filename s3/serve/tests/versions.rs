@@ -204,7 +204,7 @@ fn many_versions_are_deleted_at_once() {
 #[test]
 fn deletes_have_conditions_on_size_and_time() {
     let fixture = versioned();
-    // If the object does not exist, no delete marker is created.
+    // A conditional delete of an object that does not exist creates no delete marker.
     fixture.client.send(&Call::on("DELETE", "k").header("if-match", "*")).ok();
     assert_eq!(on_bucket(&fixture, "versions").ok().elements("VersionId").len(), 0);
     let version = put(&fixture, "k", "12345");

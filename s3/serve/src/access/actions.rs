@@ -20,12 +20,14 @@ pub(super) struct RequiredPermission<'r> {
     pub(super) tags_are_in_body: bool,
 }
 
-/// Operations, the actions that they need, and the actions that they need if the request names a version.
+/// The table of operations. Each entry contains an operation, the actions that it needs, and the actions that it needs
+/// if the request names a version.
 const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("AbortMultipartUpload", &["AbortMultipartUpload"], &[]),
     ("CompleteMultipartUpload", &["PutObject"], &[]),
     ("CopyObject", &["PutObject"], &[]),
-    // A new bucket has no rules, and the store reports an error if the bucket exists.
+    // Creating a bucket needs no action: a new bucket has no rules, and the store reports an error if the bucket
+    // exists.
     ("CreateBucket", &[], &[]),
     ("CreateMultipartUpload", &["PutObject"], &[]),
     ("DeleteBucket", &["DeleteBucket"], &[]),
@@ -39,7 +41,7 @@ const ACTIONS: &[(&str, &[&str], &[&str])] = &[
     ("DeleteBucketWebsite", &["DeleteBucketWebsite"], &[]),
     ("DeleteObject", &["DeleteObject"], &["DeleteObjectVersion"]),
     ("DeleteObjectTagging", &["DeleteObjectTagging"], &["DeleteObjectVersionTagging"]),
-    // The keys in the document are checked after the document has been read.
+    // The operation itself checks the action for each key, after it has read the request's document.
     ("DeleteObjects", &[], &[]),
     ("DeletePublicAccessBlock", &["PutBucketPublicAccessBlock"], &[]),
     ("GetBucketAcl", &["GetBucketAcl"], &[]),
@@ -113,7 +115,7 @@ const MAKING: [&str; 4] = ["CopyObject", "CreateMultipartUpload", "PostObject", 
 const CONDITIONAL: [&str; 5] =
     ["CompleteMultipartUpload", "CopyObject", "DeleteObject", "PutObject", "RenameObject"];
 
-/// The operations that can bypass a retention in governance mode, if a header requests it.
+/// The operations that can bypass a retention in governance mode, if a header requests the bypass.
 const BYPASSING: [&str; 2] = ["DeleteObject", "PutObjectRetention"];
 const BYPASS: &str = "x-amz-bypass-governance-retention";
 

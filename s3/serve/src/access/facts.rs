@@ -263,7 +263,8 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
-        // A copy has the tags of its source unless it replaces them.
+        // A copy has the tags of its source unless the request replaces them, so without a replacement, `x-amz-tagging`
+        // has no effect on a copy.
         let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();
         let stated = self.header("x-amz-tagging").filter(|_| is_used);
         let parsed = stated.and_then(|text| tagging::decode(text).ok());
@@ -288,7 +289,7 @@ fn source(text: &str) -> Cow<'_, str> {
     percent_decode_str(path).decode_utf8_lossy()
 }
 
-/// Decodes a name or a value of a query, as the operations do.
+/// Decodes a name or a value of a query in the same way as the S3 operations.
 fn decoded(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Cow::Borrowed(text);

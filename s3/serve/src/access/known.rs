@@ -1,6 +1,6 @@
 //! Each serving thread's cache of bucket rules. A thread reads rules again after a second, or immediately if this
-//! gateway has changed them. As long as the rules are cached, a request to a bucket without rules needs no system call
-//! and no lock for this check.
+//! gateway has changed them. As long as the rules are cached, a request to a bucket without rules is checked without a
+//! system call and without a lock.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(crate) struct BucketAccess {
     /// The user ID of the bucket's owner; `None` if the store has no owners, in which case each user counts as the
     /// owner.
     owner: Option<u32>,
-    /// The rules, or the reason why they are not trusted. If they are not trusted, only the owner has access.
+    /// The rules, or the reason why they are not trusted. If the rules are not trusted, only the owner has access.
     pub(crate) rules: Result<BucketAccessRules, String>,
     /// The value of [`GENERATION`] before the rules were read.
     read_in: u64,

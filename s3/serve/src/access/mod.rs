@@ -1,12 +1,12 @@
 //! Authorisation: whether the rules of a bucket permit a request. The rules are checked before a request's body is read
-//! and before the file system is accessed. The file system then also checks each access, with the uid and groups of the
-//! caller's user.
+//! and before the file system is accessed. In addition, the file system checks each access, with the uid and the groups
+//! of the caller's user.
 //!
 //! Rules apply to callers who are identified by their keys, and to anonymous callers. A caller whom the kernel has
 //! identified could open the same files without a gateway, so rules do not apply to such a caller.
 //!
-//! Some operations, such as form uploads and retentions, can be checked only with values from the request's body. They
-//! call [`authorise`] themselves, and add these values with [`PolicyRequestContext::with`].
+//! Some operations, such as form uploads and retentions, can be checked only with values from the request's body. The
+//! code of these operations calls [`authorise`] itself, and adds the values with [`PolicyRequestContext::with`].
 //!
 //! * `actions`: the actions that each operation needs
 //! * `facts`: a request's values for condition keys
@@ -107,8 +107,8 @@ async fn authorise_copied_tags(
     }
 }
 
-/// Removes the headers that the caller may not see from the response to a read. The headers with the number of tags and
-/// with the object lock each require a separate action. Errors: from reading the rules.
+/// Removes from the response to a read the headers that the caller is not permitted to see. The header with the number
+/// of tags and the headers with the object lock require separate actions. Errors: from reading the rules.
 pub(crate) async fn hide_headers(
     user: &Arc<User>,
     names: (&str, &str),
@@ -160,8 +160,8 @@ pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Opt
     known::look(user, bucket, at, |access| access.is_open_to(user))
 }
 
-/// Reads the rules of a bucket unless they are in this thread's cache. Returns whether they permit every request of a
-/// user; `None` if they cannot be read without waiting.
+/// Reads the rules of a bucket unless they are in this thread's cache. Returns whether the rules permit every request
+/// of a user; `None` if the rules cannot be read without waiting.
 pub(crate) fn is_open(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
     if let Some(is_open) = is_open_as_known(user, bucket, at) {
         return Some(is_open);
@@ -182,8 +182,8 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
     let wanted = bucket.clone();
     match look_up(user.clone(), move |store| Ok(known::read(store, &wanted))).await? {
         Ok(access) => Ok(known::remember(user, bucket, access, now)),
-        // The operation itself reports the missing bucket. Anonymous callers are refused and do not learn that the
-        // bucket is missing.
+        // With the default value, each user with keys counts as the owner, so the operation continues and reports the
+        // missing bucket. Anonymous callers are refused and do not learn that the bucket is missing.
         Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(Arc::default()),
         Err(error) => Err(error.into()),
     }
@@ -266,8 +266,8 @@ fn is_about_missing(kind: ErrorKind) -> bool {
     matches!(kind, NoSuchKey | NoSuchVersion | NoSuchBucket | MethodNotAllowed)
 }
 
-/// Returns whether a request reads a missing object whose key the caller may list. Such a caller may learn that the
-/// object is missing.
+/// Returns whether a request reads a missing object whose key the caller may list. Such a caller is permitted to learn
+/// that the object is missing.
 async fn is_missing<'r>(
     user: &Arc<User>,
     rules: &fordway_policy::BucketAccessRules,
@@ -309,7 +309,7 @@ fn refusal(ruling: BucketAccessDecision, user: &User, need: &RequiredPermission<
     }
 }
 
-/// Returns the refusal of a request that must be signed.
+/// Returns the error for an anonymous request that must be signed.
 pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }

@@ -1,6 +1,6 @@
 //! Request bodies that are XML documents. The gate reads each document completely, and compares it with the hashes and
-//! checksums in the head of the request. It passes the document to the S3 layer only if the document has no unknown
-//! elements.
+//! checksums in the head of the request. The gate passes the document to the S3 layer only if the document has no
+//! unknown elements.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -19,13 +19,13 @@ use crate::gate::{GateRefusal, OperationRule};
 use crate::http1::{BROKEN, STALLED};
 use crate::message::composed;
 
-/// The maximum size of a document in bytes. A list of 10,000 parts with checksums has about 2 MiB.
+/// The maximum size of a document in bytes. For example, a list of 10,000 parts with checksums is about 2 MiB long.
 const DOCUMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 
-/// The reason why the document in a request's body is refused. It is empty until the document is refused. Clones share
-/// the reason.
+/// The reason why the document in a request's body is refused. The cell is empty until the document is refused. Clones
+/// share the reason.
 #[derive(Clone, Default)]
 pub(crate) struct RequestBodyRefusal(Arc<OnceLock<GateRefusal>>);
 
@@ -37,7 +37,7 @@ impl RequestBodyRefusal {
 }
 
 /// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections, so it would delete or tag
-/// other objects than those that the document names.
+/// other objects than those that the document names. The gate therefore refuses CDATA sections in these documents.
 const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
 /// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
@@ -70,7 +70,8 @@ pub(crate) fn take_document(
     let (parts, body) = request.into_parts();
     let claims = DocumentDigests::read(operation, &parts.headers)?;
     if body.size_hint().exact() == Some(0) {
-        // The S3 layer does not read a body that it knows to be empty, so the empty document is checked here.
+        // The S3 layer does not read a body that it knows to be empty, so this function itself checks an empty
+        // document.
         claims.check(&[])?;
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
@@ -173,8 +174,7 @@ fn stated(headers: &HeaderMap) -> Result<Option<Checksum>, GateRefusal> {
     crate::s3::stated_checksum(headers).map_err(|text| GateRefusal::bad("InvalidRequest", text))
 }
 
-/// Returns the refusal of a document that was not received completely. The S3 layer would report a server error
-/// instead.
+/// Returns the error for a document that was not received completely. The S3 layer would report a server error instead.
 fn unreadable(error: &str) -> GateRefusal {
     let is = |known: &str| error.contains(known);
     match error {
@@ -199,7 +199,7 @@ struct CheckedDocument {
 impl CheckedDocument {
     fn refuse(&mut self, refusal: GateRefusal) -> Box<dyn std::error::Error + Send + Sync> {
         let message = refusal.message.clone();
-        // Only the first refusal counts.
+        // If a reason is already stored, `set` fails and the first reason remains.
         let _ = self.complaint.0.set(refusal);
         message.into()
     }

@@ -1,5 +1,5 @@
-//! Checks the headers for server-side encryption. Fordway does not encrypt, so the gate refuses these headers in any
-//! case. If AWS would also refuse the request, because its headers contradict each other, the response is AWS's error.
+//! Checks the headers for server-side encryption. Fordway does not encrypt, so the gate always refuses these headers.
+//! If AWS would also refuse the request, because its headers contradict each other, the response is AWS's error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,7 +1,7 @@
-//! The gate, which every request passes first, over any protocol. It identifies the S3 operation, and checks that this
-//! gateway supports the operation and all parameters and headers of the request. If not, it refuses the request with an
-//! error that names the problem. Without the gate, the S3 layer would ignore unknown parameters and execute the
-//! operation without them.
+//! The gate: the first check of every request, over every version of HTTP. The gate identifies the S3 operation, and
+//! checks that this gateway supports the operation and all parameters and headers of the request. The gate refuses any
+//! other request with an error that names the unsupported operation, parameter or header. Without the gate, the S3
+//! layer would ignore unknown parameters and execute the operation without them.
 //!
 //! * `table`: the operations
 //! * `document`: bodies that are XML
@@ -73,7 +73,7 @@ pub(crate) fn admit<B>(
     let operation = select(request.method(), resource, &parameters, headers)?;
     check_not_a_form(operation, headers)?;
     if !operation.is_offered {
-        // The route returns NotImplemented with the operation's name after it has checked the signature.
+        // After the signature has been checked, the route returns NotImplemented with the operation's name.
         return Ok(operation);
     }
     check_parameters(operation, &parameters)?;
@@ -90,8 +90,9 @@ pub(crate) fn admit<B>(
 }
 
 /// Copies the host of a request over HTTP/2 or 3 (`:authority`) to the `Host` header, from which all other code reads
-/// the host. Errors: `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC
-/// 9114 section 4.3.1), because two programs could then derive different buckets from the request.
+/// the host. Two programs could derive different buckets from a request whose two hosts differ. Errors:
+/// `InvalidRequest` if the request has a `Host` header with another host (RFC 9113 section 8.3.1, RFC 9114 section
+/// 4.3.1).
 pub(crate) fn take_host<B>(request: &mut Request<B>) -> Result<(), GateRefusal> {
     let is_newer = [Version::HTTP_2, Version::HTTP_3].contains(&request.version());
     let Some(authority) = request.uri().authority().filter(|_| is_newer) else { return Ok(()) };
@@ -138,9 +139,9 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
     }
 }
 
-/// Checks the total size of the names and values of a request's headers. `Range` does not count, because it is long if
-/// a program reads many ranges at once. Tags do not count, because they have a separate limit. Errors:
-/// `RequestHeaderSectionTooLarge`.
+/// Checks the total size of the names and values of a request's headers. `Range` does not count towards the limit,
+/// because its value is long if a program reads many ranges at once. Tags do not count towards the limit either,
+/// because there is a separate limit on tags. Errors: `RequestHeaderSectionTooLarge`.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
     match counted.map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>() {
@@ -324,7 +325,8 @@ fn check_parameters(operation: &OperationRule, parameters: &[QueryParameter<'_>]
     Ok(())
 }
 
-/// The headers of conditional requests. Only reads may ignore them.
+/// The headers of conditional requests. The gate accepts these headers in every read, but in other requests only if the
+/// operation supports them.
 const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
@@ -443,8 +445,8 @@ const CANNED_ACLS: [&str; 8] = [
 const OF_CHECKSUMS: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"];
 const OWNERSHIPS: [&str; 3] = ["BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter"];
 
-/// Returns whether a request may have several headers with this name. SDKs send the elements of these lists in separate
-/// headers.
+/// Returns whether a request may have several headers with this name. Some SDKs send the elements of a list in separate
+/// headers with the same name.
 fn may_be_repeated(name: &str) -> bool {
     name.starts_with("x-amz-meta-")
         || ["x-amz-object-attributes", "x-amz-optional-object-attributes"].contains(&name)
@@ -466,7 +468,7 @@ fn take_hoisted(
 ) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         if name == "x-amz-security-token" && parameters.iter().any(|(name, _)| name == "AWSAccessKeyId") {
-            // boto3 signs URLs with version 2 unless it is configured otherwise.
+            // By default, boto3 signs URLs with version 2, so the error names the setting for version 4.
             let words = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
             let detail =
                 "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";

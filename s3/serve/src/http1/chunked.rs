@@ -7,7 +7,7 @@ const SIZE_LINE_BYTES_MAX: usize = 256;
 /// The maximum number of bytes of all trailers together.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// A decoder of a chunked body. Its state determines the element to which the next byte belongs.
+/// A decoder of a chunked body. The state of the decoder determines the element to which the next byte belongs.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkDecoder {
     state: ChunkState,

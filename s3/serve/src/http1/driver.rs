@@ -29,9 +29,9 @@ use crate::unsigned::ConnectionPeer;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection until it ends or the gateway is stopped. If the gateway is stopped, finishes the request in
-/// progress. If there is none, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request. `ahead` holds
-/// bytes that were already read. If the client begins with HTTP/2, returns the socket and all bytes that were read from
-/// it.
+/// progress. If no request is in progress, waits [`LEAVE_TAKING`](crate::gateway::LEAVE_TAKING) for a last request.
+/// `ahead` holds bytes that were already read. If the client begins with HTTP/2, returns the socket and all bytes that
+/// were read from it.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -144,7 +144,8 @@ impl ConnectionDriver<'_> {
             }
             match self.read_more(wire, stop.as_mut()).await {
                 Ok(0) => return Ok(ConnectionProtocol::Closed),
-                // `next` then reaches the same timeout, and sends the response.
+                // The driver then continues with HTTP/1.1, and `next` reaches the same timeout and sends the error
+                // response.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     return Ok(ConnectionProtocol::Http1);
                 }
@@ -153,7 +154,7 @@ impl ConnectionDriver<'_> {
         }
     }
 
-    /// Waits for a complete head. Between requests, the wait ends soon after the gateway is told to stop.
+    /// Waits for a complete head. Between requests, the wait ends `LEAVE_TAKING` after the gateway is told to stop.
     async fn next(
         &self,
         wire: &mut BufferedSocket,
@@ -323,7 +324,8 @@ impl ConnectionDriver<'_> {
         if matches!(held, SocketOwnership::Wire(_))
             && let (RequestFraming::Length(bytes), Some(account)) = (framing, trace.account())
         {
-            // A body that arrived with its head was not counted when it was read, so it is counted here.
+            // A body that arrived with its head was not counted against the user's rate limit when it was read, so it
+            // is counted here.
             account.charge(bytes);
         }
         let mut returned = match held.take_back() {
@@ -378,8 +380,8 @@ enum SocketOwnership {
     Lent(SharedIncomingBody),
 }
 
-/// Returns the body of a request. If the whole body arrived with the head, the body consists of these bytes. Otherwise,
-/// the socket is lent to the body.
+/// Returns the body of a request. If the whole body arrived with the head, the body consists of these bytes. If part of
+/// the body has not arrived yet, the socket is lent to the body.
 fn hold(
     mut wire: BufferedSocket,
     framing: RequestFraming,

@@ -1,5 +1,5 @@
-//! Parses bytes to the head of a request, or to a refusal. The parser is stricter than HTTP requires wherever two
-//! programs could interpret a message differently (RFC 9112 section 11.2).
+//! Parses bytes into the head of a request, or into the reason why the message is refused. The parser is stricter than
+//! HTTP requires wherever two programs could interpret a message differently (RFC 9112 section 11.2).
 
 use std::mem::MaybeUninit;
 
@@ -104,7 +104,7 @@ fn unreadable(error: httparse::Error, is_too_long: bool) -> MessageRefusal {
     }
 }
 
-/// Returns whether a line ends with a bare line feed, which the parser accepts but intermediaries may not.
+/// Returns whether a line ends with a bare line feed, which the parser accepts but some intermediaries refuse.
 fn has_bare_line_feed(head: &[u8]) -> bool {
     // Checks all pairs without an early exit, so that the compiler can vectorize the loop.
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
@@ -205,8 +205,8 @@ impl<'b> RequestHead<'b> {
 }
 
 impl RequestHead<'_> {
-    /// Converts the head to a request for the S3 layer. `source` is the buffer from which the head was parsed. It is
-    /// copied once.
+    /// Converts the head to a request for the S3 layer. `source` is the buffer from which the head was parsed. The
+    /// function copies this buffer once.
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {

@@ -1,4 +1,4 @@
-//! Passes request bodies to the S3 layer, in pieces of a size that suits stores.
+//! Passes request bodies to the S3 layer, in pieces that are large enough for efficient writes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,9 +15,10 @@ use crate::http1::wire::BufferedSocket;
 use crate::limits::LimitReason;
 use crate::monitor::RequestTrace;
 
-/// The text of the error for a body that stopped arriving. The S3 operation recognizes this text.
+/// The text of the error for a body that stopped arriving. The conversion to an S3 error recognizes this text.
 pub(crate) const STALLED: &str = "the client stopped sending in the middle of the body";
-/// The text of the error for a body whose chunked coding is invalid. The S3 operation recognizes this text.
+/// The text of the error for a body whose chunked coding is invalid. The conversion to an S3 error recognizes this
+/// text.
 pub(crate) const BROKEN: &str = "the body's transfer coding is invalid";
 
 /// The maximum number of unread bytes of a refused body that are read and discarded so that the connection can be used
@@ -116,8 +117,8 @@ impl IncomingBody {
         Poll::Ready(piece.transpose())
     }
 
-    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce and the body waits for
-    /// its client, passes on the filled part, or keeps it in as little memory as possible.
+    /// Fills a whole buffer chunk, or part of one if the body ends first. If memory is scarce and no further bytes have
+    /// arrived, passes on the filled part, or keeps it in as little memory as possible.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), RequestBodyError>> {
         ready!(self.poll_tell(context))?;
         while self.chunk.filled() < CHUNK_BYTES && !self.is_done() {
@@ -269,8 +270,8 @@ mod tests {
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
-    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable. It
-    /// therefore reports that a write would block.
+    /// On a thread that has just received a socket, the runtime does not yet know that the socket is writable. The
+    /// runtime therefore reports that a write would block.
     #[test]
     fn who_waits_is_told_to_send_also_on_a_new_socket() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -30,7 +30,7 @@ const UNREADABLE: &[u8] =
 pub(crate) struct ResponseForm {
     /// Whether the client accepts chunks.
     pub(crate) is_http_1_1: bool,
-    /// Whether the request wants only the head.
+    /// Whether the response consists only of its head, because the method is HEAD.
     pub(crate) is_head: bool,
 }
 
@@ -97,7 +97,7 @@ impl OutgoingResponse {
         }
     }
 
-    /// Adds a header. The name is in lower case.
+    /// Adds a header. `name` must be in lower case.
     pub(crate) fn add_header(&mut self, name: &str, value: &str) {
         put(&mut self.head, name, value.as_bytes());
     }

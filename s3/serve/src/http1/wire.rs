@@ -26,7 +26,7 @@ const READ_BYTES: usize = 16 * 1024;
 const PROBE_BYTES: u64 = 1024 * 1024;
 /// The maximum number of bytes sent by one `sendfile` call. After this many bytes, the thread serves its other clients.
 const TURN_BYTES: u64 = 4 * 1024 * 1024;
-/// The time for which a refused client may continue to send. The client has to read the response in this time.
+/// The time for which a refused client may continue to send. The client has to read the response within this time.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A connection, and the received bytes that have not been processed yet.
@@ -61,7 +61,7 @@ impl BufferedSocket {
     }
 
     /// Registers the socket with the thread that serves it now, if the connection has moved from another thread. Cost:
-    /// nothing if it has not moved, else four system calls. Errors: from the system.
+    /// nothing if the connection has not moved, otherwise four system calls. Errors: from the system.
     pub(crate) fn settle(&mut self) -> io::Result<()> {
         if self.home != here() {
             self.stream.register_anew()?;

@@ -14,11 +14,12 @@ use super::UserResourceUsage;
 /// Counters of bodies and connections that were ended or refused. The counters are not per user.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCounters {
-    /// Bodies ended because the client was too slow, in either direction.
+    /// The number of bodies that were ended because the client sent or received too slowly.
     pub(crate) slow_bodies: AtomicU64,
-    /// Connections refused because their address has too many connections without a valid signature.
+    /// The number of connections that were refused because their address has too many connections without a valid
+    /// signature.
     pub(crate) refused_connections: AtomicU64,
-    /// Connections closed after too many requests without a valid signature.
+    /// The number of connections that were closed after too many requests without a valid signature.
     pub(crate) closed_connections: AtomicU64,
 }
 
@@ -119,7 +120,7 @@ mod tests {
     }
 
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`
-    /// in a second of waiting. Before the first step, it has transferred another `first` bytes.
+    /// in a second of waiting. Before the first step, the client has already transferred `first` bytes.
     fn steps(bytes: u64, first: u64) -> Option<usize> {
         let mut watch = TransferRateMeter { bytes: first, ..Default::default() };
         (1..=40).find(|_| {

@@ -22,7 +22,7 @@ pub(crate) struct UnauthenticatedConnections {
     counters: Arc<LimitCounters>,
 }
 
-/// The entry of a connection in the table of addresses. Dropping it removes the connection from the table.
+/// The entry of a connection in the table of addresses. Dropping the entry removes the connection from the table.
 #[derive(Debug)]
 pub(crate) struct AddressSlot {
     table: Arc<UnauthenticatedConnections>,
@@ -102,7 +102,7 @@ impl ConnectionLimitState {
     }
 
     /// Records the response to a request. `user` is `None` if the request had no valid signature. Returns whether the
-    /// connection may remain open. Cost: two atomic loads if the user is the same as before.
+    /// connection may remain open. Cost: two atomic loads if the previous request was from the same user.
     pub(crate) fn answered(&self, user: Option<&Arc<UserResourceUsage>>, status: StatusCode) -> bool {
         let Some(user) = user else { return self.answered_stranger(status) };
         if self.user_id() != user.id() {

@@ -43,7 +43,7 @@ impl Default for UserLimits {
     }
 }
 
-/// The limits that a user's entry states. `None` selects the gateway's default limit.
+/// The limits that a user's entry in the credentials file states. `None` selects the gateway's default limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UserLimitOverrides {
     pub(crate) requests_max: Option<u32>,
@@ -224,7 +224,7 @@ pub(crate) struct UserCounts {
     pub(crate) refused: [(LimitReason, u64); 2],
 }
 
-/// A request in flight. Dropping it decrements the count.
+/// A request in flight. Dropping this value decrements the user's number of requests in flight.
 #[derive(Debug)]
 pub(crate) struct RequestSlot(Arc<UserResourceUsage>);
 

@@ -119,7 +119,7 @@ impl FairRequestQueue {
         }
     }
 
-    /// Ends the turn of a request, or its wait.
+    /// Ends the turn of a request, or the wait of a request that does not have the turn yet.
     fn end(&mut self, number: u64) {
         match self.granted == Some(number) {
             true => self.grant(),

@@ -80,7 +80,7 @@ impl OperationCode {
 /// Statuses that each have a counter. The first element represents all other statuses.
 const STATUSES: [u16; 18] =
     [0, 200, 204, 206, 304, 400, 403, 404, 405, 408, 409, 411, 412, 413, 416, 500, 501, 503];
-/// Upper bounds of the latency histogram are 2^k µs, from 32 µs to 34 s.
+/// The upper bounds of the intervals in the latency histogram are 2^k µs, from 32 µs to 34 s.
 const FIRST_POWER: u32 = 5;
 const BOUNDS: usize = 21;
 /// The number of counter sets. There are several sets, so that threads do not all write to the same memory.
@@ -149,7 +149,7 @@ impl GatewayMetrics {
         add(&counts.us, us);
     }
 
-    /// Returns all counters as text. Requests that are being counted at that moment may be missing from some of the
+    /// Returns all counters as text. Requests that are counted during this call may be missing from some of the
     /// counters.
     pub(crate) fn text(&self, connections: usize, is_available: bool) -> String {
         let mut text = String::with_capacity(16 * 1024);

@@ -51,8 +51,8 @@ pub(crate) struct SignedOperation {
     pub(crate) at: Instant,
 }
 
-/// An operation that was checked against the limits on its user. If it was admitted, its request counts as in flight
-/// until this value is dropped.
+/// An operation that was checked against the limits on its user. The request of an admitted operation counts as in
+/// flight until this value is dropped.
 struct AdmittedOperation {
     signed: SignedOperation,
     slot: Result<RequestSlot, LimitRefusal>,
@@ -114,8 +114,9 @@ impl RequestTrace {
     }
 
     /// Returns the value of `Server-Timing` (W3C), with durations in milliseconds: the time for reading the head, the
-    /// time for checking the signature, and the time from then until `ready`. For an upload, the last duration includes
-    /// the wait for the body. The time for sending the response is not known yet; the access log contains this time.
+    /// time for checking the signature, and the time from the end of this check until `ready`. For an upload, the last
+    /// duration includes the wait for the body. The time for sending the response is not known yet; the access log
+    /// contains this time.
     pub(crate) fn server_timing(&self, ready: Instant) -> String {
         let parsed = match self.parsed_ns.load(Ordering::Relaxed) {
             0 => ready,

@@ -17,10 +17,11 @@ use crate::node::accounts::NodeUserResources;
 
 /// The store and the permissions of an admitted caller.
 pub(crate) struct AdmittedCaller {
-    /// The caller's uid. For a client that authenticated with the shared secret, this is the gateway's own uid.
+    /// The caller's uid. A client that authenticated with the shared secret has the gateway's own uid.
     pub(crate) uid: u32,
     pub(crate) store: Arc<dyn Store>,
-    /// Whether staged files may be passed to the caller. Passing them is safe only if the caller owns the staged files.
+    /// Whether staged files may be passed to the caller. Passing staged files is safe only if the caller owns the
+    /// staged files.
     pub(crate) lends_files: bool,
 }
 

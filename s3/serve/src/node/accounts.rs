@@ -26,7 +26,7 @@ pub(super) struct NodeConnectedUsers {
     by_uid: Mutex<HashMap<u32, Weak<NodeUserResources>>>,
 }
 
-/// The resources that one user uses. All connections of the user share them.
+/// The resources that one user uses. All connections of the user share this value.
 pub(super) struct NodeUserResources {
     pub(super) requests: Arc<UserResourceUsage>,
     pub(super) memory: Arc<ResourceSemaphore>,

@@ -56,8 +56,8 @@ pub(super) struct GatewayConnection {
 
 /// Whether a connection is doing work that a stopping gateway waits for.
 ///
-/// If the connection is ended before the work starts, no more work starts on it. If the work starts first, the gateway
-/// waits for the work.
+/// If the connection is ended before the work starts, no more work starts on the connection. If the work starts first,
+/// the gateway waits for the work.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionDrainState(AtomicU8);
 
@@ -66,8 +66,8 @@ impl ConnectionDrainState {
     const BUSY: u8 = 1;
     const ENDED: u8 = 2;
 
-    /// Marks the connection as busy. The caller marks it before the client learns that its write was started. Returns
-    /// false if the connection was ended.
+    /// Marks the connection as busy. A session must call this function before it tells the client that a write was
+    /// started. Returns false if the connection was ended.
     pub(super) fn enter(&self) -> bool {
         self.turn(Self::IDLE, Self::BUSY) != Self::ENDED
     }
@@ -77,7 +77,7 @@ impl ConnectionDrainState {
         self.turn(Self::BUSY, Self::IDLE);
     }
 
-    /// Ends the connection unless it is busy. Returns whether it is ended.
+    /// Ends the connection unless it is busy. Returns whether the connection is ended.
     pub(super) fn end(&self) -> bool {
         self.turn(Self::IDLE, Self::ENDED) != Self::BUSY
     }

@@ -1,8 +1,8 @@
 //! Sends responses and content to the client: inline, as a descriptor, or as a stream.
 //!
 //! The gateway may pass a staged file to a client in advance. A client that has just stored a large object often stores
-//! a similar object next. If the client already has a staged file for the next object, that put takes one round trip
-//! instead of two.
+//! a similar object next. If the client already has a staged file for the next object, putting the next object takes
+//! one round trip instead of two.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -64,8 +64,9 @@ impl ClientSession {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        // A client that reads a large object often reads another large object next. After a large object, the next one
-        // is therefore not tried as a small object, because finding out its size costs an open.
+        // A client that reads a large object often reads another large object next. After a large object, the next
+        // object is therefore not first read like a small object, because for a large object this attempt costs an
+        // additional open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -246,7 +247,7 @@ impl ResponseOutbox {
     }
 
     /// Makes both sides sleep instead of polling until the next request. A client that reads or writes large content
-    /// itself is busy for longer, and two threads that take turns run best on one core.
+    /// itself works for longer than the gateway polls, and two threads that take turns run best on one core.
     pub(super) fn let_sleep(&mut self) {
         self.flags = ResponseFlags::default();
     }
@@ -319,7 +320,7 @@ pub(super) struct PrecreatedObject {
 }
 
 impl PrecreatedObject {
-    /// Starts to write a spare object with the same bucket and options. Returns `None` if the writer has no file.
+    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };

@@ -36,11 +36,11 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 pub struct NodeConfig {
     /// The path of the Unix socket, at most 107 bytes long.
     pub socket: PathBuf,
-    /// The socket's permissions. `None` means 0666 if the gateway runs as root, because the kernel then identifies each
-    /// caller, and otherwise 0600.
+    /// The socket's permissions. `None` means 0600, or 0666 if the gateway runs as root, because the kernel then
+    /// identifies each caller.
     pub mode: Option<u32>,
-    /// The uids of other users who may use a gateway that does not run as root. Their requests access files as the
-    /// gateway's user.
+    /// The uids of other users who may use a gateway that does not run as root. The requests of these users access
+    /// files as the gateway's user.
     pub allow_uids: Vec<u32>,
     /// The settings for TCP; `None` means no TCP.
     pub tcp: Option<NodeTcpConfig>,
@@ -64,7 +64,7 @@ pub struct NodeConfig {
     /// Whether a thread whose polling never helps moves to another processor, because the client may be running on the
     /// same processor.
     pub leaves_client: bool,
-    /// The maximum time that a client may pause within a message, or receive none of its responses.
+    /// The maximum time that a client may pause within a message, or not receive any of its responses.
     pub stall_timeout: Duration,
     /// The maximum time that clients may take to finish writes in progress after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -141,9 +141,9 @@ pub struct NodeGateway {
 }
 
 impl NodeGateway {
-    /// Opens the store and creates the socket. From then on, clients can connect; they wait until the gateway runs.
-    /// Errors: from the store; `InvalidArgument` for a socket path that is in use, too long or taken by another kind of
-    /// file, and for TCP as root; `AccessDenied`, `Io`.
+    /// Opens the store and creates the socket. After this call, clients can connect, but get no response until the
+    /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use, too long or taken by
+    /// another kind of file, and for TCP as root; `AccessDenied`, `Io`.
     pub fn bind(open: StoreOpener, config: NodeConfig) -> Result<Self> {
         let access = NodeAccess::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
@@ -223,7 +223,7 @@ impl NodeGateway {
             }
         }
         let NodeGateway { unix, tcp, shared, connections, config, .. } = self;
-        // From here on, new clients cannot connect.
+        // After the sockets are dropped, new clients cannot connect.
         drop((unix, tcp));
         shared.http.stop();
         connections.drain(config.drain_timeout);
@@ -375,7 +375,8 @@ impl Drop for ConnectionRegistration {
     }
 }
 
-/// A node gateway that serves on its own threads. Dropping it stops the gateway and waits until it has ended.
+/// A node gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has
+/// ended.
 pub struct RunningNode {
     endpoint: String,
     tcp: Option<SocketAddr>,
@@ -426,7 +427,7 @@ fn cannot_start(error: io::Error) -> Error {
 /// The maximum length of a socket's path (`sun_path`, without its final NUL).
 const PATH_BYTES_MAX: usize = 107;
 
-/// A listening Unix socket. Dropping it removes its file.
+/// A listening Unix socket. Dropping this value removes the socket's file.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,

@@ -76,7 +76,7 @@ impl HttpService {
 
     /// Serves a client until it closes the connection, or until [`HttpService::stop`] is called. `ahead` holds bytes
     /// that were already read. A client that is not admitted gets an error response. The calling thread starts the
-    /// threads that read for the client, so they act as the same user.
+    /// threads that read for the client, so these threads also act as the client's user.
     pub(crate) fn serve(
         &self,
         socket: &OwnedFd,

@@ -72,7 +72,7 @@ impl ClientSession {
         }
     }
 
-    /// Moves the connection's thread to another processor. Returns whether it has moved.
+    /// Moves the connection's thread to another processor. Returns whether the thread has moved.
     pub(super) fn leave_core(&mut self) -> bool {
         self.cores.leave_current()
     }
@@ -127,9 +127,9 @@ impl ClientSession {
         }
     }
 
-    /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs
-    /// neither, because it has no response that could report a failure. `Stats` needs neither, because it must be able
-    /// to show which users are at a limit.
+    /// Reserves the memory and the slot that the request needs, and waits for them if necessary. `Append` needs neither
+    /// memory nor a slot, because it has no response that could report a failure. `Stats` needs neither memory nor a
+    /// slot, because it must be able to show which users are at a limit.
     fn admit(&self, request: &Request<'_>) -> Result<(Option<MemoryShare>, Option<InFlightRequestSlot>)> {
         if matches!(request, Request::Append {} | Request::Stats {}) {
             return Ok((None, None));

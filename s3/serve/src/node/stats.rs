@@ -12,7 +12,7 @@ use fordway_wire::node::Request;
 
 use crate::node::access::NodeLimits;
 
-/// Counters since the gateway started. They may change while they are read.
+/// Counters since the gateway started. The counters may change while they are read.
 pub(super) struct NodeStats {
     start: Instant,
     pub(super) connections: MonotonicCounter,
@@ -22,7 +22,7 @@ pub(super) struct NodeStats {
     /// The number of requests of each kind, indexed by the code of the operation.
     requests: [MonotonicCounter; 256],
     pub(super) failed: MonotonicCounter,
-    /// Requests that were refused because of a limit on memory or on their user.
+    /// The number of requests that were refused because of a limit on memory or on the request's user.
     pub(super) limited: MonotonicCounter,
     pub(super) malformed: MonotonicCounter,
     pub(super) inline_bytes_out: MonotonicCounter,
@@ -185,7 +185,8 @@ impl BusyConnectionCounter {
 }
 
 impl AdaptivePollState {
-    /// Returns whether the thread should poll this time. The decision depends on whether polling helped before.
+    /// Returns whether the thread should poll before its next sleep. After several unsuccessful polls, the thread polls
+    /// only rarely.
     pub(super) fn pays(&mut self) -> bool {
         self.misses < MISSES_MAX || self.misses.is_multiple_of(RARELY)
     }
@@ -200,9 +201,9 @@ impl AdaptivePollState {
     }
 
     /// Returns whether the thread should move to another processor. If the client and the thread share a processor,
-    /// they take turns, so polling never helps. The kernel may keep both on this processor for as long as they run, and
-    /// each request then takes several times as long. Polling does not help with a client that pauses between its
-    /// requests either, so each move doubles the pause before the next move.
+    /// they take turns, so polling never helps. The kernel may keep the client and the thread on this processor for as
+    /// long as they run, and each request then takes several times as long. Polling does not help with a client that
+    /// pauses between its requests either, so each move doubles the pause before the next move.
     pub(super) fn should_move(&mut self) -> bool {
         let pause = if self.moves == 0 { MISSES_MAX } else { RARELY << self.moves.min(DOUBLINGS_MAX) };
         let is_time = self.misses >= pause;
@@ -212,7 +213,7 @@ impl AdaptivePollState {
         is_time
     }
 
-    /// Records that the thread did not poll this time.
+    /// Records that the thread went to sleep without polling.
     pub(super) fn skip(&mut self) {
         if self.misses >= MISSES_MAX {
             self.misses += 1;

@@ -1,5 +1,6 @@
 //! Configurations that buckets of this gateway never have. Programs that describe or clean up a bucket request all of
-//! them. As on S3, a GET of such a configuration returns the error for a missing configuration, and a DELETE succeeds.
+//! these configurations. As on S3, a GET of such a configuration returns the error for a missing configuration, and a
+//! DELETE succeeds.
 
 /// Defines methods of the S3 layer's trait. Each method first checks that the bucket exists. GET operations then return
 /// the error code for a missing configuration, and DELETE operations succeed. The methods have the form that the

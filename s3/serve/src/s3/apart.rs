@@ -19,12 +19,14 @@ use crate::file_server::NetworkFileServer;
 use crate::s3::error::OperationResult;
 use crate::users::User;
 
-/// The typical duration of changes above which they run on another thread. The hand-over costs about 20 µs.
+/// If a user's changes typically take longer than this duration, they run on another thread. The hand-over costs about
+/// 20 µs.
 const LONG: Duration = Duration::from_micros(200);
 
-/// Runs `work` on a separate thread with the store of `user`. Both threads use the same store object, so the work acts
-/// as the same user. The work of one user occupies at most half of these threads, or half of the threads of a file
-/// server. A user with large, slow directories therefore delays only their own requests. Errors: from `work`.
+/// Runs `work` on a separate thread with the store of `user`. The separate thread uses the calling thread's store
+/// object, so `work` acts as the same user. The work of one user occupies at most half of the separate threads, or half
+/// of the threads of a file server. A user with large, slow directories therefore delays only their own requests.
+/// Errors: from `work`.
 pub(super) async fn apart<T: Send + 'static>(
     user: Arc<User>,
     work: impl FnOnce(&dyn Store) -> OperationResult<T> + Send + 'static,
@@ -62,8 +64,8 @@ async fn on_its_own<T: Send + 'static>(
     })
 }
 
-/// The typical time of publishing content, or of another change for a user. If changes are typically slow, later
-/// changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
+/// The typical duration of publishing content, or of the other changes by one user. If changes are typically slow,
+/// later changes run on separate threads. Changes are slow if they wait for a disk, or read a large directory of old
 /// versions. A change in memory costs less than its hand-over to another thread would.
 #[derive(Default)]
 pub(crate) struct PublishLatency {
@@ -157,7 +159,7 @@ impl RetryPauses {
     }
 }
 
-/// Runs `change`, and repeats it while it finds a lock taken, for up to [`PATIENCE`]. `change` runs on a separate
+/// Runs `change`. If `change` finds a lock taken, repeats `change` for up to [`PATIENCE`]. `change` runs on a separate
 /// thread if the user's changes typically take long, or if it reaches a large directory. An attempt that finds a lock
 /// taken must not have changed anything. Errors: from `change`.
 pub(super) async fn until_unlocked<T: Send + 'static>(

@@ -18,7 +18,7 @@ pub(super) fn get(
 ) -> OperationResult<S3Response<GetObjectAttributesOutput>> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let options = GetOptions { version: version(input.version_id.as_deref())?, ..Default::default() };
-    // If one header lists several names, the S3 layer mistakes the list for a single name.
+    // If one header lists several names, the S3 layer mistakes the list for a single name, so the list is split here.
     let named = input.object_attributes.iter().flat_map(|list| list.as_str().split(',')).map(str::trim);
     let named: Vec<_> = named.collect();
     let wants = |name| named.contains(&name);
@@ -27,7 +27,7 @@ pub(super) fn get(
     let info = store.head(&bucket, &key, &options)?;
     let mut document = ResponseDocumentBuilder::new("GetObjectAttributesResponse");
     if wants(ObjectAttributes::ETAG) {
-        // The ETag has no quotes here, unlike in all other responses.
+        // In this response, unlike in all others, the ETag has no quotes.
         document.element("ETag", info.etag.as_str());
     }
     if let Some(checksum) = info.checksum.as_ref().filter(|_| wants(ObjectAttributes::CHECKSUM)) {
@@ -53,8 +53,8 @@ pub(super) fn get(
     Ok(written(output, document))
 }
 
-/// Checks the attributes that a request names. Errors: `InvalidRequest` if it names no attribute, `InvalidArgument` for
-/// an attribute that S3 does not have.
+/// Checks the attributes that a request names. Errors: `InvalidRequest` if the request names no attribute,
+/// `InvalidArgument` for an attribute that S3 does not have.
 fn check_names(named: &[&str]) -> OperationResult<()> {
     const KNOWN: [&str; 5] = [
         ObjectAttributes::ETAG,

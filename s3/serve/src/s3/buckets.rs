@@ -91,7 +91,7 @@ pub(super) async fn create(
     let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
-    // The gate admits only one value of this header, `BucketOwnerEnforced`.
+    // The gate admits only the value `BucketOwnerEnforced` of `x-amz-object-ownership`.
     let states_ownership = request.headers.contains_key("x-amz-object-ownership");
     let make = move |store: &dyn Store| -> OperationResult<()> {
         store.create_bucket(&new)?;
@@ -107,7 +107,8 @@ pub(super) async fn create(
         }
         Ok(())
     };
-    // The settings of a new bucket are protected by locks, and its owner may already hold these.
+    // Changing the settings takes locks of the new bucket. The owner of the bucket can already hold these locks, so the
+    // changes run on a thread that may wait.
     change_apart(user.clone(), make).await?;
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));

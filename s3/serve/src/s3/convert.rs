@@ -93,7 +93,8 @@ pub(super) fn timestamp(time: SystemTime) -> Option<Timestamp> {
 fn etag_match(condition: ETagCondition) -> ETagMatch {
     match condition {
         ETagCondition::Any => ETagMatch::Any,
-        // The S3 layer mistakes a list for a single ETag, and removes the first and the last quote.
+        // The S3 layer mistakes a list for a single ETag, and removes the first and the last quote. The list is
+        // therefore split at the remaining quotes.
         ETagCondition::ETag(tag) => {
             let each = tag.value().split("\"").step_by(2);
             ETagMatch::Tags(each.map(ETag::new).collect())
@@ -211,8 +212,9 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
     (!kept.is_empty()).then_some(kept)
 }
 
-/// Returns the checksum that the head of a request states. A head may state only one checksum. The S3 layer knows only
-/// some of the checksum headers. Errors: the text of an `InvalidRequest`.
+/// Returns the checksum that the head of a request states. A head may state only one checksum. The function reads the
+/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text of an
+/// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // Looking up the header of each algorithm is the most expensive step, so a request without a checksum skips it.
     if !headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-")) {
@@ -344,12 +346,13 @@ pub(super) fn checksum_type(name: &str) -> OperationResult<ChecksumType> {
     })
 }
 
-/// Returns the error that S3 uses for invalid checksums, and for a few other problems.
+/// Returns the error `InvalidRequest`, which S3 uses for example for invalid checksums.
 pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses unsupported options; a client would otherwise believe that they took effect. Errors: `NotImplemented`.
+/// Refuses unsupported options, because a client would otherwise believe that these options took effect. Errors:
+/// `NotImplemented`.
 pub(super) fn refuse(asked: &[(&str, bool)]) -> OperationResult<()> {
     match asked.iter().find(|(_, asked)| *asked) {
         None => Ok(()),

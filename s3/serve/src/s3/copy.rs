@@ -27,7 +27,7 @@ pub(super) fn copy(
     let (from_bucket, from_key, version) = copy_source(headers)?;
     let replaces_metadata = replaces(headers, "x-amz-metadata-directive")?;
     let replaces_tags = replaces(headers, "x-amz-tagging-directive")?;
-    // As on AWS, too much metadata is refused even if the copy does not use it.
+    // As on AWS, metadata that exceeds the limit is refused even if the copy does not use the request's metadata.
     let metadata = metadata(headers)?;
     let tagging = headers.get(TAGGING).and_then(|value| value.to_str().ok());
     let checksum = headers.get("x-amz-checksum-algorithm").and_then(|value| value.to_str().ok());

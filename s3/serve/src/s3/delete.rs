@@ -62,8 +62,8 @@ pub(super) async fn refused(
         refused.push(match authorise(user, "DeleteObject", names, &facts).await {
             Ok(()) => false,
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
-            // The caller may delete the object, and may learn that the object is missing. The deletion reports the
-            // missing object.
+            // The caller is permitted to delete the object, and to learn that the object is missing. The deletion
+            // itself then determines the result for the missing object.
             Err(S3Failure(error)) if *error.code() == S3ErrorCode::NoSuchKey => false,
             Err(failure) => return Err(failure),
         });
@@ -181,8 +181,9 @@ impl DeleteConditions {
         self.size.is_none() && self.modified.is_none()
     }
 
-    /// Deletes the object if it meets the conditions. The store compares only ETags. It therefore receives the ETag of
-    /// the object that met the conditions, so that it deletes no other version. Errors: from the store.
+    /// Deletes the object if it meets the conditions. The store compares only ETags. This method therefore passes to
+    /// the store the ETag of the object that met the conditions, so that the store deletes no other version. Errors:
+    /// from the store.
     fn delete(
         &self,
         store: &dyn Store,

@@ -54,7 +54,8 @@ impl S3Failure {
         S3Failure::new("InvalidArgument", StatusCode::BAD_REQUEST, composed(words, "", facts))
     }
 
-    /// Returns whether another writer held the lock. If so, the operation may be repeated.
+    /// Returns whether the operation failed because it did not get a lock before the lock timeout. Such an operation
+    /// may be repeated.
     pub(super) fn is_lock_timeout(&self) -> bool {
         self.0.headers().is_some_and(|headers| headers.contains_key(RETRY_AFTER))
     }
@@ -189,7 +190,8 @@ pub(super) fn refusal(
     operation: &str,
     has_document: bool,
 ) -> S3Failure {
-    // s3cmd copies the ACL of an object as a document. It continues after NotImplemented, but fails after AWS's error.
+    // s3cmd copies the ACL of an object as a document. s3cmd continues after NotImplemented, but fails after AWS's
+    // error.
     let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
     let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
     match checked {

@@ -95,7 +95,7 @@ fn document(text: String) -> S3Response<Body> {
     response
 }
 
-/// Reads the body of a request. The gate has already limited its size.
+/// Reads the body of a request. The gate has already limited the size of the body.
 async fn body(request: &mut S3Request<Body>) -> OperationResult<Vec<u8>> {
     let sent = request.input.store_all_limited(usize::MAX).await;
     Ok(sent.map_err(|error| unreadable_body(&*error))?.to_vec())
@@ -170,8 +170,8 @@ fn configuration(document: &[u8]) -> OperationResult<LockConfiguration> {
     }
 }
 
-/// Returns the version that a request names, if any. Here, an empty ID means the latest version, because operations on
-/// locks, unlike deletes, cannot destroy a version.
+/// Returns the version that a request names, if any. In an operation on locks, an empty ID means the latest version,
+/// because operations on locks, unlike deletes, cannot destroy a version.
 fn version_in(uri: &Uri) -> OperationResult<Option<VersionId>> {
     version(parameter(uri, "versionId").as_deref().filter(|name| !name.is_empty()))
 }

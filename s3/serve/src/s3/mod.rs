@@ -1,5 +1,5 @@
 //! Implements each S3 operation in terms of the store. The S3 layer (crate `s3s`) parses requests, checks signatures
-//! and writes responses. It responds with NotImplemented to operations that have no method in this module.
+//! and writes responses. The S3 layer responds with NotImplemented to operations that have no method in this module.
 
 mod absent;
 mod apart;

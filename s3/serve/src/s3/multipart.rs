@@ -277,7 +277,7 @@ impl MergedUploads {
         }
     }
 
-    /// Adds an upload to the page. Returns `false` if the page has no room for it.
+    /// Adds an upload to the page. Returns `false` if the page has no room for the upload.
     fn add(&mut self, upload: UploadSummary, query: &UploadsQuery, delimiter: Option<&str>) -> bool {
         let prefix = delimiter.and_then(|delimiter| common_prefix(&upload.key, &query.prefix, delimiter));
         let is_shown = |prefix: &str| {

@@ -2,8 +2,8 @@
 //! reasons. The S3 layer refuses headers that HTTP requires servers to ignore, and it sends fewer headers for HEAD than
 //! for GET.
 //!
-//! Returning several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) is our extension to S3. It
-//! turns a vectored read of thousands of small ranges into one request.
+//! Returning several ranges in one response (`multipart/byteranges`, RFC 9110 section 14.6) is Fordway's extension to
+//! S3. The extension turns a vectored read of thousands of small ranges into one request.
 
 use std::ops::Range;
 
@@ -129,8 +129,8 @@ impl ReadRequest {
         Ok(answer(&options, &info, &range, headers))
     }
 
-    /// Returns whether the object still meets the condition in `If-Range`. If it does not, the client wants the whole
-    /// object.
+    /// Returns whether the object still meets the condition in `If-Range`. If the object does not meet the condition,
+    /// the client wants the whole object.
     fn is_still(&self, store: &dyn Store, whole: &GetOptions) -> OperationResult<bool> {
         let info = store.head(&self.bucket, &self.key, whole);
         Ok(self.means(&info.map_err(|error| self.explained(store, error))?))
@@ -194,8 +194,8 @@ impl ReadRequest {
         let shown = match options.part.filter(|_| info.part_count.is_some()) {
             None => whole.clone(),
             Some(number) => {
-                // Another writer may have replaced the object in the meantime. The condition ensures that the parts
-                // belong to the object described by `info`.
+                // Another writer may have replaced the object after `info` was read. The condition ensures that the
+                // parts belong to the object described by `info`.
                 let conditions = Conditions::only_if(info.etag.clone());
                 let same = GetOptions { version: options.version.clone(), conditions, ..Default::default() };
                 let parts = store.object_parts(&self.bucket, &self.key, &same).ok()?;
@@ -315,8 +315,8 @@ pub(super) fn several(
 }
 
 /// Returns the ranges that overlap with the object. Errors: `InvalidRange` if no range overlaps, or if the ranges
-/// together are longer than the object. No client needs so many bytes, and a small request could otherwise cause a huge
-/// response.
+/// together are longer than the object. No client needs more bytes than the object has, and without this limit a small
+/// request could cause a huge response.
 fn satisfiable(ranges: &[ByteRange], size: u64) -> Result<Vec<Range<u64>>, Error> {
     let found: Vec<_> = ranges.iter().filter_map(|range| range.resolve(size).ok()).collect();
     let total = found.iter().fold(0u64, |sum, range| sum.saturating_add(range.end - range.start));

@@ -1,6 +1,6 @@
-//! Operations that the gateway serves itself. The S3 layer only checks the signatures of their requests. If an
-//! operation reads or writes objects, the S3 layer does not know all of its request headers, or refuses headers that
-//! HTTP requires servers to ignore.
+//! Operations that the gateway serves itself. For these operations, the S3 layer only checks signatures. In operations
+//! that read or write objects, the S3 layer ignores some request headers, or refuses headers that HTTP requires servers
+//! to ignore.
 
 use std::sync::Arc;
 

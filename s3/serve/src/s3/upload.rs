@@ -220,8 +220,8 @@ impl ContentChecks {
     }
 
     /// Returns the expected values. Call this method only after the body has been read, because the trailers follow the
-    /// content. Errors: as for [`StatedChecksum::value`]. A body of the wrong size is not an error here, because the
-    /// writer reports the wrong size.
+    /// content. Errors: as for [`StatedChecksum::value`]. For a body of the wrong size, this method returns only the
+    /// expected size, because the writer then reports the wrong size.
     fn expected(self, received: u64) -> OperationResult<ExpectedContent> {
         if self.size.is_some_and(|size| size != received) {
             return Ok(ExpectedContent { size: self.size, ..Default::default() });
@@ -234,7 +234,8 @@ fn stated_size(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// The checksum of an upload. A header or a trailer states its value. If neither does, the checksum is only computed.
+/// The checksum of an upload. A header or a trailer states the value of the checksum. If neither a header nor a trailer
+/// states the value, the checksum is only computed.
 struct StatedChecksum {
     algorithm: Option<ChecksumAlgorithm>,
     value: Option<Checksum>,
@@ -243,7 +244,7 @@ struct StatedChecksum {
     trailers: Option<BodyTrailers>,
 }
 
-/// The trailers of a body. They are available after the body has been read.
+/// The trailers of a body. The trailers are available after the body has been read.
 pub(super) enum BodyTrailers {
     /// Trailers decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),

@@ -19,11 +19,12 @@ use crate::users::{IdClaims, Role, User};
 
 const ACTIONS: [&str; 4] =
     ["AssumeRole", "AssumeRoleWithWebIdentity", "GetCallerIdentity", "GetSessionToken"];
-/// The minimum and maximum lifetime of a user's session, and below the default lifetime, in seconds (AWS's values).
+/// The minimum and the maximum lifetime of a user's session, in seconds (AWS's values). The next constant is the
+/// default lifetime.
 const USER_SESSION_S: (u64, u64) = (900, 129_600);
 const USER_SESSION_DEFAULT_S: u64 = 43_200;
-/// The minimum and maximum lifetime of a role's session, and below the default lifetime, in seconds (AWS's values). The
-/// role may have a lower maximum.
+/// The minimum and the maximum lifetime of a role's session, in seconds (AWS's values). The next constant is the
+/// default lifetime. The role may have a lower maximum.
 const ROLE_SESSION_S: (u64, u64) = (900, 43_200);
 const ROLE_SESSION_DEFAULT_S: u64 = 3600;
 /// The account ID in responses. The gateway's users have no accounts, but AWS's programs expect an ID of twelve digits.

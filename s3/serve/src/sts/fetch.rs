@@ -1,6 +1,7 @@
-//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names. It connects to
-//! addresses of private networks or of this machine only if the users file permits them. Otherwise, anyone who controls
-//! a name in the DNS could make the gateway send requests to services that trust the gateway.
+//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
+//! connects to addresses of private networks or of this machine only if the users file permits them. Without this
+//! restriction, anyone who controls a name in the DNS could make the gateway send requests to services that trust the
+//! gateway.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -109,7 +110,7 @@ fn is_internal(address: IpAddr) -> bool {
         IpAddr::V4(address) => is_internal_v4(address),
         IpAddr::V6(address) => is_internal_v6(address),
     };
-    // A socket can be bound only to an address of this machine.
+    // A successful bind shows that the address belongs to this machine.
     is_reserved || UdpSocket::bind((address, 0)).is_ok()
 }
 

@@ -61,7 +61,8 @@ impl<'t> WebIdentityToken<'t> {
         self.claims.get(claim)?.as_str()
     }
 
-    /// Returns whether one of the keys may have signed the token.
+    /// Returns whether one of the keys fits the token's algorithm and key ID, and could therefore have signed the
+    /// token.
     pub(super) fn may_be_of(&self, keys: &[PublicKey]) -> bool {
         keys.iter().any(|key| key.is_for(self.algorithm, self.key_id.as_deref()))
     }

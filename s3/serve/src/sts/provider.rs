@@ -131,7 +131,7 @@ impl ProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. Errors: the reason why they are invalid.
+    /// Checks the conditions. Errors: the reason why the conditions are invalid.
     pub(crate) fn check(&self, providers: &[ProviderEntry]) -> Result<(), String> {
         if !providers.iter().any(|provider| provider.issuer == self.issuer) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
@@ -209,7 +209,7 @@ impl KnownKeys {
     }
 }
 
-/// An attempt to fetch keys. Dropping it ends the attempt, so that another attempt can begin.
+/// An attempt to fetch keys. Dropping this value ends the attempt, so that another attempt can begin.
 struct FetchInProgress(Arc<Provider>);
 
 impl Drop for FetchInProgress {
@@ -228,8 +228,8 @@ impl Provider {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the provider's keys. Fetches them first if they are not fresh, or if `has_key` does not find the wanted
-    /// key among them. Returns `None` if there are no usable keys.
+    /// Returns the provider's keys. Fetches the keys first if they are not fresh, or if `has_key` does not find the
+    /// wanted key among them. Returns `None` if there are no usable keys.
     pub(super) async fn keys(
         self: &Arc<Self>,
         has_key: impl Fn(&[PublicKey]) -> bool,
@@ -247,7 +247,7 @@ impl Provider {
             }
         };
         if must_wait {
-            // If fetching takes longer, the known keys are used.
+            // If fetching takes longer than `FETCH_TIMEOUT`, the keys that are already known are used.
             let _ = tokio::time::timeout(FETCH_TIMEOUT, fetched.changed()).await;
         }
         self.known().usable()

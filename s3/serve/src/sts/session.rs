@@ -21,8 +21,8 @@ const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-security-token")
 const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 
 tokio::task_local! {
-    /// The session of the request that the S3 layer is serving. The session is stored here because the S3 layer does
-    /// not pass the request when it looks up keys.
+    /// The session of the request that the S3 layer is serving. This variable stores the session, because the S3 layer
+    /// does not pass the request to the function that looks up keys.
     static CURRENT: Arc<Session>;
 }
 

@@ -110,8 +110,8 @@ impl SessionKey {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Returns the content of a token, and the key from which its secret key is derived. Returns `None` if none of the
-    /// keys authenticates the token. Does not check whether the token has expired.
+    /// Returns the content of a token, and the key from which the secret key of the token's session is derived. Returns
+    /// `None` if none of the keys authenticates the token. Does not check whether the token has expired.
     pub(super) fn open(&self, text: &str) -> Option<(SessionToken, &[u8])> {
         if text.len() > TOKEN_CHARS_MAX {
             return None;
@@ -124,7 +124,7 @@ impl SessionKey {
         Some((serde_json::from_slice(document).ok()?, key))
     }
 
-    /// Returns the secret key of a new token.
+    /// Returns the secret key of the session with the new token `token`.
     pub(super) fn secret_of_new(&self, token: &str, parent_secret: &str) -> String {
         secret(&self.keys[0], token, parent_secret)
     }

@@ -30,7 +30,7 @@ pub(super) struct ConfinedStore {
 
 impl ConfinedStore {
     /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening the
-    /// directory; `AccessDenied` if the gateway may not act as the user.
+    /// directory; `AccessDenied` if the gateway is not permitted to act as the user.
     pub(super) fn open(entry: &UserEntry, open: &StoreOpener) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),

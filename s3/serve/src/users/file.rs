@@ -337,7 +337,7 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
         Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read", path.display())).caused_by(error)
     };
     let file = File::open(path).map_err(failed)?;
-    // The metadata is read from the open file, so nobody can replace the file in the meantime.
+    // The metadata is read from the open file, so nobody can replace the file between the check and the read.
     let found = file.metadata().map_err(failed)?;
     if found.uid() != user_id() && found.uid() != 0 {
         let why = format!("{} belongs to another user, who could add anyone to it; chown it", path.display());
@@ -354,7 +354,8 @@ pub(crate) fn read_private(path: &Path) -> Result<String> {
     }
     let mut text = String::new();
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    // A large file is refused rather than truncated, because its beginning could be a valid file with other users.
+    // A file that exceeds the limit is refused rather than truncated, because the beginning of the file could be a
+    // valid file with fewer users.
     match bytes as u64 > FILE_BYTES_MAX {
         true => {
             let why = format!("{} is larger than {FILE_BYTES_MAX} bytes", path.display());

@@ -1,4 +1,4 @@
-//! The users of a gateway, and the uid and groups under which each user's requests access files. There is either a
+//! The users of a gateway, and the uid and groups under which each user's requests access files. A gateway has either a
 //! single user with one key pair, or the users of a credentials file.
 //!
 //! * `file`: the credentials file
@@ -206,13 +206,13 @@ pub(crate) struct Role {
     trusts: Vec<RoleTrust>,
     /// The maximum lifetime of a session, in seconds.
     pub(crate) max_duration_s: u64,
-    /// The names of the claims that state the uid and gid of the role, if claims state them. If so, the store of `user`
-    /// is empty.
+    /// The names of the claims that state the uid and gid of the role, if claims state them. If claims state the IDs,
+    /// the store of `user` is empty.
     pub(crate) id_claims: Option<IdClaims>,
     claimed: ClaimedUsers,
 }
 
-/// The users of a role whose uid and gid come from claims.
+/// The users of a role that takes the uid and the gid from a token's claims, by uid and gid.
 struct ClaimedUsers {
     entry: UserEntry,
     open: StoreOpener,
@@ -244,7 +244,7 @@ impl Role {
             return Some(user.clone());
         }
         let role = self.clone();
-        // Opening the directory may wait for a file server.
+        // The store is opened on a thread that may block, because opening the directory may wait for a file server.
         let store = tokio::task::spawn_blocking(move || {
             ConfinedStore::open(&role.claimed.entry.clone().acting_as(Some(ids)), &role.claimed.open)
         });
@@ -258,7 +258,7 @@ impl Role {
         Some(opened.entry(ids).or_insert(user).clone())
     }
 
-    /// Returns the conditions on tokens of this issuer. A token must meet one of them.
+    /// Returns the conditions on tokens of this issuer. A token must meet one of these conditions.
     pub(crate) fn trusts_of(&self, issuer: &str) -> impl Iterator<Item = &RoleTrust> {
         self.trusts.iter().filter(move |trust| trust.issuer == issuer)
     }
@@ -277,7 +277,7 @@ pub struct Users {
     providers: RwLock<Vec<Arc<Provider>>>,
     /// The user for anonymous requests; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
-    /// The limits on users whose entries specify no limits.
+    /// The limits on users whose entries in the credentials file specify no limits.
     limits: Mutex<UserLimits>,
     origin: Option<GatewayUsers>,
     is_available: AtomicBool,
@@ -333,7 +333,7 @@ impl Users {
     }
 
     /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
-    /// When the directory exists again, it is reopened. Errors: from opening the directory.
+    /// When the directory exists again, the gateway reopens the directory. Errors: from opening the directory.
     pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
@@ -377,7 +377,7 @@ impl Users {
     /// Executes anonymous requests as `user`, if the rules of a bucket permit them.
     ///
     /// Errors: `InvalidArgument` if the uid belongs to root, to the gateway or to a user with keys; `AccessDenied` if
-    /// the gateway may not act as the user; errors from opening the store.
+    /// the gateway is not permitted to act as the user; errors from opening the store.
     pub fn with_anonymous(mut self, user: AnonymousUser) -> Result<Self> {
         let Some(origin) = &mut self.origin else {
             let store = self.own_store()?;
@@ -440,7 +440,7 @@ impl Users {
         by_key.values().any(|user| user.name == name)
     }
 
-    /// Sets the limits on users whose entries specify no limits.
+    /// Sets the limits on users whose entries in the credentials file specify no limits.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let roles = self.roles();
@@ -494,8 +494,8 @@ impl Users {
         NetworkFileServer::of(&*store, bucket, uid).ok().flatten()
     }
 
-    /// Returns whether the served directory exists. For a directory on a file server, relies on the latest checks.
-    /// Otherwise, checks the directory now.
+    /// Returns whether the served directory exists. For a directory on a file server, relies on the latest check of the
+    /// directory and of the server; for any other directory, checks the directory now.
     pub(crate) fn has_root(&self) -> bool {
         match self.server_of(ROOT_DIR) {
             Some(server) => self.is_available() && server.responds(),
@@ -577,7 +577,8 @@ impl Users {
         if !at_once && stamp == state.stamp {
             return Ok(());
         }
-        // The stamp is set before the file is read, so that an invalid file is logged once, not every second.
+        // The fingerprint of the file is stored before the file is read, so that an invalid file is logged once, not
+        // every second.
         state.stamp = stamp;
         let document = file::read(path)?;
         if document != state.document {

@@ -15,8 +15,8 @@ const TICK: Duration = Duration::from_millis(100);
 const FULL: f64 = 0.75;
 /// The number of idle processors that make another thread worthwhile.
 const IDLE_MIN: f64 = 0.5;
-/// The number of ticks after an increase of the number of threads in which this number is not reduced, because moved
-/// connections need time to settle.
+/// The minimum number of ticks between an increase and a later reduction of the number of threads. The pause is needed
+/// because moved connections need time to settle.
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
@@ -45,7 +45,7 @@ impl<'p> WorkerScaler<'p> {
         WorkerScaler { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
-    /// Measures the load since the last tick, and acts on it.
+    /// Measures the load since the last tick, and adjusts the number of active threads.
     fn look(&mut self) {
         let now = WorkerScaler::new(self.pool);
         let elapsed = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
@@ -60,7 +60,8 @@ impl<'p> WorkerScaler<'p> {
             std::cmp::Ordering::Greater => REST_TICKS,
             _ => self.rest.saturating_sub(1),
         };
-        // The number of threads grows at once, but shrinks only after the ticks of rest have passed.
+        // The number of threads grows immediately, but shrinks only when [`REST_TICKS`] ticks have passed since it last
+        // grew.
         if wanted > active || self.rest == 0 {
             self.pool.set_active(wanted);
         }
@@ -109,7 +110,8 @@ impl WorkerState {
     }
 
     /// Makes the first `wanted` threads serve. Connections of other threads move at their next event. If the number of
-    /// threads has grown, threads with more than their share of connections give some away, busy connections first.
+    /// threads has grown, threads with more than their share of connections hand over some of them to other threads,
+    /// busy connections first.
     pub(super) fn set_active(&self, wanted: usize) {
         let before = self.active.swap(wanted, Ordering::Relaxed);
         let open = |at: usize| self.workers[at].connections.load(Ordering::Relaxed);
@@ -124,9 +126,9 @@ impl WorkerState {
     }
 }
 
-/// Returns the total time for which the processors have been idle since the machine was started, or `None` if it cannot
-/// be read. The time is in the first line of /proc/stat (proc(5)), in hundredths of a second, regardless of the
-/// kernel's clock rate.
+/// Returns the total time for which the processors have been idle since the machine was started, or `None` if the time
+/// cannot be read. The time is in the first line of `/proc/stat` (proc(5)), in hundredths of a second, regardless of
+/// the kernel's clock rate.
 fn idle_time() -> Option<Duration> {
     idle_of(&std::fs::read_to_string("/proc/stat").ok()?)
 }
@@ -141,8 +143,8 @@ fn idle_of(stat: &str) -> Option<Duration> {
 pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The task that runs a connection on one thread. When the connection has to move, the task ends and another thread
-/// gets a new task. Until the connection registers its socket again, the events of the socket still arrive through the
-/// previous thread.
+/// gets a new task for the connection. Until the connection registers its socket again, the events of the socket still
+/// arrive through the previous thread.
 pub(super) struct MovableConnection {
     /// The connection; `None` after it has moved to another thread.
     connection: Option<Connection>,

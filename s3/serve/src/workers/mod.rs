@@ -1,4 +1,4 @@
-//! The threads that serve connections. There are only as many as the load needs.
+//! The threads that serve connections. The gateway uses only as many threads as the load needs.
 //!
 //! A thread for which another request is always waiting never sleeps, and need not be woken. On loopback, waking a
 //! thread takes two thirds of the time of a small request. Therefore all connections are kept on one thread until it is
@@ -36,8 +36,8 @@ pub(crate) fn here() -> usize {
     HERE.get()
 }
 
-/// Records that the socket of the calling connection cannot be registered with another thread. The connection is then
-/// moved only to give it more processor time, not to reduce the number of threads.
+/// Records that the socket of the calling connection cannot be registered with another thread. Such a connection is
+/// moved only to give the connection more processor time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -135,7 +135,8 @@ impl WorkerState {
             return true;
         }
         let take_one = |surplus: usize| surplus.checked_sub(1);
-        // The surplus is nearly always 0. Reading the surplus first is cheap, whereas every update would be expensive.
+        // The surplus (the number of connections that should move) is nearly always 0. Reading the surplus first is
+        // cheap, whereas every update would be expensive.
         worker.surplus.load(Ordering::Relaxed) > 0
             && worker.surplus.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take_one).is_ok()
     }
@@ -145,7 +146,7 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
     let (finish, finished) = oneshot::channel::<()>();
     let serve = move || {
         HERE.set(number);
-        // Nothing is ever sent. The wait ends when the sender is dropped.
+        // No message is ever sent on this channel. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
         // The runtime is not waited for, because a read from a hung device must not keep the process alive.
         runtime.shutdown_background();
@@ -298,7 +299,7 @@ mod tests {
         for _ in 0..3 {
             workers.pool.set_active(3);
             workers.pool.workers[0].surplus.store(1, Ordering::Relaxed);
-            // Thread 0 has the connection, so another thread has fewer.
+            // Thread 0 has the connection, so another thread has fewer connections.
             assert_ne!(ask(&mut clients), [0]);
             workers.pool.set_active(1);
             assert_eq!(ask(&mut clients), [0]);

@@ -1,11 +1,12 @@
 //! Plain requests that bypass the S3 layer: GET, HEAD, PUT and DELETE of an object, or GET of a range, signed in a
 //! header or in a presigned URL. Nearly all clients send plain requests.
 //!
-//! The fast path never refuses a request because of its head. It serves a request if the signature is valid and
-//! everything else is plain. All other requests go to the S3 layer, including requests that have a bad signature, name
-//! a missing object, exceed a limit on the user or would have to wait. The S3 layer answers them as if there were no
-//! fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer can no longer
-//! take over. The fast path therefore reports errors in the content itself, with the messages of the S3 layer.
+//! The fast path never refuses a request because of its head. The fast path serves a request if the signature is valid
+//! and everything else is plain. All other requests go to the S3 layer, including requests that have a bad signature,
+//! name a missing object, exceed a limit on the user or would have to wait. The S3 layer answers these requests as if
+//! there were no fast path. The content of a PUT is an exception: after some of the content has been read, the S3 layer
+//! can no longer take over. The fast path therefore reports errors in the content itself, with the messages of the S3
+//! layer.
 
 mod plain;
 mod signature;
@@ -55,7 +56,7 @@ impl FastPath {
         FastPath { users, domains, publishing }
     }
 
-    /// Returns the measured time that publishing takes, which uploads of every kind use.
+    /// Returns the measured duration of publishing an object. Uploads outside the fast path use the same measurement.
     pub(crate) fn publishing(&self) -> &PublishLatency {
         &self.publishing
     }
@@ -151,8 +152,9 @@ fn get(
     Some(OutgoingResponse::written(status, head, PreparedBody::Content(object.content)))
 }
 
-/// Deletes an object. Leaves the request to the S3 layer if another caller holds the lock, or if the delete has to read
-/// a large directory. The S3 layer retries until the lock is free, and reads large directories on another thread.
+/// Deletes an object. Leaves the request to the S3 layer if another caller holds a lock that the delete needs, or if
+/// the delete has to read a large directory. The S3 layer retries until the lock is free, and reads large directories
+/// on another thread.
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
@@ -393,7 +395,7 @@ mod tests {
         assert_eq!(put(HELLO, &[("content-md5", "XUFAKrxLKna5cZ2REBfFkg==")]), Some(Ok(200)));
         assert_eq!(lane.taken(&presigned(&lane, "PUT", Duration::ZERO), b""), None, "without a length");
         assert_eq!(put(HELLO, &[("if-none-match", "*")]), Some(Err("PreconditionFailed".into())));
-        // Errors that are detected before the content is read are left to the S3 layer.
+        // If the fast path detects an error before it has read the content, it leaves the request to the S3 layer.
         for headers in [
             &[("x-amz-checksum-crc32", "x")][..],
             &[("content-md5", "x")],

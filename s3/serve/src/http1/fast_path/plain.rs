@@ -211,8 +211,8 @@ impl<'h> PlainRequest<'h> {
         if !METHODS.contains(&head.method) || !is_canonical(path) {
             return None;
         }
-        // The limit applies only to the headers. If the whole head exceeds it, the S3 layer counts the bytes of the
-        // headers.
+        // The limit `HEADER_BYTES_MAX` applies only to the headers. If the whole head exceeds the limit, the request is
+        // left to the S3 layer, which counts only the bytes of the headers.
         if head.bytes > HEADER_BYTES_MAX {
             return None;
         }

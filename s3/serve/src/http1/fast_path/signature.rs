@@ -17,7 +17,8 @@ use crate::http1::head::RequestHead;
 use crate::identity::{CLOCK_SKEW_MAX, is_region};
 use crate::s3::is_printable;
 
-/// The maximum number of cached signing keys. The cache has one key for each day and region of a valid signature.
+/// The maximum number of cached signing keys. The cache of a user has one key for each day and region in the user's
+/// valid signatures.
 const KEYS_MAX: usize = 16;
 /// The maximum number of headers that a request may sign.
 const SIGNED_MAX: usize = 24;
@@ -106,8 +107,8 @@ impl SignatureVerifier {
         drop(keys);
         let key = SigningKey::for_day(&self.identity.secret_key, day, region, service);
         let is_right = key.verifies(signature, amz_date, request);
-        // Only valid signatures add keys to the cache. Otherwise, unauthenticated clients could displace cached keys by
-        // inventing regions.
+        // Only valid signatures add keys to the cache. If invalid signatures also added keys, unauthenticated clients
+        // could displace cached keys by inventing regions.
         if is_right {
             let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
             if keys.len() >= KEYS_MAX {
@@ -119,7 +120,8 @@ impl SignatureVerifier {
     }
 }
 
-/// Parameters of a presigned URL in the order of the canonical query. SDKs add the last parameter, which has no effect.
+/// Parameters of a presigned URL in the order of the canonical query. Some SDKs add the last parameter, `x-id`, which
+/// has no effect.
 const PARAMETERS: [&str; 7] = [
     "X-Amz-Algorithm",
     "X-Amz-Credential",
@@ -259,7 +261,7 @@ fn fields(text: &str, separator: u8) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the signed headers with their values, or `None` if a requirement is not met. The names must be in order, and
+/// Returns the signed headers with their values, or `None` if a requirement is not met. The names must be sorted, and
 /// each header must occur once and be printable ASCII. `host` and all `x-amz-` headers of the request must be signed.
 fn signed_headers<'h, 'r>(
     head: &RequestHead<'h>,

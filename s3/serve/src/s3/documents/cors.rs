@@ -158,7 +158,8 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Returns whether a web page sent the request. If so, the response contains headers from the bucket's rules.
+/// Returns whether a web page sent the request. The response to such a request contains headers from the bucket's
+/// rules.
 pub(crate) fn is_of_page(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }

@@ -1,4 +1,4 @@
-//! Lifecycle rules of buckets. `fordway lifecycle` and gateways with `--lifecycle` apply them.
+//! Lifecycle rules of buckets. `fordway lifecycle` and gateways with `--lifecycle` apply these rules.
 
 use fordway_store::{DocumentKind, Error, ErrorKind};
 use fordway_wire::lifecycle::{LifecycleError, read, write};

@@ -1,5 +1,5 @@
-//! Documents of buckets that S3 operations read and write. Each kind has a file in this folder and an entry in
-//! [`KINDS`].
+//! Documents of buckets that S3 operations read and write. Each kind of document has a file in this folder and an entry
+//! in [`KINDS`].
 //!
 //! A document that is put is parsed, checked and serialized again before it is stored, so that stored documents are
 //! always well formed.
@@ -64,8 +64,9 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Docu
 }
 
 /// Checks an XML document in the same way as a document that a client puts, and returns the document to store. A
-/// program that sets documents without a gateway must call this first, because stores do not check documents. Errors:
-/// `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not support.
+/// program that sets documents without a gateway must call this function first, because stores do not check documents.
+/// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
+/// support.
 pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
     type Check = fn(&[u8]) -> OperationResult<Vec<u8>>;

@@ -83,7 +83,7 @@ impl FormFields {
             let header = match name.as_str() {
                 "acl" => Ok(HeaderName::from_static("x-amz-acl")),
                 "tagging" => continue,
-                // A field is empty if the browser's user did not fill it in.
+                // The browser's user may leave a field empty, so an empty field adds no header.
                 name if value.is_empty() && describes_object(name) => continue,
                 name if stands_for_header(name) => HeaderName::from_bytes(name.as_bytes()),
                 _ => continue,

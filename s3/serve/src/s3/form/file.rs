@@ -15,8 +15,8 @@ use crate::s3::error::S3Failure;
 
 type FormBodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The reason why the file of a form is refused. It is set while the body is read. The error of a body can contain only
-/// text, so the complete error is stored in this type.
+/// The reason why the file of a form is refused. The reason is set while the body is read. The error of a body can
+/// contain only text, so the complete error is stored in this type.
 #[derive(Clone, Default)]
 pub(super) struct FileRefusalReason(Arc<Mutex<Option<S3Failure>>>);
 
@@ -32,8 +32,8 @@ impl FileRefusalReason {
     }
 }
 
-/// A body that yields the content of a form's file. It fails if the form is incomplete, or if the policy does not allow
-/// the size of the file. It reads and ignores the rest of the form.
+/// A body that yields the content of a form's file. Reading the body fails if the form is incomplete, or if the policy
+/// does not allow the size of the file. The rest of the form is read and ignored.
 pub(super) struct FileBody {
     inner: s3s::Body,
     reader: FormFileScanner,

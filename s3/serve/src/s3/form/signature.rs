@@ -39,7 +39,7 @@ pub(super) struct FormSignature<'f> {
 
 impl<'f> FormSignature<'f> {
     /// Reads the signature of a form; returns `None` if the form has no signature fields. Errors: `InvalidArgument` for
-    /// a field that is missing or invalid, `InvalidRequest` for version 2 if it is not accepted.
+    /// a field that is missing or invalid, `InvalidRequest` for version 2 if the gateway does not accept version 2.
     pub(super) fn read(form: &'f FormFields, allows_version_2: bool) -> OperationResult<Option<Self>> {
         if VERSION_4[1..].iter().any(|name| form.get(name).is_some()) {
             return FormSignature::read_version_4(form).map(Some);
