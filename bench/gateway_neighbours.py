@@ -163,7 +163,7 @@ def besiege(url, objects):
         waiting.register(sys.stdin, selectors.EVENT_READ)
         deletes = DELETES if tables else 0
         for number in range(deletes):
-            # A DELETE of a missing object takes no lock.
+            # Create the object, because a DELETE of a missing object takes no lock.
             pathlib.Path(objects, "noisy", f"d{number}").write_bytes(b"x")
             waiting.register(
                 ask(url, "DELETE", f"/noisy/d{number}"), selectors.EVENT_READ, f"/noisy/d{number}"
@@ -180,7 +180,7 @@ def besiege(url, objects):
             for key, _ in waiting.select(max(0, next_byte - time.monotonic())):
                 if key.data is None:
                     return
-                # The response is 503, as intended. The user sends the request again.
+                # The DELETE ended with 503, because its lock is held. The noisy user sends it again.
                 waiting.unregister(key.fileobj)
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)

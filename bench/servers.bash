@@ -91,7 +91,8 @@ make_certificate() {
         -keyout "$scratch/key.pem" -out "$ca_bundle" 2>"$scratch/openssl.log"
 }
 
-# start_gateway DIR OPTION...: starts our gateway on DIR, with `durability` (none); sets server and url.
+# start_gateway DIR OPTION...: starts our gateway on DIR, with the durability in the variable `durability` (default:
+# none); sets server and url.
 start_gateway() {
     local _
     : >"$scratch/ready"

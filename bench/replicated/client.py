@@ -21,7 +21,7 @@ MIB, ROUNDS = int(os.environ["MIB"]), int(os.environ["ROUNDS"])
 GOOD = f"http://{HOST}:8081/file"
 # Time to detect a slow replica, as docs/reference/web-files.md states.
 DETECTION_S = 4.0
-# Maximum cost of a hanging replica: the time limit for progress and 2 s.
+# Maximum time that a hanging replica costs: the time limit of 30 s without progress, plus 2 s.
 HANGING_S = 32.0
 
 

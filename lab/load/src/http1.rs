@@ -172,7 +172,7 @@ impl Http1LoadGenerator {
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A permanent error will recur when the rest of the request is sent or when the response is read.
+            // Ignore the error: a permanent error recurs when the rest of the request is sent or the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }
