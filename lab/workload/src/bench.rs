@@ -111,7 +111,7 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
 #[derive(Clone, Debug, Args)]
 pub struct MeasurementArgs {
     /// Targets to measure: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
-    /// http(s)://HOST[:PORT]; the first is the reference
+    /// http(s)://HOST[:PORT]; the first target is the reference
     #[arg(value_name = "TARGET")]
     pub places: Vec<String>,
     /// Number of rounds, in which the targets take turns; five or more give intervals for ratios

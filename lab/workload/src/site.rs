@@ -1,5 +1,5 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names are
-//! derived from its name. This module also generates content that identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names begin
+//! with the name of the first one. This module also generates content that identifies its writer and offset.
 //!
 //! A buffer is filled with noise once. For each transfer, the first word of each of its pages is then set to a hash of
 //! writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier

@@ -124,8 +124,8 @@ impl<'r> SummaryRow<'r> {
         }
     }
 
-    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Blocks in which
-    /// operations failed on one lane are not the same work.
+    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Omits blocks in
+    /// which operations failed on one lane, because the two lanes did not do the same work.
     fn ratio(&self) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;

@@ -20,8 +20,8 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// The duration of the pieces of work before the run. It must be long compared with the kernel's time slices, which are
-/// a few milliseconds.
+/// The duration of the pieces of work before the run. This duration must be long compared with the kernel's time
+/// slices, which are a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The share of time that pieces of work before the run may lose to other programs without making the results doubtful.
 const LOST_MAX: f64 = 0.15;
@@ -59,15 +59,15 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether processor time used by other processes raises doubts. It raises no doubts if one of these processes may
-    /// be a server that belongs to the run but is unknown to this program.
+    /// Whether processor time used by other processes raises doubts. Such time raises no doubts if one of these
+    /// processes may be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: PreRunConditions,
     begin: (Instant, MachineCounters),
     sampler: Option<RunSampler>,
 }
 
-/// The problems found before the run.
+/// The conditions before the run.
 #[derive(Debug, Default)]
 struct PreRunConditions {
     /// The processor time of a piece of work, ns.

@@ -37,7 +37,7 @@ const RUNTIMES: [ContainerRuntime; 2] = [
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; it fails for all other
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; `rmdir` fails for all other
     // cgroups.
     ContainerRuntime {
         program: "runc",
@@ -187,7 +187,7 @@ pub struct MachineContainer {
 }
 
 impl MachineContainer {
-    /// Prepares the mount namespace in which containers are described. Errors: `NotImplemented` if a runtime or a
+    /// Creates the mount namespace for the configurations of the containers. Errors: `NotImplemented` if a runtime or a
     /// privilege is missing.
     pub fn new() -> Result<Self> {
         match missing_runtime() {

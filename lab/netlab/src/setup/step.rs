@@ -165,7 +165,7 @@ fn finish(mut command: Command, input: Option<String>) -> std::io::Result<std::p
     running.wait_with_output()
 }
 
-/// Starts a command that keeps running. The processes that it starts end together with it.
+/// Starts a command that keeps running. All descendants of the command end together with the command.
 pub(super) fn start_in(
     network: &NetworkNamespace,
     mounts: &MountNamespace,

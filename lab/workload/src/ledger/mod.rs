@@ -41,8 +41,8 @@ pub trait LedgerComponent {
         Ok(())
     }
 
-    /// Returns whether an operation handles all bytes of its size. If not, the component has no rate in bytes per
-    /// second.
+    /// Returns whether an operation handles all bytes of its size. A component whose operations do not has no rate in
+    /// bytes per second.
     fn moves_content(&self) -> bool {
         true
     }
@@ -186,7 +186,7 @@ pub struct LedgerProgress {
 }
 
 /// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order. At each
-/// size, it measures all components in random order, with one block of operations per component. Drift therefore
+/// size, a round measures all components in random order, with one block of operations per component. Drift therefore
 /// affects all components alike, and each round yields one figure for each component and size, all from the same
 /// period. The first round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is
 /// set, ends early with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer

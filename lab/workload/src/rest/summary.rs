@@ -244,8 +244,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     skipped > 0.0 && (too_few || too_slow)
 }
 
-/// Returns the warning that the requested rate was not reached: in this case, latencies grow with the length of the
-/// run.
+/// Returns the warning that the requested rate was not reached, which makes latencies grow with the length of the run.
 fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {

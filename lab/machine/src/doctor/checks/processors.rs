@@ -12,7 +12,7 @@ pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// The share of time, in percent, at or above which the verdict is `costs`.
+/// The share of stolen time, in percent, at or above which the verdict is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 
 /// Returns whether this machine runs under a hypervisor, according to the CPU flags of x86; `None` if the file lists no
