@@ -140,7 +140,7 @@ def placed(processor, is_placed=True):
 
 
 def turns(lane, builds, hosts, shape):
-    """Returns the speed of the second build relative to the first, by phase, in one process that loads both builds."""
+    """Loads both builds in one process. Returns the speed of the second relative to the first, by phase."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
     sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
     numbers = map(str, [threads, objects, bytes_, rounds])

@@ -98,7 +98,7 @@ def literal(name, value):
 
 
 def closed_windows(url, path, count):
-    """Returns HTTP/2 connections with `count` GETs of the noisy user, whose content the client does not accept."""
+    """Returns HTTP/2 connections with `count` GETs of the noisy user, with closed flow-control windows."""
     host = urllib.parse.urlsplit(url).netloc
     fields = {":method": "GET", ":scheme": "http", ":authority": host, ":path": presigned("GET", url, path, NOISY)}
     head = b"".join(literal(*field) for field in fields.items())
@@ -154,7 +154,7 @@ def answered(downloads):
 
 def besiege(url, objects):
     """Keeps slow requests in flight until standard input ends. Prints a line when all of them have begun."""
-    # These connections are kept open until the end.
+    # This reference keeps the connections open until the function ends.
     closed = closed_windows(url, "/noisy/o", CLOSED)
     uploads = [ask(url, "PUT", f"/noisy/u{number}", 100_000) for number in range(SLOW // 2)]
     downloads = [ask(url, "GET", "/noisy/o", room=4096) for _ in range(SLOW - len(uploads))]

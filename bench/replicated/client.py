@@ -48,11 +48,11 @@ class Bench:
         return path
 
     def run(self, what, metalink, *options):
-        """Runs a command. Returns its seconds, and whether the bytes and the exit code are right."""
+        """Runs a command. Returns its time in s, and whether the bytes and the exit code are right."""
         out = f"{self.directory}/out"
         if os.path.exists(out):
             os.remove(out)
-        # This cache contains descriptions of files, not their content.
+        # The program caches descriptions of files in this directory, but not the content of files.
         environment = {**os.environ, "XDG_CACHE_HOME": f"{self.directory}/cache"}
         command = {
             "download": ["cp", "--metalink", metalink, out],

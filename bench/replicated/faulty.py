@@ -100,7 +100,7 @@ def main():
     path, address = sys.argv[1:]
     sound = {8081: "", 8082: "", 8083: "", 8084: "10 Mbit/s"}
     ports = {**sound, **{9000 + place: fault for place, fault in enumerate(FAULTS)}}
-    # Other programs wait until the last port accepts connections.
+    # Open the lowest port last, because other programs wait only until that port accepts connections.
     listeners = {port: socket.create_server((address, port), backlog=64) for port in sorted(ports, reverse=True)}
     for port, listener in listeners.items():
         # Each listener is a separate process, so that listeners do not wait for

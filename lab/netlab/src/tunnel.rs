@@ -29,7 +29,8 @@ impl TunnelEnd {
     /// Creates a device called `device` in the network of the calling thread, initially down and without an address,
     /// and a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
-    /// Errors: `NotImplemented` if this process may not create devices; `InvalidArgument` for invalid addresses.
+    /// Errors: `NotImplemented` if this process is not permitted to create devices; `InvalidArgument` for invalid
+    /// addresses.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
         let failed =
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);

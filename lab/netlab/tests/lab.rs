@@ -54,8 +54,8 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many of
-/// them, but a bug affects them all.
+/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many
+/// measurements, but a bug affects all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
 }

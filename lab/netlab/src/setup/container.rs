@@ -173,7 +173,7 @@ pub struct ContainerCommand<'a> {
     pub name: &'a str,
     /// The program and its arguments.
     pub words: &'a [OsString],
-    /// Variables in addition to the environment of this process, or instead of variables with the same name.
+    /// Variables that are added to the environment of this process, or replace variables of the same name.
     pub variables: &'a [(String, String)],
     /// The network of the container; `None` for the network of this process.
     pub network: Option<&'a NetworkNamespace>,

@@ -167,7 +167,8 @@ impl RunningSetup {
     }
 }
 
-/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if it does not.
+/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if the set-up does not support
+/// them.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
         SetupNetworks::Machine if wire.is_altered() => {
@@ -315,7 +316,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // Placeholders in values are filled in as well, unless the user has overridden the value.
+    // Placeholders in the set-up's values are also replaced, but not in values from the user.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }

@@ -1,9 +1,9 @@
 //! Measures the cost of each layer alone, and checks whether these costs add up to the cost of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
-//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. It then adds
-//! up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole path,
-//! measured in the same run. The difference is the residual: the time that the components do not explain.
+//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. The report
+//! then adds up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole
+//! path, measured in the same run. The difference is the residual: the time that the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 

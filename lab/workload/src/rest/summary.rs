@@ -210,8 +210,8 @@ const LATE_SHARE_MAX: f64 = 0.5;
 /// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
 
-/// Returns a warning about the rows whose latencies consist mostly of lateness: requests started later than intended,
-/// because this program had no processor or no connection was free.
+/// Returns a warning about the rows whose latencies consist mostly of lateness. Requests start later than intended if
+/// this program has no processor, or if no connection is free.
 pub fn late_requests(summaries: &[PhaseSummary]) -> Option<MeasurementWarning> {
     let lateness = |summary: &PhaseSummary| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;

@@ -201,8 +201,8 @@ pub struct SpeedupFit {
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. If not, the curve passes through all points in any case, so a good
-    /// fit proves nothing.
+    /// Whether there were more points than costs. With no more points than costs, the curve passes through all points
+    /// in any case, so a good fit proves nothing.
     pub is_tested: bool,
 }
 
