@@ -98,7 +98,7 @@ def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
 
 
 def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]:
-    """Returns each prediction with the mean of the measured times, and half the width of its interval."""
+    """Returns each prediction, the mean of the measured times, and half the width of the mean's interval."""
     rows = []
     for part in [*advice["phases"], {"phase": "total"} | advice["total"]]:
         for each in part["lanes"]:

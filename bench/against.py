@@ -131,7 +131,7 @@ def compare_tables(old, new, pairs, runs):
 
 
 def placed(processor, is_placed=True):
-    """Returns the words that pin a command to one processor.
+    """Returns the words in front of a command that pin the command to one processor.
 
     Gateway and client each have their own processor. The kernel's choice of processors affects times more
     than the build does, and differs from start to start.
@@ -151,7 +151,7 @@ def turns(lane, builds, hosts, shape):
 def compare_by_turns(lane, old, new, starts):
     """Compares the builds in fresh processes; on the node lane also with fresh gateways.
 
-    The memory that a process gets changes its times by a few percent.
+    The memory that a process gets changes the times of the process by a few percent.
     """
     said = []
     for shape in (each for each in TURNS[lane] if ROWS in each[0]):

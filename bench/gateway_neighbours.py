@@ -153,7 +153,7 @@ def answered(downloads):
 
 
 def besiege(url, objects):
-    """Keeps slow requests in flight until standard input ends. Prints a line when all of them have begun."""
+    """Keeps slow requests in flight until standard input ends. Prints a line when all have begun."""
     # This reference keeps the connections open until the function ends.
     closed = closed_windows(url, "/noisy/o", CLOSED)
     uploads = [ask(url, "PUT", f"/noisy/u{number}", 100_000) for number in range(SLOW // 2)]
@@ -180,7 +180,8 @@ def besiege(url, objects):
             for key, _ in waiting.select(max(0, next_byte - time.monotonic())):
                 if key.data is None:
                     return
-                # The DELETE ended with 503, because its lock is held. The noisy user sends it again.
+                # The DELETE ended with 503, because the lock of its key is held. The noisy user sends it
+                # again.
                 waiting.unregister(key.fileobj)
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)
@@ -245,7 +246,7 @@ def interval(ratios):
 
 
 def make_lock_tables(url):
-    """Changes a key, so that the gateway creates the lock table of its bucket."""
+    """Changes a key, so that the gateway creates the lock table of the key's bucket."""
     for method in ("PUT", "DELETE", "DELETE"):
         with ask(url, method, "/noisy/first") as connection:
             connection.recv(4096)

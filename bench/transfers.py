@@ -88,7 +88,7 @@ def run(words, gateway):
 
 
 def inventory(directory):
-    """Returns the number of files below a directory, and their bytes."""
+    """Returns the number of files below a directory, and the total of their sizes in bytes."""
     count = size = 0
     for at, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if name != ".fordway"]

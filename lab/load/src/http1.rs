@@ -25,7 +25,7 @@ const SCRATCH_BYTES: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Waits below this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// The pause after a failed connection attempt. Without it, a server that is down would cause a busy loop.
+/// The pause after a failed connection attempt. Without the pause, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
 /// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.

@@ -47,8 +47,8 @@ impl LoadMethod {
 pub struct RequestTemplate {
     /// The method of every request.
     pub method: LoadMethod,
-    /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced with a number that
-    /// cycles through the values from 0 to `objects` - 1.
+    /// The URL, which may have a query. `{number}` in the URL's path, or `{n}` for short, is replaced with a number
+    /// that cycles through the values from 0 to `objects` - 1.
     pub url: String,
     /// The number of objects that `{number}` counts through, at least 1.
     pub objects: u64,

@@ -127,8 +127,8 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // The lock serializes processes. Without it, a process could restore a list that contains another process's change,
-    // which would make that change permanent.
+    // The lock serializes processes. Without the lock, a process could restore a list that contains another process's
+    // change, and thus make that change permanent.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

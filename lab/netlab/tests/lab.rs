@@ -1,5 +1,5 @@
 //! Tests the properties of labs by measuring them with ordinary sockets and programs. Namespaces require root; without
-//! it, these tests are skipped with a message.
+//! root, these tests are skipped with a message.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -46,7 +46,7 @@ impl WorkloadPlan {
         }
     }
 
-    /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot.
+    /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot run the plan.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.check(ranks),

@@ -72,7 +72,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it exists.
+    /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if the bucket or directory exists.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
             SiteKind::Objects { store, .. } => store.create_bucket(&self.name),

@@ -119,7 +119,7 @@ fn begin<'scope, 'env>(
     let quantum = WorkQuantum::calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
-            // If the thread cannot be pinned, it measures whichever processor it runs on.
+            // Ignore the error: a thread that cannot be pinned measures the processors on which it runs.
             let _ = fordway_sys::pin_thread(&[processor]);
             times(quantum, duration, stop)
         })

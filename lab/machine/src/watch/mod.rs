@@ -44,7 +44,7 @@ const STOPPED_MAX: f64 = 0.05;
 const MEMORY_MAX: f64 = 0.05;
 /// The share of the time before the run in which a task may wait for storage.
 const STORAGE_MAX: f64 = 0.5;
-/// The factor by which the processor time of a piece of work may increase.
+/// The factor by which the processor time of a piece of work may increase during the run.
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;
@@ -132,7 +132,8 @@ impl PreRunConditions {
     }
 }
 
-/// Does equal pieces of work on all allowed processors, and returns the share of time that they lost to other programs.
+/// Does equal pieces of work on all allowed processors, and returns the share of time that this work lost to other
+/// programs.
 fn lost_share() -> Option<f64> {
     let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
     Some(noise.share)

@@ -136,7 +136,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
     let device = namespace
         .run(|| TunDevice::new(DEVICE, large_packets))?
         .map_err(|error| refused("making a network device", error))?;
-    // The queue in front of the device is not part of the link, so it must never drop packets.
+    // The queue in front of the device is not part of the link, so this queue must never drop packets.
     namespace
         .ip(&format!("link set {DEVICE} txqueuelen 100000 mtu 1500 up\naddr add {address} dev {DEVICE}"))?;
     Ok(device)

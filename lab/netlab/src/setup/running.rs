@@ -51,7 +51,7 @@ impl SetupPrograms {
             pong_options: Vec::new(),
             variables: BTreeMap::new(),
             // The ports are needed even without programs, because some set-ups write firewall or forwarding rules for
-            // them.
+            // these ports.
             ports: (18_080, 18_081),
         }
     }
@@ -167,8 +167,8 @@ impl RunningSetup {
     }
 }
 
-/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if the set-up does not support
-/// them.
+/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if the set-up does not support the
+/// settings.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
         SetupNetworks::Machine if wire.is_altered() => {

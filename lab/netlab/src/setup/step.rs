@@ -172,8 +172,7 @@ pub(super) fn start_in(
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. The end of standard input tells programs on other machines that
-    // they are no longer needed.
+    // Standard input closes when this process ends. The end of standard input tells programs on other machines to end.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }

@@ -254,7 +254,7 @@ pub struct ObjectTransport {
 
 impl ObjectTransport {
     /// Creates a transport that reads from `bucket` in `store`. At most `connections` threads read a window of
-    /// messages; the store owns their connections.
+    /// messages; the store owns the connections.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
