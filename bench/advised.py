@@ -1,4 +1,5 @@
-"""Compares advice with later measurements. `bench/advise` calls it with a scratch directory and a result directory."""
+"""Compares advice with later measurements. `bench/advise` passes a scratch directory and a result
+directory."""
 
 import json
 import math

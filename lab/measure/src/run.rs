@@ -54,7 +54,7 @@ pub struct RunDocument {
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// The omissions of the run, and the settings that make a result doubtful, each with a remedy.
+    /// Warnings about omitted parts of the run and about settings that make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
     /// Whether the machine's state allowed reliable results; `null` if the machine was not observed.
     #[serde(default)]

@@ -36,8 +36,8 @@ impl TunnelEnd {
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
-        // With a small buffer, packets of a TCP burst are lost before they are read. The call may fail, because not
-        // every user may enlarge the buffer.
+        // With a small buffer, packets of a TCP burst are lost before they are read. Ignore the error, because some
+        // users are not permitted to enlarge the buffer.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =

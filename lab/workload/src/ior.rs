@@ -79,7 +79,7 @@ pub enum IorPreset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IorMapping {
-    /// Each transfer is an object, all in one bucket
+    /// Each transfer is an object, and all objects are in one bucket
     Fragment,
     /// Each file is a bucket, and each transfer is an object in this bucket
     Bucket,

@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(limit(1_400, None), "cannot tell");
     }
 
-    /// Returns the ratio of the second lane to the first, for blocks with a round, and the operations and the time of
-    /// each lane.
+    /// Returns the ratio of the second lane to the first. A block consists of its round, and of the operations and the
+    /// time of each lane.
     fn ratio_of(blocks: &[(u16, [(u32, u64); 2])]) -> SpeedRatio {
         let mut records = RunRecords::default();
         for (number, (round, lanes)) in blocks.iter().enumerate() {

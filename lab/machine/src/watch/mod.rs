@@ -28,23 +28,24 @@ const LOST_MAX: f64 = 0.15;
 /// The share of lost time above which a run is refused, because less than a fifth of each processor is available to the
 /// run.
 const LOST_REFUSED: f64 = 0.8;
-/// The share of time that pieces of work after the run may lose to other programs. The kernel may still be writing data
-/// of the run at that time.
+/// The share of time that pieces of work after the run may lose to other programs without making the results doubtful.
+/// The kernel may still be writing data of the run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
-/// The share of the machine's processor time that other processes may take. The share includes kernel threads, some of
-/// which work for the run itself.
+/// The share of the machine's processor time that other processes can take without making the results doubtful. The
+/// share includes kernel threads, some of which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
-/// The share of time that the run's threads may spend in run queues because of other processes.
+/// The share of time that the run's threads can spend in run queues because of other processes without making the
+/// results doubtful.
 const QUEUED_MAX: f64 = 0.1;
-/// The share of processor time that the hypervisor may give to other guests.
+/// The share of processor time that the hypervisor can give to other guests without making the results doubtful.
 const STOLEN_MAX: f64 = 0.02;
-/// The share of a quota's periods in which the run may be throttled.
+/// The share of a quota's periods in which the run can be throttled without making the results doubtful.
 const STOPPED_MAX: f64 = 0.05;
-/// The share of time in which a task may wait for memory.
+/// The share of time in which a task can wait for memory without making the results doubtful.
 const MEMORY_MAX: f64 = 0.05;
-/// The share of the time before the run in which a task may wait for storage.
+/// The share of the time before the run in which a task can wait for storage without making the results doubtful.
 const STORAGE_MAX: f64 = 0.5;
-/// The factor by which the processor time of a piece of work may increase during the run.
+/// The factor by which the processor time of a piece of work can increase without making the results doubtful.
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;

@@ -198,9 +198,9 @@ pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }
 
-/// Returns whether this process may use KVM, and the processor has the features to run any kernel. Some virtual
-/// machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened, but
-/// runs only kernels that were built for `kvm_pvm`.
+/// Returns whether this process is permitted to use KVM, and the processor has the features to run any kernel. Some
+/// virtual machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened,
+/// but runs only kernels that were built for `kvm_pvm`.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

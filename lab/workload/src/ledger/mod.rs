@@ -41,8 +41,8 @@ pub trait LedgerComponent {
         Ok(())
     }
 
-    /// Returns whether an operation handles all bytes of its size. A component whose operations do not has no rate in
-    /// bytes per second.
+    /// Returns whether an operation handles all bytes of its size. If an operation handles only some bytes, the
+    /// component has no rate in bytes per second.
     fn moves_content(&self) -> bool {
         true
     }
@@ -162,7 +162,7 @@ const ROUNDS_MIN: u16 = 5;
 pub struct LedgerPlan {
     /// The sizes in bytes, in ascending order; at most 255 sizes.
     pub sizes: Vec<u64>,
-    /// The time after which no new round starts. There are at least five rounds in any case.
+    /// The time after which no new round starts. At least five rounds run, even if they take longer.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,

@@ -193,7 +193,8 @@ impl PrintedSpeedupRow {
 }
 
 impl SpeedupRow {
-    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values do.
+    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values follow
+    /// from them.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")
