@@ -1,4 +1,5 @@
-"""Compares advice with later measurements. `bench/advise` calls it with a scratch directory and a result directory."""
+"""Compares advice with later measurements. `bench/advise` passes a scratch directory and a result
+directory."""
 
 import json
 import math
@@ -98,7 +99,7 @@ def measured(runs: list[Path]) -> dict[tuple[str, str], list[float]]:
 
 
 def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]:
-    """Returns each prediction with the mean of the passes, and half the width of the mean's interval."""
+    """Returns each prediction, the mean of the measured times, and half the width of the mean's interval."""
     rows = []
     for part in [*advice["phases"], {"phase": "total"} | advice["total"]]:
         for each in part["lanes"]:
@@ -114,7 +115,7 @@ def hold(advice: dict, passes: dict[tuple[str, str], list[float]]) -> list[dict]
 
 
 def doubts(advice: dict, held: list[dict]) -> list[str]:
-    """Returns the errors of the advice for the total: times that are far off, or a wrong choice."""
+    """Returns the errors of the advice for the total: errors above LIMIT, and a choice of a slower lane."""
     rows = {row["lane"]: row for row in held if row["phase"] == "total"}
     said = [
         f"{lane} was predicted {row['error_pct']:+.0f} % off"

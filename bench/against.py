@@ -2,8 +2,8 @@
 
 usage: against.py OLD NEW PAIRS DURATION PARTS
 
-OLD and NEW are directories of programs. Ratios are old / new of a cost, or new / old of a speed: above 1, the
-new build is faster. The 95 % interval of the median is computed from ranks.
+OLD and NEW are directories of programs. A ratio is old / new for a cost, and new / old for a speed, so the
+new build is faster if the ratio is above 1. The 95 % interval of the median is computed from ranks.
 
 A library is measured in one process that loads both builds and alternates every millisecond (turns.c). The
 process calls the drop-in for libs3, whose interface is the same in all builds. All other work is measured in
@@ -30,7 +30,7 @@ ROWS = os.environ.get("ROWS", "")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 STORE = ["--only-phases", "--size", "3901", "--rounds", "5"]
-# Fields: name, threads, objects of each thread, bytes, rounds of a process.
+# Fields: name, threads, objects per thread, bytes per object, rounds per process.
 TURNS = {
     "embedded": [
         ("3,901 B", 1, 500, 3901, 4),
@@ -93,7 +93,7 @@ def table(command, environment=None):
 def store_speeds(build, options):
     """Returns the speed of the embedded store relative to plain files, by phase: the ratio of the median times of a call.
 
-    The ratio in the table has only two digits, which is too imprecise for this comparison.
+    The ratio that the program prints has only two digits, which is too imprecise for this comparison.
     """
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         printed = table([f"{build}/fordway-bench-store", "--root", root, *options])
@@ -131,16 +131,16 @@ def compare_tables(old, new, pairs, runs):
 
 
 def placed(processor, is_placed=True):
-    """Returns the words that pin a command to one processor.
+    """Returns the words in front of a command that pin the command to one processor.
 
-    Gateway and client each have their own processor. The kernel's placement has a larger effect than the
-    build, and differs from start to start.
+    Gateway and client each have their own processor. The kernel's choice of processors affects times more
+    than the build does, and differs from start to start.
     """
     return ["taskset", "--cpu-list", str(processor)] if is_placed and os.cpu_count() > 1 else []
 
 
 def turns(lane, builds, hosts, shape):
-    """Returns the speed of the second build relative to the first, by phase, in one process that loads both builds."""
+    """Loads both builds in one process. Returns the speed of the second relative to the first, by phase."""
     (first, second), (_, threads, objects, bytes_, rounds) = builds, shape
     sides = [word for build in (first, second) for word in (hosts[build], f"{build}/against-libs3/lib/libs3.so.4")]
     numbers = map(str, [threads, objects, bytes_, rounds])
@@ -151,7 +151,7 @@ def turns(lane, builds, hosts, shape):
 def compare_by_turns(lane, old, new, starts):
     """Compares the builds in fresh processes; on the node lane also with fresh gateways.
 
-    The memory that a process gets changes its times by a few percent.
+    The memory that a process gets changes the times of the process by a few percent.
     """
     said = []
     for shape in (each for each in TURNS[lane] if ROWS in each[0]):

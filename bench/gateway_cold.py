@@ -64,7 +64,7 @@ def puts(fordway, url, connections, duration):
 
 
 def one_object(fordway, url, duration, beside=None):
-    """Returns the latencies of one object in memory, and a note on the other load.
+    """Returns the latencies of GETs of one object in memory, and a note on the concurrent load.
 
     Requests have a fixed rate, so that a stall delays all requests that arrive during it.
     """

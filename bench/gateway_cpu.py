@@ -1,4 +1,4 @@
-"""Measures the servers in a file in turn, and compares the medians with the limits of the gateway.
+"""Measures the servers listed in a file in turn, and checks the gateway's medians against their limits.
 
 usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS
 

@@ -98,7 +98,7 @@ def literal(name, value):
 
 
 def closed_windows(url, path, count):
-    """Returns HTTP/2 connections with `count` GETs of the noisy user, whose content the client does not accept."""
+    """Returns HTTP/2 connections with `count` GETs of the noisy user, with closed flow-control windows."""
     host = urllib.parse.urlsplit(url).netloc
     fields = {":method": "GET", ":scheme": "http", ":authority": host, ":path": presigned("GET", url, path, NOISY)}
     head = b"".join(literal(*field) for field in fields.items())
@@ -153,8 +153,8 @@ def answered(downloads):
 
 
 def besiege(url, objects):
-    """Keeps slow requests in flight until standard input ends. Prints a line when all of them have begun."""
-    # These connections are kept open until the end.
+    """Keeps slow requests in flight until standard input ends. Prints a line when all have begun."""
+    # This reference keeps the connections open until the function ends.
     closed = closed_windows(url, "/noisy/o", CLOSED)
     uploads = [ask(url, "PUT", f"/noisy/u{number}", 100_000) for number in range(SLOW // 2)]
     downloads = [ask(url, "GET", "/noisy/o", room=4096) for _ in range(SLOW - len(uploads))]
@@ -163,7 +163,7 @@ def besiege(url, objects):
         waiting.register(sys.stdin, selectors.EVENT_READ)
         deletes = DELETES if tables else 0
         for number in range(deletes):
-            # A DELETE of a missing object takes no lock.
+            # Create the object, because a DELETE of a missing object takes no lock.
             pathlib.Path(objects, "noisy", f"d{number}").write_bytes(b"x")
             waiting.register(
                 ask(url, "DELETE", f"/noisy/d{number}"), selectors.EVENT_READ, f"/noisy/d{number}"
@@ -180,7 +180,8 @@ def besiege(url, objects):
             for key, _ in waiting.select(max(0, next_byte - time.monotonic())):
                 if key.data is None:
                     return
-                # The response is 503, as intended. The user sends the request again.
+                # The DELETE ended with 503, because the lock of its key is held. The noisy user sends it
+                # again.
                 waiting.unregister(key.fileobj)
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)
@@ -245,7 +246,7 @@ def interval(ratios):
 
 
 def make_lock_tables(url):
-    """Changes a key, so that the gateway creates the lock table of its bucket."""
+    """Changes a key, so that the gateway creates the lock table of the key's bucket."""
     for method in ("PUT", "DELETE", "DELETE"):
         with ask(url, method, "/noisy/first") as connection:
             connection.recv(4096)

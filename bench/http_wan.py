@@ -2,7 +2,7 @@
 
 usage: http_wan.py DIR OUT
 
-DIR contains LOSS-OBJECT-VERSION-ROUND.jsonl, the output of `fordway bench rest`, and link-LOSS.json.
+DIR contains files LOSS-OBJECT-VERSION-ROUND.jsonl (the output of `fordway bench rest`) and link-LOSS.json.
 """
 
 import json

@@ -75,7 +75,7 @@ def line(phase, network, language, cells):
 
 
 def near(found, size_bytes):
-    """Returns the rate and its interval in the class whose size is nearest."""
+    """Returns the rate and its interval in the class whose size is nearest to `size_bytes`."""
     if found.empty:
         return "-"
     one = found.iloc[np.abs(np.log(found["size_bytes"] / size_bytes)).argmin()]

@@ -11,7 +11,7 @@ limit_s=600 room_mib=1024
     exit 1
 }
 
-# tmpfs keeps the disk out of the figures. A small tmpfs (as in many containers) would only fill up.
+# On tmpfs, the figures do not include the disk. A tmpfs with too little space (as in many containers) is not used.
 if [[ $(stat --file-system --format=%T /dev/shm 2>/dev/null) == tmpfs ]] &&
     (($(df --output=avail --block-size=MiB /dev/shm | tail -n 1 | tr -dc 0-9) >= room_mib)); then
     scratch=$(mktemp --directory /dev/shm/fordway-bench-XXXXXX)

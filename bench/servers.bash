@@ -25,7 +25,8 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# wait_for URL LOG: waits until the server responds; otherwise prints its log.
+# wait_for URL LOG: waits until the server responds; if it does not respond within 10 s, prints the end of LOG and
+# exits.
 wait_for() {
     local _
     for _ in {1..100}; do
@@ -91,7 +92,8 @@ make_certificate() {
         -keyout "$scratch/key.pem" -out "$ca_bundle" 2>"$scratch/openssl.log"
 }
 
-# start_gateway DIR OPTION...: starts our gateway on DIR, with `durability` (none); sets server and url.
+# start_gateway DIR OPTION...: starts our gateway on DIR, with the durability in the variable `durability` (default:
+# none); sets server and url.
 start_gateway() {
     local _
     : >"$scratch/ready"

@@ -18,7 +18,7 @@ from pathlib import Path
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 ONLY = os.environ.get("ONLY", "")
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
-# A client that hangs ends the benchmark.
+# Time limit of a client, in seconds. A client that exceeds the limit ends the benchmark.
 MOST_S = float(os.environ.get("TIME_LIMIT_S", "1800"))
 JOBS = os.environ.get("JOBS", "32")
 
@@ -29,8 +29,8 @@ RCLONE = {
     "RCLONE_CONFIG_GW_ENV_AUTH": "true",
     "RCLONE_CONFIG": "/dev/null",
 }
-# The settings that each client's documentation recommends for large objects and for many small objects. They
-# are printed with the results.
+# The settings that each client's documentation recommends for large objects and for many small objects. The
+# settings are printed with the results.
 SETTINGS = {
     "fordway": {"large": [], "small": ["--jobs", JOBS]},
     "s5cmd": {"large": ["--concurrency", "8"], "small": []},
@@ -88,7 +88,7 @@ def run(words, gateway):
 
 
 def inventory(directory):
-    """Returns the number of files below a directory, and their bytes."""
+    """Returns the number of files below a directory, and the total of their sizes in bytes."""
     count = size = 0
     for at, directories, files in os.walk(directory):
         directories[:] = [name for name in directories if name != ".fordway"]

@@ -4,7 +4,8 @@
 # variables as a change, so all crates that depend on `ring` would be compiled again.
 unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 
-# Only one process at a time builds and places libraries. Tests that run at the same time may all find them outdated.
+# Only one process at a time builds and places libraries. Tests that run at the same time may all find the libraries
+# outdated.
 exec {builds}<tools/place.bash
 flock "$builds"
 

@@ -21,7 +21,7 @@ MIB, ROUNDS = int(os.environ["MIB"]), int(os.environ["ROUNDS"])
 GOOD = f"http://{HOST}:8081/file"
 # Time to detect a slow replica, as docs/reference/web-files.md states.
 DETECTION_S = 4.0
-# Maximum cost of a hanging replica: the time limit for progress and 2 s.
+# Maximum time that a hanging replica costs: the time limit of 30 s without progress, plus 2 s.
 HANGING_S = 32.0
 
 
@@ -48,11 +48,11 @@ class Bench:
         return path
 
     def run(self, what, metalink, *options):
-        """Runs a command. Returns its seconds, and whether the bytes and the exit code are right."""
+        """Runs a command. Returns its time in s, and whether the bytes and the exit code are right."""
         out = f"{self.directory}/out"
         if os.path.exists(out):
             os.remove(out)
-        # This cache contains descriptions of files, not their content.
+        # The program caches descriptions of files in this directory, but not the content of files.
         environment = {**os.environ, "XDG_CACHE_HOME": f"{self.directory}/cache"}
         command = {
             "download": ["cp", "--metalink", metalink, out],

@@ -46,7 +46,7 @@ def answer(connection, file, head, fault, address):
         connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         return True
     asked = [line.split("=", 1)[1] for line in head if line.lower().startswith("range: bytes=")]
-    # Send only the first range of a list. Clients must accept that.
+    # Send only the first range of a list. Clients must accept such a response.
     first, last = (asked[0].split(",")[0] if asked else f"0-{size - 1}").split("-")
     first, last = int(first), min(int(last or size - 1), size - 1)
     status = f"206 Some\r\nContent-Range: bytes {first}-{last}/{size}" if asked else "200 All"
@@ -100,7 +100,7 @@ def main():
     path, address = sys.argv[1:]
     sound = {8081: "", 8082: "", 8083: "", 8084: "10 Mbit/s"}
     ports = {**sound, **{9000 + place: fault for place, fault in enumerate(FAULTS)}}
-    # Other programs wait until the last port accepts connections.
+    # Open the lowest port last, because other programs wait only until that port accepts connections.
     listeners = {port: socket.create_server((address, port), backlog=64) for port in sorted(ports, reverse=True)}
     for port, listener in listeners.items():
         # Each listener is a separate process, so that listeners do not wait for

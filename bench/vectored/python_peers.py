@@ -1,4 +1,4 @@
-"""Reads the fragments with a Python package, PER_CALL of them with each call.
+"""Reads the fragments with a Python package, PER_CALL fragments with each call.
 
 usage: python_peers.py obstore|fsspec URL RANGES PER_CALL
 """

@@ -51,7 +51,7 @@ NAMES = {
 
 
 def floor_s(size, rtt_s):
-    """Returns the minimum time: the bytes at the link's rate, two round trips, and the time that slow start leaves unused."""
+    """Returns the minimum time: transfer at the link's rate, two round trips, and idle time of slow start."""
     send_s = size * PACKET_BYTES / SEGMENT_BYTES / RATE_BYTES_PER_S
     unused_s, window = 0.0, FIRST_SEGMENTS * PACKET_BYTES
     while window < rtt_s * RATE_BYTES_PER_S:
@@ -124,13 +124,13 @@ def goals(tables):
 
         if data["workload"] == "whole":
             if "fordway-sequential" in rows and data["rtt_ms"]:
-                # At least 0.85 of the link's rate after slow start; the minimum time includes slow start.
+                # The goal is 0.85 of the link's rate. The minimum time already includes slow start.
                 yield f"{where}: in order with read-ahead, of the floor", rows["fordway-sequential"]["of_floor"], 1 / 0.85
             continue
         if data["rtt_ms"]:
             if "fordway" in rows:
-                # A round trip takes longer than the link's latency. If round trips take most of the time, compare
-                # with XrdCl.
+                # A round trip takes longer than the link's latency. If round trips take most of the time, the
+                # minimum time is too low for a limit, and only the comparison with XrdCl has one.
                 most = 1.1 if data["rtt_ms"] <= 120 else None
                 yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], most
             if "fordway-windowed" in rows:
@@ -140,9 +140,10 @@ def goals(tables):
             of_xrdcl = ratio("fordway", "xrdcl", "median_s")
             yield f"{where}: a call at a time, of XrdCl's", of_xrdcl, 1.1
         else:
-            # XRootD copies content, and so does nginx without sendfile. Clients then copy from the processor's
-            # cache, where the server's copy left the content. With sendfile, clients copy from the page cache, as
-            # pread does. pread and the loop show the minimum.
+            # XRootD copies content, and so does nginx without sendfile. Clients of these servers then copy
+            # from the processor's cache, where the server's copy left the content. With sendfile, clients
+            # copy from the page cache, as pread does. The minimum is the CPU time of pread, or of a loop that
+            # only receives.
             of_xrdcl = ratio("fordway@copied", "xrdcl", "cpu_s")
             yield "loopback: client CPU, both from servers that copy, of XrdCl's", of_xrdcl, 1.5
             yield "loopback: client CPU, from nginx with sendfile, of XrdCl's", ratio("fordway", "xrdcl", "cpu_s"), 1.5

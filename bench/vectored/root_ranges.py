@@ -57,7 +57,7 @@ def lines(ranges):
 def make(options):
     directory = Path(options.names[0])
     path = directory / "file"
-    # uproot depends on the suffix of the name.
+    # While uproot uses the file, its name must end in `.root`, because uproot depends on the suffix.
     named = directory / "file.root"
     names = write(named, options.events, options.branches, options.per_basket)
     for percent in options.chosen:

@@ -3,7 +3,8 @@
 usage: rounds.py DIR RTT_MS WORKLOAD ROUNDS CLIENT...
 
 WORKLOAD is the percentage of the fragments, or `whole` for clients that read the whole file in order. A client named NAME/once
-runs only in the first round. FORDWAY_NETLAB_SERVER is the server. DIR contains the programs, the ranges and results.jsonl.
+runs only in the first round. FORDWAY_NETLAB_SERVER is the server's address. DIR contains the programs, the
+ranges and results.jsonl.
 """
 
 import json
@@ -64,7 +65,8 @@ def children_cpu_s():
 
 
 def run(command, file_bytes):
-    """Runs a client. Returns the results that it prints, or else its time and CPU time, or its error."""
+    """Runs a client. Returns the printed results; time and CPU time if the client prints none; or its
+    error."""
     start, cpu_start = time.perf_counter(), children_cpu_s()
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

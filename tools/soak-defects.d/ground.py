@@ -24,7 +24,7 @@ class NotTried(Exception):
 
 
 def check(holds, why):
-    """Fails the case with a sentence if the promise does not hold."""
+    """Fails the case with the message `why` unless `holds` is true."""
     if not holds:
         raise AssertionError(why)
 

@@ -114,7 +114,7 @@ def old_versions_in_a_sticky_bucket(ground):
     alice, bob, root = sticky(ground)
     state = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
     check(root.ask("PUT", "/shared", state, {"versioning": ""})[0] == 200, "root cannot keep versions")
-    # A write within 20 ms of the change may count as earlier than the change.
+    # Wait, because a write within 20 ms of the change may count as earlier than the change.
     time.sleep(0.1)
     for body in (b"old", b"new"):
         check(alice.ask("PUT", "/shared/k", body)[0] == 200, "Alice cannot put")

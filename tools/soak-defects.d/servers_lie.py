@@ -38,7 +38,7 @@ def server(ground, respond):
             head = head_of(connection)
             if head:
                 connection.sendall(respond(head.split(" ", 1)[0], head))
-                # A close with unread bytes would be a reset.
+                # Read before closing, because closing a socket with unread bytes would reset the connection.
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(65536)
 

@@ -1,4 +1,4 @@
-"""Prints the line coverage of one parser, from `llvm-cov export` on standard input. Fails if it is below 85 %.
+"""Prints the line coverage of one parser, from `llvm-cov export` on standard input. Fails below 85 %.
 
 usage: lines.py TARGET "FILE[: NAME...]": only functions whose name, or whose type or module, contains one of the names.
 """

@@ -121,7 +121,7 @@ pub(crate) fn list(s3: &Path, keys: usize) -> Result<()> {
     for i in 0..keys {
         store.put(&bucket, &Key::new(format!("k{:02}-{i:08}", i % 100))?, b"x", &PutOptions::default())?;
     }
-    // The store does not trust directory timestamps that are less than one clock tick old.
+    // Wait, because the store does not trust directory timestamps that are less than one clock tick old.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let one_page = |query: ListQuery| timed(|| Ok(store.list(&bucket, &query)?));
     let all = || ListQuery { max_keys: usize::MAX, ..Default::default() };

@@ -25,7 +25,7 @@ const SCRATCH_BYTES: usize = 1 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Waits below this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
-/// The pause after a failed connection attempt. Without it, a server that is down would cause a busy loop.
+/// The pause after a failed connection attempt. Without the pause, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
 
 /// A load generator for HTTP/1.1 over TCP, or over TLS if the URL scheme is `https`.
@@ -172,7 +172,7 @@ impl Http1LoadGenerator {
         line.received_before = connection.received_bytes;
         match connection.send(self.requests.body()) {
             Ok(()) => line.state = Http1State::Head,
-            // A permanent error will recur when the rest of the request is sent or when the response is read.
+            // Ignore the error: a permanent error recurs when the rest of the request is sent or the response is read.
             Err(_) => self.advance(slot, finished),
         }
     }

@@ -215,8 +215,8 @@ impl<S> ConnectionSlot<S> {
 }
 
 impl LoadState {
-    /// Performs one request. Sends the request again if the server probably closed the connection before the request
-    /// arrived: no byte of a response was received, and an earlier request on the connection had succeeded.
+    /// Performs one request. Sends the request again if no byte of a response was received, and an earlier request on
+    /// the connection had succeeded. The server then probably closed the connection before the request arrived.
     async fn answered<S: ExchangeSender>(
         &self,
         line: &ConnectionSlot<S>,

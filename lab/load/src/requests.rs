@@ -17,8 +17,8 @@ const NUMBER: &str = "{number}";
 /// The short form of the placeholder. Help texts omit the short form, because clap replaces `{n}` with a line break.
 const NUMBER_FOR_SHORT: &str = "{n}";
 
-/// The HTTP methods that a load generator can send. All are idempotent (RFC 9110 section 9.2.2): a request whose
-/// outcome is unknown may be sent again.
+/// The HTTP methods that a load generator can send. All these methods are idempotent (RFC 9110 section 9.2.2): a
+/// request whose outcome is unknown may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadMethod {
     /// Reads an object.
@@ -47,8 +47,8 @@ impl LoadMethod {
 pub struct RequestTemplate {
     /// The method of every request.
     pub method: LoadMethod,
-    /// The URL, which may have a query. `{number}` in its path, or `{n}` for short, is replaced with a number that
-    /// cycles through the values from 0 to `objects` - 1.
+    /// The URL, which may have a query. `{number}` in the URL's path, or `{n}` for short, is replaced with a number
+    /// that cycles through the values from 0 to `objects` - 1.
     pub url: String,
     /// The number of objects that `{number}` counts through, at least 1.
     pub objects: u64,

@@ -6,8 +6,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use serde::{Serialize, Serializer};
 use toml::{Table as Toml, Value};
 
-/// The key under which a machine's table holds notes on where each feature's value comes from. No computation uses
-/// these notes.
+/// The key of a machine's notes on how the value of each feature was obtained. No computation uses these notes.
 const HOW: &str = "how";
 
 /// A machine and its known features.
@@ -19,7 +18,7 @@ pub struct MachineEntry {
     how: Toml,
 }
 
-/// Machines of one kind or site, sorted by decreasing number of threads. Tables list them in this order.
+/// Machines of one kind or site, sorted by decreasing number of threads. Tables list machines in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCatalogue {
     entries: Vec<MachineEntry>,
@@ -154,8 +153,8 @@ impl MachineCatalogue {
 
 macro_rules! features {
     ($($feature:ident = $name:literal, $unit:literal, $meaning:literal;)*) => {
-        /// A measured property of a machine: a positive number, either a rate or a duration. The feature's name ends in
-        /// its unit; 1 MB is 10^6 bytes.
+        /// A measured property of a machine: a positive number, such as a count, a rate or a duration. The name of a
+        /// feature that has a unit ends in that unit; 1 MB is 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature { $(#[doc = $meaning] $feature,)* }
 

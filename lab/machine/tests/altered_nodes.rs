@@ -90,7 +90,7 @@ fn every_processor_that_may_be_used_has_a_governor() {
     let mixed = altered(&[of(0, "performance"), of(2, "powersave")]);
     assert_eq!(mixed.verdict, Costs, "{mixed:?}");
     assert!(mixed.what.contains("powersave on processors 2"), "{mixed:?}");
-    // The process may not use processor 1.
+    // The process is not allowed to use processor 1, so the governor of processor 1 does not matter.
     let other = altered(&[of(0, "performance"), of(1, "powersave"), of(2, "performance")]);
     assert_eq!(other.verdict, Fine, "{other:?}");
 }

@@ -187,7 +187,7 @@ fn what_cannot_be_read_is_told_as_such() {
     let place = tempfile::tempdir().unwrap();
     let files = ["proc/stat", "proc/self/status", "proc/self/cgroup", "proc/sys/net/ipv4/tcp_rmem"];
     for file in files {
-        // Even root cannot read a directory as a file.
+        // Create a directory in place of each file, because even root cannot read a directory as a file.
         fs::create_dir_all(place.path().join(file)).unwrap();
     }
     let findings = examine(&SystemTree::at(place.path()));

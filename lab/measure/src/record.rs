@@ -97,7 +97,7 @@ pub struct ObjectDirectoryCounts {
 #[derive(Clone, Debug, Default)]
 pub struct RunRecords {
     /// Every operation. On each lane, operations are in the order in which they ended. A run of the load generator
-    /// groups them by thread, and a run of ranks by rank.
+    /// groups operations by thread, and a run of ranks groups operations by rank.
     pub operations: Vec<OperationRecord>,
     /// Every block, in order.
     pub blocks: Vec<BlockRecord>,

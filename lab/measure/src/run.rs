@@ -21,7 +21,7 @@ use crate::{ConfidenceInterval, Machine, ProcessCounters, RunConditions, RunReco
 
 /// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
-/// The version of the format. It increases when a reader of the previous version would misread the file.
+/// The version of the format. The version increases when a reader of the previous version would misread the file.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The content of `run.json`.
@@ -54,14 +54,14 @@ pub struct RunDocument {
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
     pub scores: Vec<LaneScore>,
-    /// The omissions of the run, and the settings that make a result doubtful, each with a remedy.
+    /// Warnings about omitted parts of the run and about settings that make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
     /// Whether the machine's state allowed reliable results; `null` if the machine was not observed.
     #[serde(default)]
     pub conditions: Option<RunConditions>,
 }
 
-/// A measured lane, or another way of doing the same work, with which lanes are compared.
+/// A measured lane, or another way of doing the same work (such as plain files), with which lanes are compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredLane {
     /// The lane's name in tables.

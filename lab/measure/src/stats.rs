@@ -64,8 +64,8 @@ pub fn median_interval(values: &[f64]) -> Option<ConfidenceInterval> {
 /// interval; and a fraction (0 to 1). The end is at this fraction of the distance between the rank and the next rank.
 fn median_ranks(count: usize) -> (usize, f64, f64) {
     let n = count as f64;
-    // The interval from rank r to the same rank from above misses the median if at most r values are on one side of the
-    // median.
+    // The interval starts at rank r, counted from the smallest value, and ends at rank r, counted from the largest
+    // value. The interval misses the median if at most r values are on one side of the median.
     let mut log_chance = -n * std::f64::consts::LN_2;
     let mut missed = log_chance.exp();
     let mut rank = 0;

@@ -94,7 +94,7 @@ fn set_up_tcp(namespace: &NetworkNamespace, config: &LabConfig) -> Result<()> {
     if let Some(name) = &config.congestion_control {
         set_algorithm(namespace, name)?;
     }
-    // The kernel must not reuse what TCP learned about the path on earlier connections; otherwise, runs would differ.
+    // If the kernel reused what TCP learned about the path on earlier connections, runs would differ.
     namespace.set("net/ipv4/tcp_no_metrics_save", "1")
 }
 
@@ -105,9 +105,9 @@ const AVAILABLE_ALGORITHMS: &str = "/proc/sys/net/ipv4/tcp_available_congestion_
 /// Makes new connections in `namespace` use `algorithm`, such as `cubic`. The machine's list of allowed algorithms
 /// is restored before this function returns.
 ///
-/// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow
-/// the algorithm in namespaces, and this process may not change the list of allowed algorithms. Cost: at most 20 system
-/// calls.
+/// Errors: `InvalidArgument` if the kernel has no such algorithm; `NotImplemented` if the machine does not allow the
+/// algorithm in namespaces, and this process is not permitted to change the list of allowed algorithms. Cost: at most
+/// 20 system calls.
 pub(crate) fn set_algorithm(namespace: &NetworkNamespace, algorithm: &str) -> Result<()> {
     match namespace.set(DEFAULT_ALGORITHM, algorithm) {
         Err(refused) if refused.kind() == ErrorKind::NotImplemented => {
@@ -127,8 +127,8 @@ fn allow_while(algorithm: &str, work: impl FnOnce() -> Result<()>) -> Result<()>
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    // The lock serializes processes. Without it, a process could restore a list that contains another process's change,
-    // which would make that change permanent.
+    // The lock serializes processes. Without the lock, a process could restore a list that contains another process's
+    // change, and thus make that change permanent.
     let list = File::open(ALLOWED_ALGORITHMS).map_err(|error| not_allowed(algorithm, error))?;
     list.lock().map_err(|error| not_allowed(algorithm, error))?;
     let before = io::read_to_string(&list).map_err(|error| not_allowed(algorithm, error))?;

@@ -19,7 +19,8 @@ pub struct NetworkNamespace(Arc<OwnedFd>);
 impl NetworkNamespace {
     /// Creates a namespace that has only a loopback device.
     ///
-    /// Errors: `NotImplemented` if this process may not create namespaces, or if the program `ip` is missing.
+    /// Errors: `NotImplemented` if this process is not permitted to create namespaces, or if the program `ip` is
+    /// missing.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(fordway_sys::new_network_namespace)?;
         let descriptor = made.map_err(|error| refused("making a network namespace", error))?;
@@ -159,7 +160,7 @@ impl MountNamespace {
     /// The directory inside the namespace where set-ups write their own files.
     pub const SCRATCH: &str = "/run/fordway";
 
-    /// Creates a mount namespace. Errors: `NotImplemented` if this process may not create one.
+    /// Creates a mount namespace. Errors: `NotImplemented` if this process is not permitted to create mount namespaces.
     pub fn new() -> Result<Self> {
         let made = in_a_thread(|| {
             let made = fordway_sys::new_mount_namespace(c"/run")?;
@@ -221,7 +222,7 @@ impl NetworkNamespace {
 
 impl NamespaceProcess {
     /// Starts a program in the network of this process; as with [`NetworkNamespace::start_contained`], its descendants
-    /// end with it. Errors: `NotImplemented` if this process may not create a PID namespace.
+    /// end with it. Errors: `NotImplemented` if this process is not permitted to create PID namespaces.
     pub fn start_contained_here(command: Command) -> Result<Self> {
         NamespaceProcess::start(None, None, command, true)
     }
@@ -272,8 +273,8 @@ impl NamespaceProcess {
             .map_err(|error| Error::new(ErrorKind::Io, "waiting for a program").caused_by(error))
     }
 
-    /// Waits until the program has ended, or until `stop` returns true (in this case, returns `None`); checks both
-    /// every 5 ms.
+    /// Waits until the program has ended, or until `stop` returns true; checks both conditions every 5 ms. Returns
+    /// `None` if `stop` returned true.
     pub fn wait(&mut self, mut stop: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
         loop {
             match self.ended()? {

@@ -29,14 +29,15 @@ impl TunnelEnd {
     /// Creates a device called `device` in the network of the calling thread, initially down and without an address,
     /// and a socket from `listen` to `peer` (`HOST:PORT` each).
     ///
-    /// Errors: `NotImplemented` if this process may not create devices; `InvalidArgument` for invalid addresses.
+    /// Errors: `NotImplemented` if this process is not permitted to create devices; `InvalidArgument` for invalid
+    /// addresses.
     pub fn new(device: &str, listen: &str, peer: &str) -> Result<Self> {
         let failed =
             |what: &'static str| move |error| Error::new(ErrorKind::InvalidArgument, what).caused_by(error);
         let socket = UdpSocket::bind(listen).map_err(failed("listening for the tunnel"))?;
         socket.connect(peer).map_err(failed("naming the other end of the tunnel"))?;
-        // With a small buffer, packets of a TCP burst are lost before they are read. The call may fail, because not
-        // every user may enlarge the buffer.
+        // With a small buffer, packets of a TCP burst are lost before they are read. Ignore the error, because some
+        // users are not permitted to enlarge the buffer.
         let _ = sockopt::set_socket_recv_buffer_size_force(&socket, ROOM_BYTES);
         socket.set_nonblocking(true).map_err(failed("preparing the tunnel's socket"))?;
         let device =

@@ -1,5 +1,5 @@
 //! Tests the properties of labs by measuring them with ordinary sockets and programs. Namespaces require root; without
-//! it, these tests are skipped with a message.
+//! root, these tests are skipped with a message.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -54,8 +54,8 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many of
-/// them, but a bug affects them all.
+/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many
+/// measurements, but a bug affects all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
 }
@@ -117,8 +117,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // If the reader is late, bytes are already waiting, but over the whole time the rate cannot exceed the
-            // line's rate.
+            // A late reader finds bytes waiting, so a part of the download may exceed the line's rate. The whole
+            // download cannot.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },
@@ -177,7 +177,8 @@ fn what_the_queue_has_no_room_for_is_counted() {
     let (arrived, sending) = datagrams(&lab, 100);
     let stats = lab.stats().unwrap();
     assert_eq!(u64::from(arrived) + stats.there.dropped_by_queue, 100, "{stats:?}");
-    // The queue has room for 19 datagrams, plus one for every 8 ms that sending took.
+    // The queue has room for 19 datagrams, and the line carries one more for every 8 ms that sending took. The limits
+    // allow for a few datagrams more or less.
     let most = 24 + sending.as_millis() as u32 / 8;
     assert!((18..=most).contains(&arrived), "{arrived} arrived");
 }

@@ -46,7 +46,7 @@ impl WorkloadPlan {
         }
     }
 
-    /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot.
+    /// Checks that `ranks` ranks can run the plan. Errors: `InvalidArgument` if they cannot run the plan.
     pub fn check(&self, ranks: usize) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.check(ranks),
@@ -111,7 +111,7 @@ fn with_advice(error: Error, site: &WorkloadSite) -> Error {
 #[derive(Clone, Debug, Args)]
 pub struct MeasurementArgs {
     /// Targets to measure: DIRECTORY (plain files), file:///DIRECTORY (objects in this process) or
-    /// http(s)://HOST[:PORT]; the first is the reference
+    /// http(s)://HOST[:PORT]; the first target is the reference
     #[arg(value_name = "TARGET")]
     pub places: Vec<String>,
     /// Number of rounds, in which the targets take turns; five or more give intervals for ratios

@@ -27,20 +27,20 @@ use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
 /// The maximum number of transfers of one rank in random order. The order is held in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
 
-/// How IOR works.
+/// The options of IOR's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct IorPlan {
     /// Preset for the other options
     #[arg(long, short, value_enum, default_value_t = IorPreset::Easy)]
     pub mode: IorPreset,
-    /// Size of one read or write [easy: 2 MiB, hard: 47008, rnd: 4 KiB]
+    /// Size of one read or write [default: 2 MiB for easy, 47008 for hard, 4 KiB for rnd]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub transfer_size: Option<u64>,
-    /// Number of contiguous bytes that a rank writes, a multiple of the transfer size [easy: 64 MiB, hard: 47008,
-    /// rnd: 16 MiB]
+    /// Number of contiguous bytes that a rank writes, a multiple of the transfer size [default: 64 MiB for easy, 47008
+    /// for hard, 16 MiB for rnd]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
-    /// Number of blocks per rank [easy, rnd: 1, hard: 1000]
+    /// Number of blocks per rank [default: 1 for easy and rnd, 1000 for hard]
     #[arg(long, short, value_name = "N")]
     pub segments: Option<u64>,
     /// Use a file for each rank instead of a shared file; implied by --mode easy
@@ -79,7 +79,7 @@ pub enum IorPreset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IorMapping {
-    /// Each transfer is an object, all in one bucket
+    /// Each transfer is an object, and all objects are in one bucket
     Fragment,
     /// Each file is a bucket, and each transfer is an object in this bucket
     Bucket,

@@ -5,7 +5,7 @@
 //! [`summary::summarise`] makes a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
-//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] creates a run file from its results, and [`report`]
+//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] creates a run file from the results, and [`report`]
 //! makes tables.
 //!
 //! [`rest::run_block`] generates load on a server.

@@ -18,7 +18,7 @@ pub(crate) const HARD_BYTES: u64 = 3901;
 /// The maximum size of a file, in bytes. Whole files are held in memory.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// How mdtest works.
+/// The options of mdtest's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdtestPlan {
     /// Preset for the other options
@@ -27,7 +27,7 @@ pub struct MdtestPlan {
     /// Number of files per rank
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
     pub items: u64,
-    /// Size of a file [easy: 0, hard: 3901]
+    /// Size of a file [default: 0 for easy, 3901 for hard]
     #[arg(long, short = 'w', value_name = "SIZE", value_parser = parse_bytes)]
     pub file_size: Option<u64>,
     /// Distance, in ranks, from a rank to the rank whose files it queries, reads and removes

@@ -18,7 +18,7 @@ const PRECREATE: &str = "precreate";
 const STEPS: [&str; 4] = ["benchmark-stat", "benchmark-read", "benchmark-delete", "benchmark-create"];
 const STATE_KEY: &str = "mdworkbench-state.json";
 
-/// How md-workbench works.
+/// The options of md-workbench's pattern.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct MdworkbenchPlan {
     /// Phases to run; omit phases to use data sets of an earlier run, or to keep data sets for a later run
@@ -162,8 +162,8 @@ impl RankDatasets<'_> {
         }
     }
 
-    /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no such state, or if it differs
-    /// from this run's options.
+    /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no saved state, or if the
+    /// earlier run had other options than this run.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {

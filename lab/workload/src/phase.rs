@@ -159,7 +159,7 @@ pub(crate) struct PhaseRecorder<'c> {
     cpu_before_ns: u64,
     /// Time spent generating and verifying content, which is not part of the measured work.
     aside_ns: u64,
-    /// The end of the last operation. Any time after it counts as time spent aside.
+    /// The end of the last operation. Any time after this end counts as time spent aside.
     idle_since_ns: u64,
     tracks: Vec<OperationResultTally>,
     failures_in_a_row: u32,

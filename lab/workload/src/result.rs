@@ -39,8 +39,8 @@ pub struct PhaseResult {
     pub origin_ns: u64,
     /// CPU time of the lane's server during the phase; `None` if it cannot be read.
     pub server_cpu_ns: Option<u64>,
-    /// Whether this result covers one of several kinds of operation in the same phase. CPU times then include all
-    /// kinds.
+    /// Whether this result covers one of several kinds of operation in the same phase. The CPU times of such a result
+    /// include all kinds of operation.
     pub is_part: bool,
 }
 

@@ -1,9 +1,9 @@
-//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names are
-//! derived from its name. This module also generates content that identifies its writer and offset.
+//! A site, where a workload runs: a bucket or directory of a lane, and further buckets or directories whose names begin
+//! with the name of the first one. This module also generates content that identifies its writer and offset.
 //!
-//! A buffer is filled with noise once. For each transfer, the first word of each of its pages is then set to a hash of
-//! writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an earlier
-//! transfer is therefore detected, and verification is a plain memory comparison.
+//! A buffer is filled with noise once. For each transfer, the first word of each page of the buffer is then set to a
+//! hash of writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an
+//! earlier transfer is therefore detected, and verification is a plain memory comparison.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl WorkloadSite {
         }
     }
 
-    /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if it exists.
+    /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if the bucket or directory exists.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
             SiteKind::Objects { store, .. } => store.create_bucket(&self.name),

@@ -124,8 +124,8 @@ impl<'r> SummaryRow<'r> {
         }
     }
 
-    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Blocks in which
-    /// operations failed on one lane are not the same work.
+    /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Omits blocks in
+    /// which operations failed on one lane, because the two lanes did not do the same work.
     fn ratio(&self) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(limit(1_400, None), "cannot tell");
     }
 
-    /// Returns the ratio of the second lane to the first, for blocks with a round, and the operations and the time of
-    /// each lane.
+    /// Returns the ratio of the second lane to the first. A block consists of its round, and of the operations and the
+    /// time of each lane.
     fn ratio_of(blocks: &[(u16, [(u32, u64); 2])]) -> SpeedRatio {
         let mut records = RunRecords::default();
         for (number, (round, lanes)) in blocks.iter().enumerate() {

@@ -177,7 +177,7 @@ pub struct DelayInjectingTarget {
     log: InjectedDelayCounter,
 }
 
-/// The time that a [`DelayInjectingTarget`] has slept so far; clones share it.
+/// The time that a [`DelayInjectingTarget`] has slept so far. Clones share one counter.
 #[derive(Clone, Debug, Default)]
 pub struct InjectedDelayCounter(Arc<InjectedDelayTotals>);
 

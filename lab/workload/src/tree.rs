@@ -20,7 +20,7 @@ pub struct TreeFile {
     pub body: Vec<u8>,
 }
 
-/// The part of a tree to use.
+/// The limits of the part of a tree that is read.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeLimits {
     /// The maximum number of files.

@@ -14,7 +14,7 @@ use fordway_workload::ledger::{
 
 const SIZES: [u64; 6] = [1, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Advances the clock by a + b S, with a little noise in some operations.
+/// Advances the clock by a fixed time and a time per byte, with a little noise in some operations.
 struct Fake {
     clock: Rc<Cell<u64>>,
     per_operation_ns: u64,

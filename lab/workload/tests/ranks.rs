@@ -129,7 +129,8 @@ fn mdtest_on_both_kinds() {
     assert!(store.list_buckets().unwrap().is_empty());
 }
 
-/// Each part is a separate run on the same data sets, which keep their size while their objects are replaced.
+/// The three phases of md-workbench are separate runs on the same data sets. A data set keeps its size while its
+/// objects are replaced.
 #[test]
 fn mdworkbench_goes_on_where_it_stopped() {
     for (buckets, count) in [("one", 1), ("dataset", 1 + 2 * RANKS)] {

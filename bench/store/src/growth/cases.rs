@@ -16,7 +16,7 @@ use fordway_store::{
 pub(crate) enum CaseSizeScope {
     /// The objects that the operation processes.
     Whole,
-    /// The objects other than the key or page that the operation processes.
+    /// All other objects: the operation processes only one key or page.
     One,
 }
 

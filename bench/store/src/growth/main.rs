@@ -89,7 +89,7 @@ fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) 
         std::fs::create_dir_all(&root)?;
         acts.push((case.prepare)(&root, *size)?);
     }
-    // The store caches nothing about a directory that changed within the current clock tick.
+    // Wait, because the store caches nothing about a directory that changed within the current clock tick.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let mut rounds = Vec::new();
     // The first round is a warm-up.

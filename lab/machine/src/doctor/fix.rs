@@ -1,5 +1,5 @@
-//! Generates settings that address the findings: a job script for Slurm; for Kubernetes, a gang of pods defined by a
-//! PodGroup (of the scheduler plug-ins) and an indexed Job.
+//! Generates settings that address the doctor's findings: a job script for Slurm, or manifests for Kubernetes (a
+//! PodGroup of the scheduler plug-ins, and an indexed Job).
 
 use std::fmt::Write;
 
@@ -40,8 +40,8 @@ impl JobSize {
 }
 
 impl JobScheduler {
-    /// Returns the settings as a file that can be used unchanged. Each setting has a comment that names the findings it
-    /// addresses.
+    /// Returns the settings as a file: a complete job script, or manifests in which only the image and the command are
+    /// missing. Each setting has a comment that names the findings it addresses.
     pub fn text(self, findings: &[DoctorFinding], job: JobSize) -> String {
         match self {
             JobScheduler::Slurm => slurm_script(findings, job),

@@ -17,7 +17,8 @@ pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;
 
-/// Returns the processors that the examined process may use. Errors: the file that lists them cannot be read.
+/// Returns the processors that the examined process may use. Errors: the file that lists these processors cannot be
+/// read.
 pub fn processors(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     checks::allowed(tree)
 }

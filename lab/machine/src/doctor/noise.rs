@@ -33,7 +33,7 @@ pub struct ProcessorNoise {
     pub quantum_ns: u64,
     /// The time that pieces took beyond the shortest duration on their processor, as a share of the total time.
     pub share: f64,
-    /// The number of pieces that took at least a tenth longer than the shortest piece.
+    /// The number of pieces that took at least a tenth longer than the shortest piece on the same processor.
     pub detours: usize,
     /// The maximum difference between the duration of a piece and the shortest duration.
     pub detour_max_ns: u64,
@@ -119,7 +119,7 @@ fn begin<'scope, 'env>(
     let quantum = WorkQuantum::calibrate();
     let listener = |&processor: &usize| {
         scope.spawn(move || {
-            // If the thread cannot be pinned, it measures whichever processor it runs on.
+            // Ignore the error: a thread that cannot be pinned measures the processors on which it runs.
             let _ = fordway_sys::pin_thread(&[processor]);
             times(quantum, duration, stop)
         })

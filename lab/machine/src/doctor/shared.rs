@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The number of repetitions of a check that may fail intermittently.
 const ROUNDS: usize = 20;
 const RACES: usize = 50;
-/// A content size too large for a client to send in one request.
+/// A content size too large for the client of a network file system to send in one request.
 const CONTENT_BYTES: usize = 1 << 20;
 
 /// A directory made for these checks, as seen through both mounts; removed when dropped.
@@ -69,8 +69,8 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
-/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on such mounts. Errors: `InvalidArgument` if
-/// the two mounts differ in type or options, or are not in the list of mounts.
+/// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts of this type with these options.
+/// Errors: `InvalidArgument` if the two mounts differ in type or options, or are not in the list of mounts.
 pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountVerdict> {
     let identity = |dir: &Path| -> Result<MountIdentity> {
         let opened = File::open(dir).map_err(|error| {

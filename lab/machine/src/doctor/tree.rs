@@ -120,8 +120,8 @@ impl SystemTree {
     fn write_copy(&self, path: &str, write: impl FnOnce(&Path) -> io::Result<()>) {
         let Some(copy) = self.copy.as_ref().map(|copy| copy.join(path)) else { return };
         if copy.parent().is_some_and(|parent| fs::create_dir_all(parent).is_ok()) {
-            // Ignore the error: if a file is read twice, it is also copied twice, and a link that already exists is
-            // kept.
+            // Ignore the error: if a file or link is read again, the copy already exists, and creating it again may
+            // fail.
             let _ = write(&copy);
         }
     }

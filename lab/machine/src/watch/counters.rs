@@ -44,7 +44,7 @@ impl MachineCounters {
             quota: quota_counters(tree),
             pressure: PressureCounters::read(tree),
         };
-        // Discard the list of files read. Only findings of the doctor use it.
+        // Discard the list of files read, because only findings of the doctor use this list.
         tree.take_seen();
         counters
     }

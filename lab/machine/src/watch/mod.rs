@@ -20,31 +20,32 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// The duration of the pieces of work before the run. It must be long compared with the kernel's time slices, which are
-/// a few milliseconds.
+/// The duration of the pieces of work before the run. This duration must be long compared with the kernel's time
+/// slices, which are a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
 /// The share of time that pieces of work before the run may lose to other programs without making the results doubtful.
 const LOST_MAX: f64 = 0.15;
 /// The share of lost time above which a run is refused, because less than a fifth of each processor is available to the
 /// run.
 const LOST_REFUSED: f64 = 0.8;
-/// The share of time that pieces of work after the run may lose to other programs. The kernel may still be writing data
-/// of the run at that time.
+/// The share of time that pieces of work after the run may lose to other programs without making the results doubtful.
+/// The kernel may still be writing data of the run at that time.
 const LOST_AFTER_MAX: f64 = 0.3;
-/// The share of the machine's processor time that other processes may take. The share includes kernel threads, some of
-/// which work for the run itself.
+/// The share of the machine's processor time that other processes can take without making the results doubtful. The
+/// share includes kernel threads, some of which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
-/// The share of time that the run's threads may spend in run queues because of other processes.
+/// The share of time that the run's threads can spend in run queues because of other processes without making the
+/// results doubtful.
 const QUEUED_MAX: f64 = 0.1;
-/// The share of processor time that the hypervisor may give to other guests.
+/// The share of processor time that the hypervisor can give to other guests without making the results doubtful.
 const STOLEN_MAX: f64 = 0.02;
-/// The share of a quota's periods in which the run may be throttled.
+/// The share of a quota's periods in which the run can be throttled without making the results doubtful.
 const STOPPED_MAX: f64 = 0.05;
-/// The share of time in which a task may wait for memory.
+/// The share of time in which a task can wait for memory without making the results doubtful.
 const MEMORY_MAX: f64 = 0.05;
-/// The share of the time before the run in which a task may wait for storage.
+/// The share of the time before the run in which a task can wait for storage without making the results doubtful.
 const STORAGE_MAX: f64 = 0.5;
-/// The factor by which the processor time of a piece of work may increase.
+/// The factor by which the processor time of a piece of work can increase without making the results doubtful.
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;
@@ -59,15 +60,15 @@ pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether processor time used by other processes raises doubts. It raises no doubts if one of these processes may
-    /// be a server that belongs to the run but is unknown to this program.
+    /// Whether processor time used by other processes raises doubts. Such time raises no doubts if one of these
+    /// processes may be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: PreRunConditions,
     begin: (Instant, MachineCounters),
     sampler: Option<RunSampler>,
 }
 
-/// The problems found before the run.
+/// The conditions before the run.
 #[derive(Debug, Default)]
 struct PreRunConditions {
     /// The processor time of a piece of work, ns.
@@ -132,7 +133,8 @@ impl PreRunConditions {
     }
 }
 
-/// Does equal pieces of work on all allowed processors, and returns the share of time that they lost to other programs.
+/// Does equal pieces of work on all allowed processors, and returns the share of time that this work lost to other
+/// programs.
 fn lost_share() -> Option<f64> {
     let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
     Some(noise.share)

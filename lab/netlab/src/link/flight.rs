@@ -156,7 +156,8 @@ impl LinkBottleneck {
         }
     }
 
-    /// Admits a packet at `now_ns`. A real line would carry it as `segments` packets with a total of `bytes` bytes.
+    /// Admits a packet at `now_ns`. A real line would carry the packet as `segments` packets with a total of `bytes`
+    /// bytes.
     pub(super) fn admit(&mut self, now_ns: u64, bytes: u64, segments: u64) -> PacketFate {
         let now = now_ns as f64;
         let starts = self.free_at_ns.max(now);

@@ -6,8 +6,8 @@
 //!
 //! With `large_packets`, the kernel leaves segmentation to the device, and up to 64 KiB pass as one piece. Large
 //! packets make gigabit rates cheap, but change two things. A piece arrives as a whole, at the time at which its last
-//! byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops the whole piece, with the probability
-//! that at least one of its segments is lost. Therefore `large_packets` is off by default if there is loss.
+//! byte would arrive (at 1 Gbit/s, its first segment is 0.5 ms late). Loss drops a whole piece, with the probability
+//! that at least one segment of the piece is lost. Therefore `large_packets` is off by default if there is loss.
 
 mod flight;
 
@@ -43,7 +43,7 @@ pub struct LinkConfig {
     pub loss: f64,
     /// The seed of random losses. For equal sequences of packets, links with equal seeds lose the same packets.
     pub seed: u64,
-    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means that they do, unless there is loss.
+    /// Whether pieces of up to 64 KiB pass unsegmented; `None` means yes if there is no loss, and no if there is loss.
     pub large_packets: Option<bool>,
 }
 
@@ -107,8 +107,8 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process may not create network
-    /// devices. Cost: two system calls for each piece; none while there is no traffic.
+    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process is not permitted to create
+    /// network devices. Cost: two system calls for each piece; none while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();
@@ -136,7 +136,7 @@ fn open_end(namespace: &NetworkNamespace, address: &str, large_packets: bool) ->
     let device = namespace
         .run(|| TunDevice::new(DEVICE, large_packets))?
         .map_err(|error| refused("making a network device", error))?;
-    // The queue in front of the device is not part of the link, so it must never drop packets.
+    // The queue in front of the device is not part of the link, so this queue must never drop packets.
     namespace
         .ip(&format!("link set {DEVICE} txqueuelen 100000 mtu 1500 up\naddr add {address} dev {DEVICE}"))?;
     Ok(device)
@@ -154,7 +154,8 @@ impl Drop for EmulatedLink {
 
 /// The maximum number of packets to read from one device before the other device is read.
 const BATCH: usize = 64;
-/// The maximum memory for packets in flight in one direction. For a link without a rate, this is the only limit.
+/// The maximum memory for packets in flight in one direction. For a link without a rate, this constant is the only
+/// limit of the memory.
 const FLIGHT_BYTES_MAX: usize = 1 << 30;
 
 /// The maximum pause between polls for new packets while packets are in flight. The pause is a tenth of the round-trip

@@ -37,7 +37,7 @@ const RUNTIMES: [ContainerRuntime; 2] = [
         options: &["--cgroup-manager=disabled"],
         prepare: "mount -t tmpfs none /sys/fs/cgroup",
     },
-    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; it fails for all other
+    // runc creates cgroups. The cgroups of killed runs are empty, so `rmdir` removes them; `rmdir` fails for all other
     // cgroups.
     ContainerRuntime {
         program: "runc",
@@ -173,7 +173,7 @@ pub struct ContainerCommand<'a> {
     pub name: &'a str,
     /// The program and its arguments.
     pub words: &'a [OsString],
-    /// Variables in addition to the environment of this process, or instead of variables with the same name.
+    /// Variables that are added to the environment of this process, or replace variables of the same name.
     pub variables: &'a [(String, String)],
     /// The network of the container; `None` for the network of this process.
     pub network: Option<&'a NetworkNamespace>,
@@ -187,7 +187,7 @@ pub struct MachineContainer {
 }
 
 impl MachineContainer {
-    /// Prepares the mount namespace in which containers are described. Errors: `NotImplemented` if a runtime or a
+    /// Creates the mount namespace for the configurations of the containers. Errors: `NotImplemented` if a runtime or a
     /// privilege is missing.
     pub fn new() -> Result<Self> {
         match missing_runtime() {

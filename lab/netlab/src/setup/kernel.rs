@@ -19,7 +19,7 @@ use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 /// C source of a library that must be preloaded into user-mode Linux on processors with more registers than user-mode
 /// Linux knows.
 pub const USER_MODE_KERNEL_REGISTERS: &str = include_str!("xstate.c");
-/// The device that joins this machine's network to a kernel's.
+/// The device that joins this machine's network to the network of a kernel.
 const TAP: &str = "tap0";
 /// The path of the compiled library in the mount namespace.
 const LIBRARY: &str = "/run/fordway/xstate.so";

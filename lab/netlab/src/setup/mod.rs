@@ -1,7 +1,7 @@
-//! Set-ups: each set-up defines how two programs, ping and pong, are started, and the network between them. Each set-up
-//! is a small TOML file (`docs/reference/networks.md` explains how to write one), and the usual set-ups are built in.
-//! Words in braces are placeholders for values that are known only when a set-up starts. [`WireSettings`] describes the
-//! wire between the two networks, and TCP's behaviour in all networks of a set-up.
+//! Set-ups: each set-up defines how two programs, `ping` and `pong`, are started, and the network between these
+//! programs. Each set-up is a small TOML file (`docs/reference/networks.md` explains how to write one), and the usual
+//! set-ups are built in. Words in braces are placeholders for values that are known only when a set-up starts.
+//! [`WireSettings`] describes the wire between the two networks, and TCP's behaviour in all networks of a set-up.
 
 mod container;
 mod kernel;
@@ -58,7 +58,7 @@ pub enum SetupNetworks {
     Machine,
 }
 
-/// A set-up: the networks to create, the steps to take, and the commands that start ping and pong.
+/// A set-up: the networks to create, the steps to take, and the commands that start `ping` and `pong`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetworkSetup {
@@ -70,7 +70,7 @@ pub struct NetworkSetup {
     /// The networks in which the set-up runs.
     #[serde(default)]
     pub on: SetupNetworks,
-    /// Whether the set-up emulates a machine, so that its times differ from times on real hardware.
+    /// Whether the set-up emulates a machine, so that measured times differ from times on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
     /// The programs that the set-up requires.
@@ -86,12 +86,12 @@ pub struct NetworkSetup {
     /// emulator does not support.
     #[serde(default)]
     pub needs_ethernet: bool,
-    /// The steps to take before pong and ping start, in order.
+    /// The steps to take before `pong` and `ping` start, in order.
     #[serde(default)]
     pub steps: Vec<SetupStep>,
     /// The program that responds.
     pub pong: ProgramConfig,
-    /// The program that sends requests to pong.
+    /// The program that sends requests to `pong`.
     pub ping: ProgramConfig,
 }
 
@@ -127,14 +127,14 @@ pub struct SetupStep {
     pub ready: Option<String>,
 }
 
-/// The network, address and command of one of the two programs, ping or pong.
+/// The network, address and command of one of the two programs, `ping` or `pong`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgramConfig {
     /// The network in which the program runs; `None` if the set-up does not use namespaces.
     #[serde(rename = "in")]
     pub network: Option<String>,
-    /// The address of the program: ping connects to pong's address, and the load generator connects to ping's
+    /// The address of the program: `ping` connects to `pong`'s address, and the load generator connects to `ping`'s
     /// address.
     pub address: String,
     /// The command that starts the program; `None` for the usual command. The program's arguments are appended.
@@ -192,7 +192,7 @@ impl NetworkSetup {
         self.is_emulated || self.accelerator().is_some_and(step::emulates)
     }
 
-    /// Returns the set-up's name for tables and figures, with a mark if the set-up is emulated.
+    /// Returns the set-up's name for tables and figures, with `(emulated)` appended if the set-up is emulated.
     pub fn label(&self) -> String {
         if self.emulates() { format!("{} (emulated)", self.name) } else { self.name.clone() }
     }
@@ -252,7 +252,7 @@ impl NetworkSetup {
     }
 }
 
-/// The default MTU, which is the device's own.
+/// The MTU of the wire if none is configured, in bytes.
 const MTU_BYTES: u32 = 1500;
 /// Header bytes that overlays add to a packet: VXLAN over IPv4, and WireGuard over either IP version.
 const HEADERS_BYTES: [u32; 2] = [50, 80];
@@ -328,7 +328,8 @@ impl WireSettings {
         }
     }
 
-    /// Sets the placeholders for MTUs: `{mtu}` on the wire, and `{mtu-50}`, `{mtu-80}` inside an overlay's headers.
+    /// Sets the placeholders for MTUs: `{mtu}` is the MTU of the wire; `{mtu-50}` and `{mtu-80}` leave room for an
+    /// overlay's headers.
     fn describe(&self, words: &mut PlaceholderValues) {
         let mtu = self.mtu_bytes.unwrap_or(MTU_BYTES);
         words.set("mtu", mtu.to_string());

@@ -1,5 +1,5 @@
 //! Running set-ups: their networks, the wire that joins them, and the programs. The output of the programs is kept in
-//! memory to explain failures. A [`NetworkPair`] is a set-up's networks without ping and pong, for use by other
+//! memory to explain failures. A [`NetworkPair`] is a set-up's networks without `ping` and `pong`, for use by other
 //! programs.
 
 use std::collections::BTreeMap;
@@ -29,20 +29,20 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct SetupPrograms {
     /// The program that replaces the placeholder `{fordway}`.
     pub fordway: PathBuf,
-    /// The command that starts pong, unless the set-up has its own.
+    /// The command that starts `pong`, unless the set-up has its own command for `pong`.
     pub pong: Vec<String>,
-    /// The command that starts ping, unless the set-up has its own; empty if no ping is started.
+    /// The command that starts `ping`, unless the set-up has its own command for `ping`; empty if no `ping` is started.
     pub ping: Vec<String>,
-    /// Further arguments for pong.
+    /// Further arguments for `pong`.
     pub pong_options: Vec<String>,
     /// Placeholder values from the user, which override the values of the set-up.
     pub variables: BTreeMap<String, String>,
-    /// The ports of pong and ping.
+    /// The ports of `pong` and `ping`.
     pub ports: (u16, u16),
 }
 
 impl SetupPrograms {
-    /// Returns the settings for using only the networks of a set-up, without ping and pong.
+    /// Returns the settings for using only the networks of a set-up, without `ping` and `pong`.
     pub(super) fn none(fordway: &Path) -> Self {
         SetupPrograms {
             fordway: fordway.to_path_buf(),
@@ -51,7 +51,7 @@ impl SetupPrograms {
             pong_options: Vec::new(),
             variables: BTreeMap::new(),
             // The ports are needed even without programs, because some set-ups write firewall or forwarding rules for
-            // them.
+            // these ports.
             ports: (18_080, 18_081),
         }
     }
@@ -60,16 +60,16 @@ impl SetupPrograms {
 /// A side of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PingpongSide {
-    /// The side of ping, which sends requests.
+    /// The side of `ping`, which sends requests.
     Ping,
-    /// The side of pong, which responds.
+    /// The side of `pong`, which responds.
     Pong,
 }
 
 /// A running set-up. Everything is removed when this value is dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct RunningSetup {
-    // The fields are dropped in this order, so ping is stopped first.
+    // The fields are dropped in this order, so `ping` is stopped first.
     ping: SetupDaemon,
     pong: SetupDaemon,
     daemons: Vec<(PingpongSide, SetupDaemon)>,
@@ -77,12 +77,12 @@ pub struct RunningSetup {
     ping_network: Option<NetworkNamespace>,
     lab: Option<NetworkLab>,
     is_pong_elsewhere: bool,
-    /// The address at which ping accepts requests, such as `127.0.0.1:8081`.
+    /// The address at which `ping` accepts requests, such as `127.0.0.1:8081`.
     pub ping_address: String,
 }
 
 impl RunningSetup {
-    /// Creates the wire, performs the steps, and starts pong and ping. Both programs accept connections when this
+    /// Creates the wire, performs the steps, and starts `pong` and `ping`. Both programs accept connections when this
     /// function returns. While waiting, the function calls `stop`, and gives up if `stop` returns true.
     ///
     /// Errors: `NotImplemented` if a program or a privilege is missing, `InvalidArgument` for a placeholder without a
@@ -114,13 +114,13 @@ impl RunningSetup {
         Err(Error::new(ErrorKind::NotImplemented, detail))
     }
 
-    /// Returns the network from which ping can be reached; `None` for this process's network.
+    /// Returns the network from which `ping` can be reached; `None` for this process's network.
     pub fn ping_network(&self) -> Option<&NetworkNamespace> {
         self.ping_network.as_ref()
     }
 
-    /// Returns the process ID of pong, as seen from outside any PID namespace; `None` if the started command only makes
-    /// another program start pong, perhaps on another machine.
+    /// Returns the process ID of `pong`, as seen from outside any PID namespace; `None` if the started command only
+    /// makes another program start `pong`, perhaps on another machine.
     pub fn pong_id(&self) -> Option<u32> {
         (!self.is_pong_elsewhere).then(|| self.pong.process.id())
     }
@@ -151,8 +151,8 @@ impl RunningSetup {
         self.lab.as_ref().and_then(NetworkLab::stats)
     }
 
-    /// Returns the TCP parameters that determine throughput, with their values in ping's network; empty for a set-up on
-    /// a machine.
+    /// Returns the TCP parameters that determine throughput, with their values in `ping`'s network; empty for a set-up
+    /// on a machine.
     pub fn settings(&self) -> BTreeMap<String, String> {
         const PARAMETERS: [&str; 3] =
             ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"];
@@ -161,13 +161,14 @@ impl RunningSetup {
         PARAMETERS.into_iter().filter_map(value).collect()
     }
 
-    /// Returns the last output of ping and pong, to explain a failure.
+    /// Returns the last output of `ping` and `pong`, to explain a failure.
     pub fn told(&self) -> String {
         format!("ping: {}; pong: {}", self.ping.log.told(), self.pong.log.told())
     }
 }
 
-/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if it does not.
+/// Checks whether the set-up supports the wire's settings. Errors: `NotImplemented` if the set-up does not support the
+/// settings.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
         SetupNetworks::Machine if wire.is_altered() => {
@@ -315,7 +316,7 @@ fn words(setup: &NetworkSetup, programs: &SetupPrograms) -> Result<PlaceholderVa
     if let Some(accelerator) = setup.accelerator() {
         words.set(step::ACCELERATOR_WORD, accelerator);
     }
-    // Placeholders in values are filled in as well, unless the user has overridden the value.
+    // Placeholders in the set-up's values are also replaced, but not in values from the user.
     for (word, value) in setup.variables.iter().filter(|(_, value)| value.contains('{')) {
         words.set(word, words.fill(value)?);
     }
@@ -402,9 +403,9 @@ pub struct NetworkEndpoint {
 /// dropped, or when this process ends for any reason.
 #[derive(Debug)]
 pub struct NetworkPair {
-    /// The end at which ping would run.
+    /// The end at which `ping` would run.
     pub near: NetworkEndpoint,
-    /// The end at which pong would run.
+    /// The end at which `pong` would run.
     pub far: NetworkEndpoint,
     _daemons: Vec<(PingpongSide, SetupDaemon)>,
     _lab: Option<NetworkLab>,

@@ -165,15 +165,14 @@ fn finish(mut command: Command, input: Option<String>) -> std::io::Result<std::p
     running.wait_with_output()
 }
 
-/// Starts a command that keeps running. The processes that it starts end together with it.
+/// Starts a command that keeps running. All descendants of the command end together with the command.
 pub(super) fn start_in(
     network: &NetworkNamespace,
     mounts: &MountNamespace,
     mut command: Command,
 ) -> Result<SetupDaemon> {
     let log = ProgramLog::new()?;
-    // Standard input closes when this process ends. The end of standard input tells programs on other machines that
-    // they are no longer needed.
+    // Standard input closes when this process ends. The end of standard input tells programs on other machines to end.
     command.stdin(Stdio::piped()).stdout(log.stream()).stderr(log.stream());
     Ok(SetupDaemon { process: network.start_within(mounts, command)?, log })
 }
@@ -199,9 +198,9 @@ pub(super) fn emulates(accelerator: &str) -> bool {
     accelerator != KVM
 }
 
-/// Returns whether this process may use KVM, and the processor has the features to run any kernel. Some virtual
-/// machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened, but
-/// runs only kernels that were built for `kvm_pvm`.
+/// Returns whether this process is permitted to use KVM, and the processor has the features to run any kernel. Some
+/// virtual machines offer KVM although their processors lack these features (`kvm_pvm`): `/dev/kvm` can then be opened,
+/// but runs only kernels that were built for `kvm_pvm`.
 fn is_virtualizing() -> bool {
     let may = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     may && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|told| has_virtualization(&told))

@@ -25,7 +25,7 @@ use crate::{PhaseResult, WorkloadSite};
 /// The minimum duration (stonewall) of every writing phase, in seconds, that IO500's rules require for a valid result.
 pub const COMPLIANT_SECONDS: u64 = 300;
 
-/// How IO500 works.
+/// The options of IO500's phases.
 #[derive(Clone, Debug, Args, Serialize)]
 pub struct Io500Plan {
     /// Duration of each writing phase, in seconds; below 300, the result is marked as non-compliant

@@ -2,7 +2,7 @@
 //! for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures come from other machines, so a run can be
 //! compared with the ratios between systems on one machine, but not with the rates.
 
-/// A published table. If it includes Lustre, Lustre is the first system.
+/// A published table. If the table includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]
 pub struct PublishedTable {
     /// The table's number.

@@ -1,9 +1,9 @@
 //! Measures the cost of each layer alone, and checks whether these costs add up to the cost of the whole.
 //!
 //! A [`LedgerComponent`] does the work of exactly one layer. [`measure`] measures each component at every size, in
-//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. It then adds
-//! up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole path,
-//! measured in the same run. The difference is the residual: the time that the components do not explain.
+//! interleaved blocks. [`LedgerCostReport::of`] fits a cost per operation and per byte to each component. The report
+//! then adds up the times of each [`PathDecomposition`]'s components, and compares the sum with the time of the whole
+//! path, measured in the same run. The difference is the residual: the time that the components do not explain.
 //!
 //! This module defines paths and components, and measures them; `account` evaluates the records and makes tables.
 
@@ -41,8 +41,8 @@ pub trait LedgerComponent {
         Ok(())
     }
 
-    /// Returns whether an operation handles all bytes of its size. If not, the component has no rate in bytes per
-    /// second.
+    /// Returns whether an operation handles all bytes of its size. If an operation handles only some bytes, the
+    /// component has no rate in bytes per second.
     fn moves_content(&self) -> bool {
         true
     }
@@ -162,7 +162,7 @@ const ROUNDS_MIN: u16 = 5;
 pub struct LedgerPlan {
     /// The sizes in bytes, in ascending order; at most 255 sizes.
     pub sizes: Vec<u64>,
-    /// The time after which no new round starts. There are at least five rounds in any case.
+    /// The time after which no new round starts. At least five rounds run, even if they take longer.
     pub duration: Duration,
     /// The seed of every random order.
     pub seed: u64,
@@ -186,7 +186,7 @@ pub struct LedgerProgress {
 }
 
 /// Measures `components` in rounds, with the clock `now_ns`. Each round measures the sizes in random order. At each
-/// size, it measures all components in random order, with one block of operations per component. Drift therefore
+/// size, a round measures all components in random order, with one block of operations per component. Drift therefore
 /// affects all components alike, and each round yields one figure for each component and size, all from the same
 /// period. The first round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is
 /// set, ends early with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer

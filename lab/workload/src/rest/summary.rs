@@ -210,8 +210,8 @@ const LATE_SHARE_MAX: f64 = 0.5;
 /// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
 
-/// Returns a warning about the rows whose latencies consist mostly of lateness: requests started later than intended,
-/// because this program had no processor or no connection was free.
+/// Returns a warning about the rows whose latencies consist mostly of lateness. Requests start later than intended if
+/// this program has no processor, or if no connection is free.
 pub fn late_requests(summaries: &[PhaseSummary]) -> Option<MeasurementWarning> {
     let lateness = |summary: &PhaseSummary| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
@@ -244,8 +244,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
     skipped > 0.0 && (too_few || too_slow)
 }
 
-/// Returns the warning that the requested rate was not reached: in this case, latencies grow with the length of the
-/// run.
+/// Returns the warning that the requested rate was not reached, which makes latencies grow with the length of the run.
 fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {

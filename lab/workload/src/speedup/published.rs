@@ -172,7 +172,7 @@ impl PrintedSpeedupRow {
         let possible = reference.wall_s.range().divided_by(self.wall_s.range());
         let percent = 100.0 / f64::from(self.ranks);
         let speedup_is_right = self.speedup.map(|printed| printed.range().meets(possible));
-        // The authors may have computed the efficiency from the rounded speed-up.
+        // Also accept an efficiency that the authors computed from the rounded speed-up.
         let right_speedup = self.speedup.filter(|_| speedup_is_right == Some(true)).map(PrintedNumber::range);
         let follows = |printed: PrintedNumber| {
             let mut sources = [Some(possible), right_speedup].into_iter().flatten();
@@ -193,7 +193,8 @@ impl PrintedSpeedupRow {
 }
 
 impl SpeedupRow {
-    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values do.
+    /// Returns a sentence that lists the printed values that do not follow from the times; `None` if all values follow
+    /// from them.
     pub fn problem(&self) -> Option<String> {
         let wrong = |name: &str, printed: String, right: String| {
             format!("{name} is printed as {printed}, but is {right}")

@@ -201,8 +201,8 @@ pub struct SpeedupFit {
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
-    /// Whether there were more points than costs. If not, the curve passes through all points in any case, so a good
-    /// fit proves nothing.
+    /// Whether there were more points than costs. With no more points than costs, the curve passes through all points
+    /// in any case, so a good fit proves nothing.
     pub is_tested: bool,
 }
 
@@ -245,8 +245,8 @@ fn predict(costs: &[f64; COSTS], ranks: u32) -> f64 {
     terms(ranks).iter().zip(costs).map(|(term, cost)| term * cost).sum()
 }
 
-/// Returns the sum of squared relative errors. A sum within rounding error counts as 0, so if several subsets fit
-/// exactly, the first is chosen, which has the fewest communication costs.
+/// Returns the sum of squared relative errors. A sum within rounding error counts as 0. If several subsets of the costs
+/// fit exactly, the first subset is therefore chosen; subsets without the communication cost come first.
 fn badness(points: &[(u32, f64)], costs: &[f64; COSTS]) -> f64 {
     let sum: f64 = points.iter().map(|(ranks, ns)| (predict(costs, *ranks) / ns - 1.0).powi(2)).sum();
     if sum < 1e-18 { 0.0 } else { sum }

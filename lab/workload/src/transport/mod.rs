@@ -144,7 +144,7 @@ pub struct MessageBlockResult {
     pub client_cpu_ns: u64,
     /// CPU time of the responding side; `None` if it is not known.
     pub server_cpu_ns: Option<u64>,
-    /// Whether the bytes received last are correct.
+    /// Whether the last received bytes are correct.
     pub is_right: bool,
 }
 
@@ -164,8 +164,8 @@ pub enum MessageSizeSelection {
 }
 
 impl MessageSizeSelection {
-    /// Returns the sizes in bytes, in ascending order. A range of sizes includes its upper bound, even if that is not
-    /// the previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
+    /// Returns the sizes in bytes, in ascending order. A range of sizes includes its upper bound, even if the upper
+    /// bound is not the previous size times the factor. Errors: `InvalidArgument` if there are too many sizes.
     pub fn all(&self, factor: u64) -> Result<Vec<u64>> {
         let mut sizes = match self {
             MessageSizeSelection::List(sizes) => sizes.clone(),

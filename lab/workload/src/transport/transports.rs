@@ -4,8 +4,8 @@
 //! requesting a message reads that object.
 //!
 //! A [`RemoteTransport`] is a transport in another process, for processes that must be started by their own launcher,
-//! such as the ranks of an MPI job. It sends tasks and receives results as lines of JSON on a connection. When the
-//! connection ends, the job ends.
+//! such as the ranks of an MPI job. A [`RemoteTransport`] sends tasks and receives results as lines of JSON on a
+//! connection. When the connection ends, the job ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -130,7 +130,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
             self.step(task)?;
         }
         self.buffer[..window_bytes].fill(POISON);
-        // This exchange ensures that each side starts to count CPU time only when both have finished the warm-up.
+        // This exchange ensures that each side starts to count CPU time only when both sides have finished the warm-up.
         let mut word = [0; 8];
         self.link.send(&REQUEST)?;
         self.link.receive(&mut word)?;
@@ -171,8 +171,8 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
             }
         };
         (0..task.warm_up).try_for_each(|_| answer(link, &mut buffer))?;
-        // The other side starts its clock when this response arrives, so both have finished the warm-up before either
-        // starts to count.
+        // The other side starts its clock when this response arrives, so both sides have finished the warm-up before
+        // either side starts to count.
         link.receive(&mut [0; REQUEST.len()])?;
         let before_ns = own_cpu_ns();
         link.send(&[0; 8])?;
@@ -254,7 +254,7 @@ pub struct ObjectTransport {
 
 impl ObjectTransport {
     /// Creates a transport that reads from `bucket` in `store`. At most `connections` threads read a window of
-    /// messages; the store owns their connections.
+    /// messages; the store owns the connections.
     pub fn new(
         lane: MeasuredLane,
         store: Arc<dyn Store>,
@@ -360,7 +360,7 @@ impl MessageTransport for ObjectTransport {
     }
 }
 
-/// The first message of a job, which describes the job. The job sends it when it is ready.
+/// The first message of a job, which describes the job. The job sends this message when the job is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiJobDescription {
     /// The implementation of MPI that carries the messages, with its version.
@@ -397,7 +397,7 @@ impl MpiJobProcess {
     }
 }
 
-/// The response to a task: its result, or the reason why it failed.
+/// The response to a task: the task's result, or the reason why the task failed.
 type TaskResponse = std::result::Result<MessageBlockResult, String>;
 
 /// A connection that carries lines of JSON.

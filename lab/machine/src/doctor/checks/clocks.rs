@@ -9,8 +9,8 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
 /// A processor's clock counts as uncapped if it may reach this share of the processor's highest frequency.
 const CLOCK_LEAST: f64 = 0.95;
-/// The longest wake-up latency of a sleep state, in µs, that is not reported as a problem. It is several times the
-/// latency of a small message.
+/// The longest wake-up latency of a sleep state, in µs, that is not reported as a problem. This limit is several times
+/// the latency of a small message.
 const WAKING_MAX_US: u64 = 50;
 
 /// Checks which frequency governors the usable processors use. Cost: reads two files for each processor.
@@ -21,8 +21,8 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
         return no_clock_control(tree, "/cpufreq/scaling_governor");
     }
     let drivers = tree.read_each(PROCESSORS, &mine[..1], "/cpufreq/scaling_driver");
-    // These drivers choose the clock frequency themselves, so processors reach full speed even with the governor
-    // `powersave`.
+    // The drivers `intel_pstate` and `amd-pstate-epp` choose the clock frequency themselves, so processors reach full
+    // speed even with the governor `powersave`.
     let is_adaptive = drivers
         .first()
         .is_some_and(|(_, driver)| matches!(driver.as_str(), "intel_pstate" | "amd-pstate-epp"));
@@ -51,8 +51,8 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Creates the finding for a node on which `file` is missing, or is not a number, for every usable processor. In a
-/// guest, the host controls the clock.
+/// Creates the finding for a node on which no usable processor has a `file` that contains a number. In a guest, this is
+/// expected, because the host controls the clock.
 fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(

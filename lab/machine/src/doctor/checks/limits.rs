@@ -129,7 +129,7 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
     };
-    // Skip the topmost group. It may also be marked as exclusive, but it contains all processes.
+    // Skip the topmost group, which contains all processes even if it is marked as exclusive.
     let top = group.directories.last().map(|top| format!("{top}/{name}"));
     let texts = group.texts(tree, name);
     let is_own = texts.iter().any(|(path, text)| Some(path) != top.as_ref() && own.contains(&text.as_str()));

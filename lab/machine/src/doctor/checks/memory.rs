@@ -19,7 +19,7 @@ pub(super) struct UsableNumaNodes {
 }
 
 impl UsableNumaNodes {
-    /// Determines the nodes. Cost: reads one file for each node.
+    /// Determines both lists of nodes. Cost: reads one file for each node.
     pub(super) fn of(tree: &SystemTree) -> Result<Self, UnreadableFile> {
         let text = tree.read(NODES)?;
         let mut all = listed(&text);

@@ -285,8 +285,8 @@ fn counted(text: &str, name: &str, device: &str) -> Vec<u64> {
     sums
 }
 
-/// Checks whether `field` names the device `name`: `virtio2-input.0`, `eth0-TxRx-3` and
-/// `mlx5_comp7@pci:0000:3b:00.0` name a device, but `eth01-rx` does not name `eth0`.
+/// Checks whether `field` names the device `name`. For example, `eth0-TxRx-3` names `eth0`, and
+/// `mlx5_comp7@pci:0000:3b:00.0` names `0000:3b:00.0`, but `eth01-rx` does not name `eth0`.
 fn is_of(field: &str, name: &str) -> bool {
     field.match_indices(name).any(|(at, _)| {
         let before = field[..at].chars().next_back();
@@ -353,8 +353,8 @@ fn can_be_opened(tree: &SystemTree) -> bool {
     (0..16).any(|number| tree.has(&format!("dev/infiniband/uverbs{number}")))
 }
 
-/// Checks the partitions to which the subnet manager assigned the port. According to Richter, Neutron does not support
-/// them.
+/// Checks the partitions to which the subnet manager assigned the port. According to Richter, OpenStack's Neutron does
+/// not support partitions.
 pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> Answer {
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
     if layer != "InfiniBand" {

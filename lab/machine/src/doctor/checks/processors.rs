@@ -12,7 +12,7 @@ pub(super) const PROCESSORS: &str = "sys/devices/system/cpu/cpu";
 const STAT: &str = "proc/stat";
 const STATUS: &str = "proc/self/status";
 const ONLINE: &str = "sys/devices/system/cpu/online";
-/// The share of time, in percent, at or above which the verdict is `costs`.
+/// The share of stolen time, in percent, at or above which the verdict is `costs`.
 const STEAL_COSTS: f64 = 0.5;
 
 /// Returns whether this machine runs under a hypervisor, according to the CPU flags of x86; `None` if the file lists no
@@ -24,8 +24,8 @@ pub(super) fn is_guest(tree: &SystemTree) -> Option<bool> {
 }
 
 /// Returns the processors that this process may use. Without a restriction, `Cpus_allowed_list` contains every
-/// processor that the kernel provides for, such as 128 in a guest with 4; processors that are not online cannot be
-/// used.
+/// processor that the kernel provides for, such as 128 in a guest with 4. Processors that are not online are therefore
+/// left out.
 pub(crate) fn allowed(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
     let status = tree.read(STATUS)?;
     let mut list = value_of(&status, "Cpus_allowed_list").map(listed).unwrap_or_default();
@@ -148,7 +148,8 @@ pub(super) fn smt(tree: &SystemTree) -> Answer {
     })
 }
 
-/// Returns whether no two usable processors are threads of the same core; false if the kernel does not report it.
+/// Returns whether no two usable processors are threads of the same core; false if the kernel does not report the
+/// threads of cores.
 fn uses_one_thread_a_core(tree: &SystemTree) -> Result<bool, UnreadableFile> {
     let mine = allowed(tree)?;
     let siblings = tree.read_each(PROCESSORS, &mine, "/topology/thread_siblings_list");
