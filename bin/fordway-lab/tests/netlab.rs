@@ -41,8 +41,8 @@ fn a_client_reads_from_a_server_through_the_link() {
     std::fs::write(dir.path().join("bucket/object"), vec![b'x'; 1_000_000]).unwrap();
     let stats = dir.path().join("stats.json");
     let fordway = fordway();
-    let server = format!("{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
-    let client = format!("{fordway} --endpoint http://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
+    let server = format!("'{fordway}' serve --listen $FORDWAY_NETLAB_SERVER:9000 {}", dir.path().display());
+    let client = format!("'{fordway}' --endpoint http://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
     let options = ["--rtt", "40ms", "--rate", "100mbit", "--ready-port", "9000", "--server", &server];
     let started = Instant::now();
     let stats_path = stats.to_str().unwrap();
@@ -73,13 +73,13 @@ fn a_slow_link_takes_longer_than_an_idle_connection_may_last() {
     let (fordway, cert) = (fordway(), authority.file());
     let (cert, key, log) = (cert.display(), authority.key(), dir.path().join("log"));
     let server = format!(
-        "{fordway} serve --listen $FORDWAY_NETLAB_SERVER:9000 --http3 --tls-cert {cert} --tls-key {} \
+        "'{fordway}' serve --listen $FORDWAY_NETLAB_SERVER:9000 --http3 --tls-cert {cert} --tls-key {} \
          --header-timeout 1s --access-log {} {}",
         key.display(),
         log.display(),
         dir.path().display(),
     );
-    let client = format!("{fordway} --endpoint https://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
+    let client = format!("'{fordway}' --endpoint https://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
     // The object takes 8.4 s, more than the gateway waits for a client after it has closed an idle connection.
     let options = ["--rtt", "10ms", "--rate", "1mbit", "--ready-port", "9000", "--server", &server];
     let mut command = netlab(&options, &client);

@@ -14,7 +14,7 @@ use super::{SHORT, bench, rows, said};
 const BY_A_SHELL: &str = "description = \"d\"\non = \"machine\"\n\
      [variables]\nlisten = \"127.0.0.1:{port}\"\n\
      [ping]\naddress = \"127.0.0.1\"\n[pong]\naddress = \"127.0.0.1\"\n\
-     command = [\"sh\", \"-c\", \"exec {fordway} pingpong pong --listen {listen} --workers {workers} --until-eof\"]\n";
+     command = [\"sh\", \"-c\", \"exec '{fordway}' pingpong pong --listen {listen} --workers {workers} --until-eof\"]\n";
 
 #[test]
 fn a_pong_that_is_no_process_of_ours_has_no_processor_time_of_ours() {
