@@ -60,7 +60,8 @@ impl CommandContext {
     /// Sets the options for connections to web servers, which override the environment. Has no effect after the first
     /// connection.
     pub fn use_web_options(&self, options: SessionOptions) {
-        // A second call is a bug in the caller. It must not replace options that are in use.
+        // A second call is a bug in the caller. Such a call must not replace options that are in use, so it has no
+        // effect.
         let _ = self.web_options.set(options);
     }
 

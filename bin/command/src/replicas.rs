@@ -333,7 +333,7 @@ impl OpenedRemoteFile {
     }
 }
 
-/// A hash function that is faster than any network, for comparing the bytes of two replicas.
+/// A hash function for comparing the bytes of two replicas. It hashes bytes faster than a network delivers them.
 fn content_hasher() -> ContentHasher {
     ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
 }

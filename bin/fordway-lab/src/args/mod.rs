@@ -73,7 +73,7 @@ pub(crate) enum LabSubcommand {
     Doctor(DoctorArgs),
     /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     Speedup(SpeedupArgs),
-    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
+    /// Run a benchmark: generate HTTP load on a server, or run ior, mdtest, mdworkbench or io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server over an emulated link with a given round-trip time, rate and loss
     Netlab(NetlabArgs),
@@ -194,9 +194,9 @@ pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
-    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file. With NAME+container,
-    /// the gateway runs in a container at the far end of that network; with container, it runs in a container in this
-    /// machine's network. All set-ups need root
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or the path of a set-up file.
+    /// With NAME+container, the gateway runs in a container at the far end of that network; with container, it runs in
+    /// a container in this machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
@@ -226,7 +226,7 @@ pub(crate) struct LedgerArgs {
     /// Run as the other side of the round trips, for the process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the other side sends, or the directory with its certificate.
+    /// The file that the other side sends, or the directory with the certificate of the other side.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }
@@ -334,7 +334,7 @@ pub(crate) struct SpeedupArgs {
     /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Recompute a published table instead: a CSV file, or `richter`, which is built in
+    /// Recompute a published table instead of running jobs: the table is a CSV file, or the built-in table `richter`
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
     /// Run the command that a launcher requests, in this network or in the container at this address

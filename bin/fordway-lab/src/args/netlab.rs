@@ -107,7 +107,7 @@ pub(crate) struct PingpongArgs {
 pub(crate) enum PingpongSubcommand {
     /// Respond to GET /pong/N with N bytes from memory
     Pong(PongArgs),
-    /// Respond to GET /ping/N with N bytes fetched from pong
+    /// Respond to GET /ping/N with N bytes fetched from `pong`
     Ping(PingArgs),
     /// Run one end of a user-space overlay, which carries the packets of a TUN device in UDP datagrams
     Tunnel(TunnelArgs),
@@ -161,13 +161,13 @@ pub(crate) struct PingArgs {
     /// Where to listen, and when to exit.
     #[command(flatten)]
     pub(crate) end: ListenArgs,
-    /// URL of pong; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
+    /// URL of `pong`; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
-    /// Number of times ping retries a failed request to pong; each retry is counted
+    /// Number of times `ping` retries a failed request to `pong`; each retry is counted
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
-    /// Time limit for a response from pong
+    /// Time limit for a response from `pong`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }

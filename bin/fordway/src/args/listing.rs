@@ -102,7 +102,7 @@ pub struct DuArgs {
     /// Show how much space each file owner uses in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]
     pub by_user: bool,
-    /// Print the usage of each user in each bucket as Prometheus metrics
+    /// Print the space that each file owner uses in each bucket, as Prometheus metrics
     #[arg(long, requires = "by_user", conflicts_with = "human_readable")]
     pub prometheus: bool,
     /// Print only the total, not one line per prefix
@@ -139,7 +139,7 @@ pub struct EnvArgs {
 /// A program for which `env` can print settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientToolArg {
-    /// Variables that fordway, the AWS SDKs and many other programs read
+    /// Environment variables that fordway, the AWS SDKs and many other programs read
     Shell,
     /// A profile for ~/.aws/config, for `aws --profile fordway`
     AwsCli,
@@ -158,7 +158,7 @@ pub enum ClientToolArg {
     Pyarrow,
     /// A remote for rclone.conf
     Rclone,
-    /// Variables that s5cmd reads
+    /// Environment variables that s5cmd reads
     S5cmd,
     /// A file for ~/.s3cfg
     S3cmd,

@@ -1,4 +1,5 @@
-//! The command line. The parser, `--help`, the manual pages and the shell completions are generated from it.
+//! The command line. The parser, `--help`, the manual pages and the shell completions are generated from this
+//! definition.
 
 mod admin;
 mod listing;
@@ -35,7 +36,7 @@ use fordway_http::TlsRoots;
 use fordway_lanes::LaneOptions;
 use fordway_store::VersionId;
 
-/// S3 over a directory, in this process or over HTTP.
+/// The command line of `fordway`: S3 access to a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Work with S3 objects in a local directory or on an S3 service")]
@@ -176,7 +177,7 @@ pub enum LabCommand {
     /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     #[command(disable_help_flag = true, after_help = lab_help("speedup"))]
     Speedup(LabPassthroughArgs),
-    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
+    /// Run a benchmark: generate HTTP load on a server, or run ior, mdtest, mdworkbench or io500 on any lane
     #[command(disable_help_flag = true, after_help = lab_help("bench"))]
     Bench(LabPassthroughArgs),
     /// Run a client and a server over an emulated link with a given round-trip time, rate and loss

@@ -118,7 +118,7 @@ pub(super) struct RefusedOptions {
 }
 
 impl RefusedOptions {
-    /// Returns the first option on the command line, and advice on an alternative.
+    /// Returns the first of these options that the command line contains, and advice on an alternative.
     pub(super) fn given(&self) -> Option<(&'static str, &'static str)> {
         const SWIFT: &str = "Swift is not supported; use the S3 interface of the service, with --s3accesskey";
         const GOOGLE: &str =
