@@ -159,7 +159,7 @@ fn the_open_loop_finds_what_a_queue_simulation_says() {
     }
 }
 
-/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. It logs the actual times.
+/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. The service logs its actual times.
 #[derive(Clone)]
 struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
 

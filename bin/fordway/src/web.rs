@@ -156,7 +156,7 @@ pub(crate) fn download_to(
         }
         Err(error) => {
             let error = match places.instead(url, error, context) {
-                // The bytes received so far are kept, as far as digests can verify them.
+                // The copy from the replicas keeps the bytes received so far, if digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
@@ -165,7 +165,7 @@ pub(crate) fn download_to(
                 Err(error) => error,
             };
             let bytes = part.file().metadata().map_or(0, |about| about.len());
-            // If the part is complete but there was an error, there is nothing to resume.
+            // A complete part file cannot be resumed, so pass 0, which removes the part file.
             part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
             Err(error)
         }

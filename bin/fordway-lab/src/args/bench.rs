@@ -377,7 +377,7 @@ pub(crate) struct PingpongBenchArgs {
     /// TCP's initial receive window (the second number of tcp_rmem); a list repeats all measurements with each value
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// Option of the built-in pong, such as --delay=2ms (may be repeated)
+    /// Option of the built-in `pong`, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
     /// The seed for the random sizes and orders.

@@ -118,8 +118,8 @@ pub struct ServeArgs {
     /// accept each other's tokens [default: a new key, so that tokens become invalid when the gateway exits]
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
-    /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and a user
-    /// without keys [default: anonymous requests are refused]
+    /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and the uid
+    /// must differ from those of all users with keys [default: anonymous requests are refused]
     #[arg(long, value_name = "NAME")]
     pub anonymous_user: Option<String>,
     /// Write one line of JSON per request to this file, or to standard output if it is -
@@ -401,7 +401,8 @@ pub struct FsckArgs {
     /// Read the content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,
-    /// First convert the directory to the format of this release, and reattach metadata after a restore
+    /// Before the check, convert the directory to the format of this release, and reattach metadata after a restore
+    /// from a backup
     #[arg(long)]
     pub migrate: bool,
 }

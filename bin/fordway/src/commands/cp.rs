@@ -118,8 +118,9 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Checks that no copy replaces an object that is also a source. This can happen if a prefix is copied into its parent.
-/// The order of the copies would then decide which of the two contents remains, and a move would lose the other.
+/// Checks that no copy replaces an object that is also a source. A copy can replace a source if a prefix is copied into
+/// its parent. The order of the copies would then decide which of the two contents remains, and a move would lose the
+/// other content.
 /// Errors: `InvalidArgument` if there is such an object.
 fn check_overlap(
     source: &SourceSelection,

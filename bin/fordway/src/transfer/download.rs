@@ -55,7 +55,7 @@ impl TransferRunner<'_> {
         match self.settings.existing {
             OverwritePolicy::Replace => temporary.persist(path).map_err(|error| failed(error.error))?,
             OverwritePolicy::Skip | OverwritePolicy::Fail => {
-                // Another program may have created the file since the check above.
+                // Another program may have created the file since the earlier check, so do not replace a file here.
                 temporary.persist_noclobber(path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => Error::new(
                         ErrorKind::PreconditionFailed,

@@ -169,7 +169,7 @@ impl fmt::Display for TransferActionOutput<'_> {
     }
 }
 
-/// Performs all actions. A failed action is reported, and the others continue.
+/// Performs all actions. A failed action is reported, and the other actions continue.
 ///
 /// The first failure decides the exit code. Errors: the lane cannot be opened.
 pub(crate) fn run(

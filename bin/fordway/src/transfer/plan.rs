@@ -72,7 +72,7 @@ fn whole_seconds(time: SystemTime) -> u64 {
 }
 
 /// Rounds `time` down to the unit in which a listing shows `listed`: a second, a millisecond, a microsecond or a
-/// nanosecond. Otherwise, a file would appear newer than its upload if the listing shows only milliseconds.
+/// nanosecond. Without rounding, a file would appear newer than its upload if the listing shows only milliseconds.
 fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
     let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     let units_ns = [1_000_000_000, 1_000_000, 1_000];
@@ -331,7 +331,8 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         let item = entry.map_err(walk_error).and_then(|entry| file_item(&root, &entry));
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
-            // A directory may contain files that the filters do not exclude, unless it is a link to its own parent.
+            // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
+            // directory that contains the link holds no further files.
             let may_hold_files = path.is_dir() && !is_loop;
             (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
         };

@@ -538,7 +538,8 @@ fn outputs_and_codes_are_those_of_davix() {
         std::fs::set_permissions(server.files().join(tree), Permissions::from_mode(0o777)).unwrap();
     }
     let (base, nobody) = (dav(&server, ""), nobody());
-    // U is the tree of these tools, B is the server, and N is an address where nothing listens.
+    // In each line, U is replaced with the URL of a directory that only one set of tools changes, B with the URL of the
+    // server, and N with an address where nothing listens.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -610,7 +611,7 @@ fn objects_look_as_in_davix() {
     write_dated(root.path(), &["list/d/a b", "list/d/f", "list/top"]);
     let gateway = Gateway::start(root.path());
     let host = format!("s3://{}", gateway.address);
-    // B is the service with keys, and U is a bucket of these tools.
+    // In each line, B is replaced with the URL of the service, and U with a bucket that only one set of tools changes.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -656,7 +657,7 @@ fn encrypted_connections_are_treated_as_by_davix() {
     let Some(pair) = Pair::new() else { return };
     write_dated(&server.files(), &["list/a", "list/sub/b"]);
     let (base, trusted) = (dav(&server, ""), authority.file().parent().unwrap().to_owned());
-    // B is the server, and C is the directory of certificates.
+    // In each line, B is replaced with the URL of the server, and C with the directory of certificates.
     let lines = [
         "davix-get --retry 0 B/list/a",
         "davix-get -k B/list/a",

@@ -104,8 +104,8 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
 }
 
-/// A server may compress files although the request forbids compression. It then states the size of the compressed
-/// bytes.
+/// A server may compress files although the request forbids compression. Such a server then states the size of the
+/// compressed bytes.
 #[test]
 fn compressed_content_is_pointed_out() {
     let rig = Rig::new();

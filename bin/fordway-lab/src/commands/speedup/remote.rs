@@ -111,9 +111,9 @@ fn run(mut stream: TcpStream) {
         return;
     }
     let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
-    // If the other side has exited, nobody needs the result.
+    // Ignore the error: if the other side has exited, nobody needs the result.
     let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
-    // Processes that the command started may still hold the connection open.
+    // Shut the connection down, because processes that the command started may still have its descriptor open.
     let _ = stream.shutdown(Shutdown::Both);
 }
 

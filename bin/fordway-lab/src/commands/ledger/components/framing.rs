@@ -1,6 +1,6 @@
-//! Framing of content, without sockets. HTTP/2 frames pass through a pipe in memory between the client's and the
-//! gateway's libraries. TLS records are encrypted on one side and decrypted on the other. The third kind are frames of
-//! the node lane.
+//! Framing of content, without sockets: HTTP/2 frames, TLS records, and frames of the node lane. HTTP/2 frames pass
+//! through a pipe in memory between the client's and the gateway's libraries. TLS records are encrypted on one side and
+//! decrypted on the other side.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -268,7 +268,7 @@ impl UnixRoundTripComponent {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // This frees the socket's name for use by another component of this kind.
+        // The name of the socket is removed, so that another component of this kind can use the name.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptivePollingWait::default());

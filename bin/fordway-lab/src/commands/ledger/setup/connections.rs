@@ -58,8 +58,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. Skips
-    /// the first and the last if the GET on a kept connection was skipped.
+    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. If
+    /// the GET on a kept connection was skipped, also skips the two GETs on new connections.
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;

@@ -58,7 +58,7 @@ impl AskedSetup {
     }
 }
 
-/// The components that a container is compared with, and where it runs.
+/// The components with which a get from a container is compared, and the network of the container.
 struct ContainedPath<'p> {
     /// The name of the set-up.
     name: String,
