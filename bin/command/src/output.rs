@@ -29,7 +29,8 @@ pub struct CommandOutput {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
-    /// Whether standard output was closed when the program started. If so, `/dev/null` replaces it.
+    /// Whether standard output was closed when the program started. A closed standard output has been replaced with
+    /// `/dev/null`.
     is_closed: bool,
     reader_gone: AtomicBool,
 }

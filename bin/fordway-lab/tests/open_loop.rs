@@ -62,8 +62,8 @@ struct Measured {
     at_rate: Vec<u64>,
     /// The latencies of a queue with the service times of the closed loop, at a request rate of [`BUSY_RATE`].
     when_busy: Vec<u64>,
-    /// The open loop's results for a server that responds immediately, before and after the other measurements: the time
-    /// that this machine adds to every request.
+    /// The open loop's results for a server that responds immediately, before and after the other measurements. The
+    /// results show the time that this machine adds to every request.
     nothing: [Value; 2],
 }
 

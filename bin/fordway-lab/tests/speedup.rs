@@ -1,5 +1,6 @@
 //! Tests `speedup` as a user would run it: published tables, and jobs that succeed, fail on one rank, or hang. Jobs
-//! require Open MPI's launcher, and networks require root. Otherwise, the tests are skipped with a message.
+//! require Open MPI's launcher, and networks require root. Tests whose requirement is not met are skipped with a
+//! message.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

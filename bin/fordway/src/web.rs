@@ -355,8 +355,8 @@ impl<'c> PartialDownloadFile<'c> {
         &self.file
     }
 
-    /// Turns this part file into that of another copy with the same content, without releasing the lock. If the other
-    /// copy already has a part file, opens that part file instead.
+    /// Renames this part file to the part file of another copy with the same content, without releasing the lock. If
+    /// the other copy already has a part file, opens that part file instead.
     pub(crate) fn given_to(
         mut self,
         path: &Path,
@@ -377,8 +377,8 @@ impl<'c> PartialDownloadFile<'c> {
         Ok(opened)
     }
 
-    /// Ends a failed download whose part file contains `bytes` bytes. If the same command would resume from these
-    /// bytes, keeps them and tells the user; otherwise removes the part file.
+    /// Ends a failed download whose part file contains `bytes` bytes. If a repetition of the command would resume from
+    /// these bytes, keeps the part file and tells the user; otherwise removes the part file.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.

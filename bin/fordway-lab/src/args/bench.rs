@@ -263,7 +263,7 @@ pub(crate) struct TransportBenchArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the other side of the bare TCP connection
+    /// Run as the process that responds over the bare TCP connection
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
 }
@@ -462,7 +462,7 @@ pub(crate) struct WorkloadArgs<P: Args> {
 /// measured.
 #[derive(Debug, Args)]
 pub(crate) struct BenchEndpointArgs {
-    /// The endpoints, and the number of rounds.
+    /// The endpoints to measure, and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::bench::MeasurementArgs,
     /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that the command

@@ -203,8 +203,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Test two mounts of one file system, given as two writable directories. Checks whether locks and exclusive
-    /// creation work between them, whether a file's content is visible as soon as its name is, and how long changes
-    /// take to become visible
+    /// creation work between the mounts, and whether a file's content is visible as soon as its name is. Also measures
+    /// how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
     /// Write the verdict on the two mounts to this file; stores look for it at ROOT/.fordway/verdict

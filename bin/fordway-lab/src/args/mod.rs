@@ -223,10 +223,10 @@ pub(crate) struct LedgerArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the other side of the round trips, for the process that listens at this address.
+    /// Run as the process that responds in round trips, for the measuring process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the other side sends, or the directory with the certificate of the other side.
+    /// The file that the responding process sends, or the directory with the certificate that it uses.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }

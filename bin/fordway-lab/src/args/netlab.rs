@@ -28,7 +28,7 @@ pub(crate) struct NetlabArgs {
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Seed for random packet loss; the same seed drops the same packets of a sequence
+    /// Seed for random packet loss; with an equal seed, the link drops the same packets of a sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do

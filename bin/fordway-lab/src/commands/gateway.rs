@@ -194,7 +194,7 @@ impl GatewayProcess {
     pub(super) fn pid(&self) -> u32 {
         match &self.program {
             GatewayProgram::Bare(process) => process.id(),
-            // The process ID was found when the gateway started.
+            // The process ID is always set, because it was found when the gateway started.
             GatewayProgram::Contained(contained) => contained.pid().unwrap_or_default(),
         }
     }

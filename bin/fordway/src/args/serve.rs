@@ -164,8 +164,8 @@ pub struct ServeArgs {
     /// Also accept Signature Version 2, used by old clients and by boto3's default presigned URLs
     #[arg(long)]
     pub signature_v2: bool,
-    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove them either; needs
-    /// root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
+    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files either;
+    /// needs root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,
     /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once

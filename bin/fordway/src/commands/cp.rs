@@ -368,7 +368,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
 }
 
 /// Returns whether an item exists at the source although the source did not list it: another program created it after
-/// the listing, or the listing was wrong. The copy at the destination must then not be removed.
+/// the listing, or the listing was wrong. In both cases, `sync --delete` must not remove the item's copy at the
+/// destination.
 fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
         Ok(StorageAddress::Local(path)) => path.is_file(),

@@ -110,7 +110,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
-/// by a separate request. A file that cannot be removed is reported, and the others are still removed.
+/// by a separate request. A file that cannot be removed is reported, and the other files are still removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context)?, http_url(address));
     let found = dav.stat(&url)?;

@@ -98,7 +98,7 @@ pub(super) struct SecurityOptions {
     pub(super) s3alternate: bool,
 }
 
-/// Options of davix that have no counterpart. They are parsed so that they can be rejected with a reason.
+/// Options of davix that have no counterpart. The tools parse these options only to reject them with a reason.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RefusedOptions {
     #[arg(long, hide = true)]

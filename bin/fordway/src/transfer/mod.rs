@@ -484,8 +484,8 @@ impl SharedTransferCounts {
 }
 
 /// The destinations of several sources. One source never yields the same destination twice, but two sources may yield
-/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. It would then be
-/// unpredictable which file remains, and a move would lose the other file.
+/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. Without this check, it
+/// would be unpredictable which file remains, and a move would lose the other file.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {

@@ -16,7 +16,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::download::is_temporary;
 use crate::wildcard::{FilterRules, WildcardPattern, directory, literal_prefix};
 
-/// The direction of a transfer. It matters because downloads compare times differently, as in `aws s3 sync`.
+/// The direction of a transfer. The direction matters because downloads compare times differently, as in `aws s3 sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncDirection {
     /// To a store.
@@ -97,7 +97,8 @@ pub(crate) fn sync(
 }
 
 /// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
-/// the wrong order, because the merge would treat names that exist on both sides as names of only one side.
+/// the wrong order. Without the error, the merge could treat a name that exists on both sides as a name of only one
+/// side.
 struct OrderedListing<I> {
     side: &'static str,
     items: I,

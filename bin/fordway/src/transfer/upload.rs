@@ -147,7 +147,7 @@ impl TransferRunner<'_> {
         sent
     }
 
-    /// Calls `send` for every part, several at once. The first failure stops the rest.
+    /// Calls `send` for every part, several at once. After the first failure, no further parts are sent.
     pub(super) fn each_part(
         &self,
         ranges: impl Iterator<Item = (u16, u64, u64)>,

@@ -339,7 +339,7 @@ fn client_certificates_are_shown() {
     rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
 }
 
-/// One server copies to or from the other server, as the option selects.
+/// The option selects which server makes the copy: the source, which writes, or the destination, which reads.
 #[test]
 fn servers_copy_to_one_another() {
     let authority = SelfSignedCertificate::new();
@@ -676,8 +676,8 @@ fn encrypted_connections_are_treated_as_by_davix() {
     });
 }
 
-/// The calls of XRootD's test of HTTP (`tests/XRootD/http.sh` in its repository), in its order: paths with two slashes,
-/// a file in a collection that does not exist yet, a listing of the root.
+/// The calls of XRootD's HTTP test (`tests/XRootD/http.sh` in XRootD's repository), in the same order. They use paths
+/// with two slashes, a file in a collection that does not exist yet, and a listing of the root.
 #[test]
 fn the_calls_of_xrootds_own_test_work() {
     let authority = SelfSignedCertificate::new();
@@ -708,8 +708,9 @@ fn the_calls_of_xrootds_own_test_work() {
     assert_eq!(run(&["davix-ls", &url("")]).ok(), "large\nlistings\n");
 }
 
-/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in its repository): six
-/// columns in each line, a path that begins with a slash because the URL has two, and exit code 0.
+/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in the checker's repository).
+/// The checker expects exit code 0, six columns in each line, and a path that begins with a slash because the URL has
+/// two slashes.
 #[test]
 fn a_catalogue_of_files_can_be_read_from_a_listing() {
     let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };

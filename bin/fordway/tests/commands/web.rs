@@ -162,8 +162,8 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that.
-/// Otherwise, no file remains.
+/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that. If
+/// the next copy cannot resume, no file remains.
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {

@@ -1,6 +1,7 @@
 //! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up.
-//! `enter` replaces ssh. It enters another network of this machine, or sends the command to a container or a kernel. In
-//! the container or kernel, `accept` replaces the ssh server. Only the two networks of the set-up can reach `accept`.
+//! `enter` replaces ssh. The program that replaces ssh enters another network of this machine, or sends the command to
+//! a container or a kernel. In the container or kernel, `accept` replaces the ssh server. Only the two networks of the
+//! set-up can reach `accept`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};

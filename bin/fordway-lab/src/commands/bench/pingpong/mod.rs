@@ -279,7 +279,7 @@ impl PingpongRunMetadata<'_> {
                 let reference = (lane > 0).then(|| &all[0]);
                 let mut summary = rest::summarise(row, reference);
                 if let Some(load) = &mut summary.load {
-                    // Only bodies are counted here, so header sizes are unknown.
+                    // `ping` and `pong` count only the bytes of bodies, so the sizes of headers are unknown.
                     (load.header_sent_bytes_per_op, load.header_received_bytes_per_op) = (None, None);
                 }
                 warnings.extend(rest::warnings(row, &summary));

@@ -1,6 +1,6 @@
-//! The other side of QUIC and HTTP/3. Like the gateway, it reads the UDP socket in one thread, and drives the
-//! connection and responds in another thread. It uses the gateway's QUIC configuration, with a certificate from the
-//! measuring process.
+//! The process that responds over QUIC and HTTP/3. Like the gateway, the process reads the UDP socket in one thread,
+//! and drives the connection and responds in another thread. The QUIC configuration is the gateway's, with a
+//! certificate from the measuring process.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};

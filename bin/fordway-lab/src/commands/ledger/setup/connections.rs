@@ -1,5 +1,5 @@
-//! The paths of GETs on new connections. They show the additional cost of such a GET over a GET on a kept connection,
-//! and the time that the resumption of a TLS session saves.
+//! The paths of GETs on new connections. The paths show how much more a GET on a new connection costs than a GET on a
+//! kept connection, and the time that the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
