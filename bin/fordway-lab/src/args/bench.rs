@@ -228,7 +228,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
-Everything runs on this machine, over loopback or shared memory. The latency is the time from the request for a \
+All transports run on this machine, over loopback or shared memory. The latency is the time from the request for a \
 message until the message has been received completely. For MPI and TCP, the command also reports half of the \
 round-trip time. The program fordway-mpi, which `make mpi` builds, measures MPI. The command skips transports that \
 are not installed, and names them. The first transport is the reference: MPI over TCP, if it is installed.")]
@@ -307,10 +307,11 @@ impl TransportKindArg {
   fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --out out/node2.run
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
-Ping requests messages of random sizes from pong. A set-up defines how both are started and which network \
-connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small TOML \
-file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the command \
-reports the reason and measures the others. Set-ups with namespaces need root; the set-up `loopback` does not.")]
+`ping` requests messages of random sizes from `pong`. A set-up defines how `ping` and `pong` are started, and which \
+network connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small \
+TOML file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the \
+command reports the reason and measures the other set-ups. Set-ups with namespaces need root; the set-up `loopback` \
+does not.")]
 pub(crate) struct PingpongBenchArgs {
     /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, need
     /// no --set and do not emulate a processor]

@@ -54,7 +54,7 @@ const FEATURES: &[&str] = &[
 ];
 
 const AFTER_HELP: &str = "\
-`fordway NAME` runs these commands too: `fordway compare DIR` is `fordway-lab compare DIR`.
+`fordway NAME` runs these commands too: for example, `fordway compare DIR` runs `fordway-lab compare DIR`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials, 5 condition or conflict, \
 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted.";
@@ -94,12 +94,13 @@ pub(crate) enum LabSubcommand {
   fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
-In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random range, \
-and DELETE. The lanes take turns, block by block. The command compares the content of every read with the source file. \
-It works in a temporary directory on DIR's file system (or in --root), and removes that directory at the end, even \
-after Ctrl-C. It does not change DIR itself. The first lane is the reference for the others. --target adds a running \
-service, which the command accesses with the keys of the AWS environment. On that service, the command works in a new \
-bucket, or below a prefix of the bucket that the URL names, and removes everything that it created.")]
+In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random \
+range, and DELETE. The lanes take turns, block by block. The command compares the content of every read with the \
+source file. The command works in a temporary directory on DIR's file system (or in --root), and removes that \
+directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
+for the other lanes. --target adds a running service, which the command accesses with the keys of the AWS \
+environment. On that service, the command works in a new bucket, or below a prefix of the bucket that the URL \
+names, and removes everything that it created.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
@@ -286,13 +287,13 @@ pub(crate) enum LedgerPathArg {
   fordway speedup --check richter
   fordway speedup --check table.csv
 
-COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
-{ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
-set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
-this machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
---list`), or files that describe such set-ups. They need root, and half of the ranks run in each network. With \
-NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the communication of the \
-ranks.")]
+COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; {ranks} \
+in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
+set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on this \
+machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
+--list`), or files that describe such set-ups. The other set-ups need root, and half of the ranks run in each \
+network. With NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the \
+communication of the ranks.")]
 pub(crate) struct SpeedupArgs {
     /// Numbers of ranks; 1 is always included
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2",

@@ -16,11 +16,12 @@ use fordway_wire::size_text::parse_bytes;
     --ready-port 8080 -- sh -c 'curl -o /dev/null http://$FORDWAY_NETLAB_SERVER:8080/big'
   fordway netlab --rtt 80ms --rate 100mbit --loss 0.1 --stats link.json -- ./client
 
-COMMAND and the --server command each run in a separate network namespace; the emulated link is the only \
-connection between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain their addresses. When COMMAND \
-exits, netlab terminates the server and all processes that the server started. No process and no part of the network \
-remains, even if netlab is killed. Without --rtt, --rate and --loss, the link is virtual Ethernet. The command needs \
-root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
+COMMAND and the --server command each run in a separate network namespace; the emulated link is the only connection \
+between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain the addresses of the server and of the \
+client. When COMMAND exits, netlab terminates the server and all processes that the server started. No process and \
+no part of the network remains, even if netlab is killed. Without --rtt, --rate and --loss, the link is virtual \
+Ethernet. The command needs root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code \
+is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {
     /// The link between the two sides.
     #[command(flatten)]
@@ -94,8 +95,8 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
   fordway pingpong ping --listen 127.0.0.1:8081 --pong http://127.0.0.1:8080
   curl -so /dev/null -w '%{size_download}\\n' http://127.0.0.1:8081/ping/100000
 
-GET /ping/N returns N bytes that ping fetches from pong. `fordway bench pingpong` starts both in many set-ups and \
-generates the load.")]
+GET /ping/N returns N bytes that `ping` fetches from `pong`. `fordway bench pingpong` starts `ping` and `pong` in \
+many set-ups and generates the load.")]
 pub(crate) struct PingpongArgs {
     /// The end to run.
     #[command(subcommand)]
@@ -155,8 +156,8 @@ pub(crate) struct PongArgs {
   fordway pingpong ping --listen 0.0.0.0:8081 --pong http://node2:8080
   fordway pingpong ping --pong 'http://node2/cgi/random?bytes={size}'
 
-Ping forwards a request with `Connection: close` over a new connection, and closes that connection afterwards. It \
-forwards other requests over persistent connections.")]
+`ping` forwards a request with `Connection: close` over a new connection, and closes that connection afterwards. \
+`ping` forwards other requests over persistent connections.")]
 pub(crate) struct PingArgs {
     /// Where to listen, and when to exit.
     #[command(flatten)]

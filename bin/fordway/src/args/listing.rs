@@ -94,8 +94,8 @@ pub struct RbArgs {
 
 With --by-user, the command adds up the files of each owner, including old versions and unfinished uploads. Because \
 listings do not contain owners, the address is then the directory that contains the buckets, as for gc and fsck. If \
-root runs the command, it reads each bucket with the permissions of the bucket's owner. --prometheus prints the same \
-numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
+root runs the command, the command reads each bucket with the permissions of the bucket's owner. --prometheus \
+prints the same numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
@@ -240,7 +240,7 @@ pub enum VersioningChange {
   fordway tag s3://data/run.h5 project=ice state=final
   fordway tag s3://data/run.h5 --remove
 
-The new tags replace all tags of the object. Its content is not rewritten.")]
+The new tags replace all tags of the object. The content of the object is not rewritten.")]
 pub struct TagArgs {
     /// s3://BUCKET/KEY
     pub address: String,

@@ -85,7 +85,9 @@ const FEATURES: &[&str] = &[
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.
 
-The endpoint picks the lane. It is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
+The endpoint picks the lane. The endpoint is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, \
+AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 \
+selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \

@@ -355,10 +355,10 @@ pub struct GcArgs {
 
 The command applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: it removes expired \
 objects, versions, delete markers and uploads. Run the command every day, from a timer on any node, or use `fordway \
-serve --lifecycle`. Several instances of the command may process one directory at the same time, but only one of them \
-processes a given bucket. If an instance is killed, the next one continues its work. A locked version does not expire. \
-An object that changes after the command has examined it is kept. If the command cannot remove something, it reports \
-the failure and continues.")]
+serve --lifecycle`. Several instances of the command may process one directory at the same time, but only one of \
+them processes a given bucket. If an instance is killed, the next instance continues the work. A locked version \
+does not expire. An object that changes after the command has examined it is kept. If the command cannot remove \
+something, it reports the failure and continues.")]
 pub struct LifecycleRunArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -389,11 +389,12 @@ fn parse_period(text: &str) -> Result<Duration, String> {
   fordway fsck . --bucket results --read
   fordway fsck /lustre/project/objects --migrate
 
-The command compares the files on disk with their stored metadata. Without --migrate, it changes nothing. Each finding \
-is one line: severity, kind, path, and the recommended action. With --read, the command also reads the content of \
-objects that have an MD5 or a checksum, and compares the content with these values. It does not read objects with \
-neither, because ETags of the kind `fast` do not depend on the content. The exit code is 8 if anything is corrupt, 1 \
-if something could not be read, and otherwise 0, even if there are notes.")]
+The command compares the files on disk with their stored metadata. Without --migrate, the command changes nothing. \
+Each finding is one line: severity, kind, path, and the recommended action. With --read, the command also reads the \
+content of objects that have an MD5 or a checksum, and compares the content with these values. The command does not \
+read objects that have neither an MD5 nor a checksum, because ETags of the kind `fast` do not depend on the \
+content. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
+there are notes.")]
 pub struct FsckArgs {
     /// The directory and the buckets to process
     #[command(flatten)]

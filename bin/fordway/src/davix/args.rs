@@ -314,7 +314,7 @@ pub(super) enum CopyMode {
 /// The command line of `davix-cp`.
 #[derive(Debug, Parser)]
 #[command(
-    about = "Have one server copy a file to another, with the options of davix-cp",
+    about = "Have one server copy a file to another server, with the options of davix-cp",
     after_help = "Example:
   davix-cp --copy-mode pull davs://one.example/run.root davs://two.example/run.root"
 )]

@@ -1,5 +1,6 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and containers.
-//! This file decides where ranks run, and over which medium they communicate. It also recomputes a published table.
+//! `speedup`: runs one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and
+//! containers. This file decides where ranks run, and over which medium they communicate. It also recomputes a
+//! published table.
 
 mod launch;
 mod remote;

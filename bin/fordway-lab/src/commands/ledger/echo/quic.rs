@@ -141,8 +141,8 @@ impl NextResponse {
     }
 }
 
-/// Returns the body of a request to [`NEXT_RESPONSE_PATH`]: the number of content bytes of the next responses, and their
-/// head in HTTP/1.1 format.
+/// Returns the body of a request to [`NEXT_RESPONSE_PATH`]: the number of content bytes of the next responses, and the
+/// head of these responses in HTTP/1.1 format.
 pub(in crate::commands::ledger) fn next_response(head: &[u8], content_bytes: u64) -> Bytes {
     [&content_bytes.to_le_bytes(), head].concat().into()
 }
