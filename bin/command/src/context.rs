@@ -28,7 +28,8 @@ pub struct CommandContext {
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists, if any.
     pub metalinks: Option<MetalinkCache>,
-    /// Whether standard input was closed when the program started. If so, it has been replaced with `/dev/null`.
+    /// Whether standard input was closed when the program started. Standard input that was closed has been replaced
+    /// with `/dev/null`.
     pub is_input_closed: bool,
     input: Mutex<Option<Box<dyn Read + Send>>>,
     web: OnceLock<Arc<HttpSession>>,
@@ -60,7 +61,8 @@ impl CommandContext {
     /// Sets the options for connections to web servers, which override the environment. Has no effect after the first
     /// connection.
     pub fn use_web_options(&self, options: SessionOptions) {
-        // A second call is a bug in the caller. It must not replace options that are in use.
+        // A second call is a bug in the caller. Such a call must not replace options that are in use, so it has no
+        // effect.
         let _ = self.web_options.set(options);
     }
 
@@ -200,7 +202,7 @@ pub enum IncompleteFileKind {
     Resumable,
 }
 
-/// A temporary file with a generated name. It is removed if a signal ends the process, unless it is resumable.
+/// A temporary file with a generated name. If a signal ends the process, a file that is not resumable is removed.
 pub struct TemporaryFile {
     path: PathBuf,
     interrupt: InterruptFlag,

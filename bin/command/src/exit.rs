@@ -85,8 +85,8 @@ impl From<CommandExit> for std::process::ExitCode {
     }
 }
 
-/// Converts an operating system error: sets its kind, and adds the action and the file. `ECANCELED` means that a signal
-/// ended a wait.
+/// Converts an error of the operating system to an [`Error`] of the matching kind, whose message names the action and
+/// the file. `ECANCELED` means that a signal ended a wait.
 pub fn file_error(doing: &str, path: impl std::fmt::Display, error: io::Error) -> Error {
     let is_interrupted = error.raw_os_error() == Some(Errno::CANCELED.raw_os_error());
     let kind = if is_interrupted { ErrorKind::Interrupted } else { ErrorKind::from(&error) };

@@ -1,5 +1,5 @@
-//! External commands. If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`, which must
-//! be next to the running program (as in a Python environment) or in PATH.
+//! External commands. If `NAME` is not a built-in command, `fordway NAME` runs the program `fordway-NAME`. That program
+//! must be in the directory of the running program (as in a Python environment) or in PATH.
 
 use std::ffi::OsString;
 use std::io;

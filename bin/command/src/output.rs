@@ -29,7 +29,8 @@ pub struct CommandOutput {
     format: OutputFormat,
     quiet: bool,
     bar: ProgressBar,
-    /// Whether standard output was closed when the program started. If so, `/dev/null` replaces it.
+    /// Whether standard output was closed when the program started. A closed standard output has been replaced with
+    /// `/dev/null`.
     is_closed: bool,
     reader_gone: AtomicBool,
 }
@@ -75,8 +76,8 @@ impl CommandOutput {
         *lock(&self.stdout) = Box::new(stream);
     }
 
-    /// Checks that data can be printed. Commands that print the content of files call this function first. For other
-    /// commands, a closed output is not an error: nobody wants to read their messages. Errors: `InvalidArgument`.
+    /// Checks that data can be printed. Commands that print the content of files call this function first. Other
+    /// commands ignore a closed output and discard their messages. Errors: `InvalidArgument`.
     pub fn check_open(&self) -> Result<()> {
         match self.is_closed {
             true => Err(Error::new(ErrorKind::InvalidArgument, "standard output is closed")),
@@ -228,7 +229,7 @@ fn json(record: &impl Serialize) -> Result<String> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // One call writes a whole line, so a panic elsewhere leaves no partial line.
+    // One call writes a whole line, so a thread that panics while it holds the lock leaves no partial line.
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

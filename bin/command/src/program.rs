@@ -52,7 +52,7 @@ pub fn run_on_lane(
     command(&context)
 }
 
-/// Finishes a command. When this returns, all errors have been reported.
+/// Finishes a command. When this function returns, all errors have been reported.
 pub fn finish(ended: Result<CommandExit>, context: &CommandContext) -> CommandExit {
     let exit = ended.unwrap_or_else(|error| tell(context, &error));
     match context.output.flush() {
@@ -154,7 +154,7 @@ impl Read for InterruptibleInput {
 fn start_logging(default: Option<&str>) {
     let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
     if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
-        // The S3 layer logs every 404 as an error.
+        // The crate `s3s` logs every 404 as an error, so its messages are disabled.
         let filter = match "s3s=off".parse() {
             Ok(quiet) => filter.add_directive(quiet),
             Err(_) => filter,

@@ -137,8 +137,9 @@ fn cpu_seconds() -> f64 {
 /// A call in flight, and its start time.
 type InFlightReadCall = (Instant, PendingReadTicket);
 
-/// Opens a file. If opening has already started the first call, also returns that call. Returns `None` for objects on
-/// lanes that do not benefit from several calls in flight. Cost: a HEAD request, unless the first call was started.
+/// Opens a file. If opening the file has already started the first call, also returns that call. Returns `None` for an
+/// object on a lane that does not benefit from several calls in flight. Cost: a HEAD request, unless the first call was
+/// started.
 fn open(
     reading: &ReadPlan,
     context: &CommandContext,

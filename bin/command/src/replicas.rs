@@ -225,7 +225,7 @@ pub fn named(addresses: &[&str]) -> ReplicaCredentials {
 }
 
 /// Puts the URL that the user specified at the front of the list of replicas, unless the URL is already in the list or
-/// is that of a Metalink.
+/// is the URL of a Metalink.
 fn put_first(file: &mut MetalinkFile, url: &str) {
     if url.is_empty() || is_metalink_name(url) || file.replicas.iter().any(|replica| replica.url == url) {
         return;
@@ -333,7 +333,7 @@ impl OpenedRemoteFile {
     }
 }
 
-/// A hash function that is faster than any network, for comparing the bytes of two replicas.
+/// A hash function for comparing the bytes of two replicas. It hashes bytes faster than a network delivers them.
 fn content_hasher() -> ContentHasher {
     ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::XxHash128))
 }

@@ -1,5 +1,5 @@
 //! Runs the instruments on a machine that is busy with other work. Each instrument must mark its results as doubtful or
-//! refuse to give results. It must name the other work in its output, its run file and its JSON.
+//! refuse to give results. The instrument must name the other work in its output, its run file and its JSON.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -62,8 +62,8 @@ struct Measured {
     at_rate: Vec<u64>,
     /// The latencies of a queue with the service times of the closed loop, at a request rate of [`BUSY_RATE`].
     when_busy: Vec<u64>,
-    /// The open loop's results for a server that responds immediately, before and after the other measurements: the time
-    /// that this machine adds to every request.
+    /// The open loop's results for a server that responds immediately, before and after the other measurements. The
+    /// results show the time that this machine adds to every request.
     nothing: [Value; 2],
 }
 
@@ -159,7 +159,7 @@ fn the_open_loop_finds_what_a_queue_simulation_says() {
     }
 }
 
-/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. It logs the actual times.
+/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. The service logs its actual times.
 #[derive(Clone)]
 struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
 

@@ -1,5 +1,6 @@
 //! Tests `speedup` as a user would run it: published tables, and jobs that succeed, fail on one rank, or hang. Jobs
-//! require Open MPI's launcher, and networks require root. Otherwise, the tests are skipped with a message.
+//! require Open MPI's launcher, and networks require root. Tests whose requirement is not met are skipped with a
+//! message.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -82,7 +83,7 @@ fn a_rank_that_fails_is_told_and_the_others_go_on() {
     let output = speedup(dir.path(), &["--setup", "shm"], "exit $((OMPI_COMM_WORLD_RANK * 3))");
     assert_eq!(output.status.code(), Some(1));
     let told = said(&output);
-    // The launcher's own message about the failure is not always complete.
+    // The launcher does not always print its message about the failure completely, so check only the exit status.
     assert!(told.contains("shm with 2 ranks: ") && told.contains("exit status: 3"), "{told}");
     assert!(told.contains("not measured"), "that nobody reported is told: {told}");
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
@@ -98,7 +99,7 @@ fn ranks_that_hang_are_ended_with_all_they_started() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Rank 1 does not end on request, and has started a process that would outlive it.
+    // If there are several ranks, each ignores SIGTERM, and has started a process that would outlive the rank.
     let job = "test $OMPI_COMM_WORLD_SIZE = 1 || { sleep 86397.25 & trap '' TERM; sleep 86397.25; }";
     let output = speedup(dir.path(), &["--setup", "shm", "--deadline", "3s"], job);
     assert_eq!(output.status.code(), Some(7), "{}", said(&output));

@@ -156,7 +156,7 @@ pub(crate) fn download_to(
         }
         Err(error) => {
             let error = match places.instead(url, error, context) {
-                // The bytes received so far are kept, as far as digests can verify them.
+                // The copy from the replicas keeps the bytes received so far, if digests can verify them.
                 Ok(file) => {
                     let (hasher, leftover) = replicas::identity(&file);
                     let part = part.given_to(path, (&hasher, leftover))?;
@@ -165,7 +165,7 @@ pub(crate) fn download_to(
                 Err(error) => error,
             };
             let bytes = part.file().metadata().map_or(0, |about| about.len());
-            // If the part is complete but there was an error, there is nothing to resume.
+            // A complete part file cannot be resumed, so pass 0, which removes the part file.
             part.failed(&error, if bytes < file.size_bytes() { bytes } else { 0 });
             Err(error)
         }
@@ -355,8 +355,8 @@ impl<'c> PartialDownloadFile<'c> {
         &self.file
     }
 
-    /// Turns this part file into that of another copy with the same content, without releasing the lock. If the other
-    /// copy already has a part file, opens that part file instead.
+    /// Renames this part file to the part file of another copy with the same content, without releasing the lock. If
+    /// the other copy already has a part file, opens that part file instead.
     pub(crate) fn given_to(
         mut self,
         path: &Path,
@@ -377,8 +377,8 @@ impl<'c> PartialDownloadFile<'c> {
         Ok(opened)
     }
 
-    /// Ends a failed download whose part file contains `bytes` bytes. If the same command would resume from these
-    /// bytes, keeps them and tells the user; otherwise removes the part file.
+    /// Ends a failed download whose part file contains `bytes` bytes. If a repetition of the command would resume from
+    /// these bytes, keeps the part file and tells the user; otherwise removes the part file.
     pub(crate) fn failed(mut self, error: &Error, bytes: u64) {
         use ErrorKind as K;
         // A download never resumes from wrong bytes, or from bytes of another version.

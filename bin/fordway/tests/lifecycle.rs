@@ -151,7 +151,7 @@ fn eight_runs_on_one_root_expire_each_object_once() {
             run.wait().unwrap();
         }
     }
-    // A final run, which is not killed, completes the work. Locks of killed runs must not block it.
+    // A final run, which is not killed, completes the work. Locks of killed runs must not block the final run.
     let status = rig.start(number, None).wait().unwrap();
     assert!(status.success(), "{status}");
     let reported = rig.reported(number + 1);

@@ -120,8 +120,8 @@ fn its_counters_can_be_asked_for() {
     assert_eq!(both.status.code(), Some(2));
 }
 
-/// Some clients announce long messages and send only most of their bytes. Others send many requests and read no
-/// responses. The gateway must not use more memory than configured for them.
+/// Some clients announce long messages and send only most of their bytes. Other clients send many requests and read no
+/// responses. The gateway must not use more memory for these clients than is configured.
 #[test]
 fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
     let dir = place();

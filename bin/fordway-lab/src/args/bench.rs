@@ -107,7 +107,7 @@ pub(crate) struct RestBenchArgs {
     /// Number of objects: {number} in the URL runs from 0 to N-1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) objects: u64,
-    /// HTTP versions; the first is the reference
+    /// HTTP versions to measure; the first version is the reference
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpVersionArg::Http1])]
     pub(crate) http: Vec<HttpVersionArg>,
     /// Total number of connections of all threads
@@ -149,7 +149,7 @@ pub(crate) struct RestBenchArgs {
     /// Process ID of the server, to read the counters of the process and its descendants
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
-    /// The processors of the two sides; the server is the process given by --server-pid.
+    /// The processors of the client and of the server; `--server-pid` gives the server's process.
     #[command(flatten)]
     pub(crate) pins: CpuPinArgs,
     /// The seed for random start times.
@@ -228,7 +228,7 @@ fn parse_rate(text: &str) -> Result<f64, String> {
   fordway bench transport --pin-client 0 --pin-server 1
   fordway bench transport --mpi target/release/fordway-mpi,target/mpicc.mpich/release/fordway-mpi
 
-Everything runs on this machine, over loopback or shared memory. The latency is the time from the request for a \
+All transports run on this machine, over loopback or shared memory. The latency is the time from the request for a \
 message until the message has been received completely. For MPI and TCP, the command also reports half of the \
 round-trip time. The program fordway-mpi, which `make mpi` builds, measures MPI. The command skips transports that \
 are not installed, and names them. The first transport is the reference: MPI over TCP, if it is installed.")]
@@ -263,7 +263,7 @@ pub(crate) struct TransportBenchArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the other side of the bare TCP connection
+    /// Run as the process that responds over the bare TCP connection
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
 }
@@ -286,7 +286,7 @@ pub(crate) enum TransportKindArg {
 }
 
 impl TransportKindArg {
-    /// All transports, in the order of the table.
+    /// All transports, in the order of the table that the command prints.
     pub(crate) const ALL: [TransportKindArg; 6] = [
         TransportKindArg::Mpi,
         TransportKindArg::Tcp,
@@ -307,13 +307,14 @@ impl TransportKindArg {
   fordway bench pingpong --setup loopback,ssh --set pong-host=node2 --out out/node2.run
   fordway bench pingpong --setup bare,vm --set kernel-root=target/vm-kernel
 
-Ping requests messages of random sizes from pong. A set-up defines how both are started and which network \
-connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small TOML \
-file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the command \
-reports the reason and measures the others. Set-ups with namespaces need root; the set-up `loopback` does not.")]
+`ping` requests messages of random sizes from `pong`. A set-up defines how `ping` and `pong` are started, and which \
+network connects them. Each round measures all set-ups, in random order, with the same sizes. A set-up is a small \
+TOML file: give the name of a built-in set-up, or the path of your own file. If a set-up does not start, the \
+command reports the reason and measures the other set-ups. Set-ups with namespaces need root; the set-up `loopback` \
+does not.")]
 pub(crate) struct PingpongBenchArgs {
-    /// Set-ups to measure; the first is the reference [default: all built-in set-ups that use namespaces, need no --set
-    /// and do not emulate a processor]
+    /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, need
+    /// no --set and do not emulate a processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// List the built-in set-ups and exit
@@ -322,7 +323,7 @@ pub(crate) struct PingpongBenchArgs {
     /// Value to substitute for {WORD} in set-ups (may be repeated)
     #[arg(long, value_name = "WORD=VALUE", value_parser = word)]
     pub(crate) set: Vec<(String, String)>,
-    /// URL of a running pong, for the set-up `loopback`; {size} is replaced by the number of bytes
+    /// URL of a running `pong`, for the set-up `loopback`; {size} is replaced by the number of bytes
     #[arg(long, value_name = "URL")]
     pub(crate) pong: Option<String>,
     /// Whether to open a new connection for each request or keep connections alive
@@ -352,19 +353,20 @@ pub(crate) struct PingpongBenchArgs {
     /// Number of concurrent requests
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4], value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Vec<u16>,
-    /// Number of processors for each side: ping runs on the first, pong on the last [default: all for both]
+    /// Number of processors for each side: `ping` runs on the first N processors, `pong` on the last N [default: all
+    /// for both]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) cores: Vec<u16>,
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Number of times ping retries a failed request to pong
+    /// Number of times `ping` retries a failed request to `pong`
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
     /// Time limit for a response
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
-    /// The link between ping and pong.
+    /// The link between `ping` and `pong`.
     #[command(flatten)]
     pub(crate) link: NetworkLinkArgs,
     /// MTU of the wire (maximum packet size), in bytes [default: 1500]
@@ -376,7 +378,7 @@ pub(crate) struct PingpongBenchArgs {
     /// TCP's initial receive window (the second number of tcp_rmem); a list repeats all measurements with each value
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) tcp_rmem: Vec<u64>,
-    /// Option of the built-in pong, such as --delay=2ms (may be repeated)
+    /// Option of the built-in `pong`, such as --delay=2ms (may be repeated)
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) pong_option: Vec<String>,
     /// The seed for the random sizes and orders.
@@ -390,7 +392,7 @@ pub(crate) struct PingpongBenchArgs {
     pub(crate) trust: ForceArgs,
 }
 
-/// How connections are used, both from the load generator to ping and from ping to pong.
+/// How connections are used, both from the load generator to `ping` and from `ping` to `pong`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConnectionReuseArg {
     /// A new connection for each request
@@ -429,7 +431,7 @@ pub(crate) struct VectorReadBenchArgs {
     /// File with one range per line, as `offset length`; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) ranges: PathBuf,
-    /// Number of calls in flight; the first value is the reference
+    /// Numbers of calls in flight to compare; the first number is the reference
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) window: Vec<u32>,
     /// How ranges are grouped into calls and requests.
@@ -461,7 +463,7 @@ pub(crate) struct WorkloadArgs<P: Args> {
 /// measured.
 #[derive(Debug, Args)]
 pub(crate) struct BenchEndpointArgs {
-    /// The endpoints, and the number of rounds.
+    /// The endpoints to measure, and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::bench::MeasurementArgs,
     /// Measure each DIRECTORY as plain files, as objects in this process, and through a gateway that the command

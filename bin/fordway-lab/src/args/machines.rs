@@ -106,9 +106,9 @@ pub(crate) struct MeasureArgs {
   fordway machines compare aws.toml gce.toml --feature threads --feature memory_mb --json
   fordway machines compare --table contrib/catalogues/kratzke-quint-table-iv.toml
 
-Machines with a similarity of 1 are equal, and machines with 0 have nothing in common (eq. 2 of Kratzke and Quint). \
-The command compares only features that all machines have, and names the others. Shading: ░ for 0.5 and above, ▒ for \
-0.65, ▓ for 0.8, █ for 0.9.")]
+Machines with a similarity of 1 are equal, and machines with a similarity of 0 have nothing in common (eq. 2 of \
+Kratzke and Quint). The command compares only features that all machines have, and names the other features. \
+Shading: ░ for 0.5 and above, ▒ for 0.65, ▓ for 0.8, █ for 0.9.")]
 pub(crate) struct SimilarityArgs {
     /// Catalogue whose machines form the rows
     #[arg(value_name = "CATALOGUE", required_unless_present = "table")]
@@ -183,9 +183,9 @@ fn parse_similarity(text: &str) -> Result<f64, String> {
   fordway doctor --save node17 && fordway doctor --root node17
   fordway doctor --shared /mnt/a/scratch /mnt/b/scratch
 
-The command reads /proc and /sys, mostly without root, and changes nothing. It measures only two quantities: noise, \
-for one second, and, if fordway-mpi is installed, the round-trip time between two MPI ranks. It reports which values \
-it cannot read. docs/reference/doctor.md describes the checks and their remedies.")]
+The command reads /proc and /sys, mostly without root, and changes nothing. The command measures only two \
+quantities: noise, for one second, and, if fordway-mpi is installed, the round-trip time between two MPI ranks. The \
+command reports which values it cannot read. docs/reference/doctor.md describes the checks and their remedies.")]
 pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
@@ -203,8 +203,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Test two mounts of one file system, given as two writable directories. Checks whether locks and exclusive
-    /// creation work between them, whether a file's content is visible as soon as its name is, and how long changes
-    /// take to become visible
+    /// creation work between the mounts, and whether a file's content is visible as soon as its name is. Also measures
+    /// how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
     /// Write the verdict on the two mounts to this file; stores look for it at ROOT/.fordway/verdict

@@ -54,7 +54,7 @@ const FEATURES: &[&str] = &[
 ];
 
 const AFTER_HELP: &str = "\
-`fordway NAME` runs these commands too: `fordway compare DIR` is `fordway-lab compare DIR`.
+`fordway NAME` runs these commands too: for example, `fordway compare DIR` runs `fordway-lab compare DIR`.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 permission or credentials, 5 condition or conflict, \
 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted.";
@@ -73,7 +73,7 @@ pub(crate) enum LabSubcommand {
     Doctor(DoctorArgs),
     /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     Speedup(SpeedupArgs),
-    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
+    /// Run a benchmark: generate HTTP load on a server, or run ior, mdtest, mdworkbench or io500 on any lane
     Bench(BenchArgs),
     /// Run a client and a server over an emulated link with a given round-trip time, rate and loss
     Netlab(NetlabArgs),
@@ -94,12 +94,13 @@ pub(crate) enum LabSubcommand {
   fordway compare ./data --target other=http://127.0.0.1:7070
   fordway compare ./data --check-instrument
 
-In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random range, \
-and DELETE. The lanes take turns, block by block. The command compares the content of every read with the source file. \
-It works in a temporary directory on DIR's file system (or in --root), and removes that directory at the end, even \
-after Ctrl-C. It does not change DIR itself. The first lane is the reference for the others. --target adds a running \
-service, which the command accesses with the keys of the AWS environment. On that service, the command works in a new \
-bucket, or below a prefix of the bucket that the URL names, and removes everything that it created.")]
+In each round, every lane performs these operations on the files of DIR: PUT, LIST, HEAD, GET, GET of a random \
+range, and DELETE. The lanes take turns, block by block. The command compares the content of every read with the \
+source file. The command works in a temporary directory on DIR's file system (or in --root), and removes that \
+directory at the end, even after Ctrl-C. The command does not change DIR itself. The first lane is the reference \
+for the other lanes. --target adds a running service, which the command accesses with the keys of the AWS \
+environment. On that service, the command works in a new bucket, or below a prefix of the bucket that the URL \
+names, and removes everything that it created.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
@@ -194,9 +195,9 @@ pub(crate) struct LedgerArgs {
     /// Paths to break down into components [default: all]
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     pub(crate) paths: Vec<LedgerPathArg>,
-    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or a file. With NAME+container,
-    /// the gateway runs in a container at the far end of that network; with container, it runs in a container in this
-    /// machine's network. All set-ups need root
+    /// Also break down an HTTP GET over the network of a set-up: bare, vxlan, tunnel, or the path of a set-up file.
+    /// With NAME+container, the gateway runs in a container at the far end of that network; with container, it runs in
+    /// a container in this machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
@@ -223,10 +224,10 @@ pub(crate) struct LedgerArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the other side of the round trips, for the process that listens at this address.
+    /// Run as the process that responds in round trips, for the measuring process that listens at this address.
     #[arg(long, hide = true, value_name = "ADDRESS")]
     pub(crate) echo: Option<String>,
-    /// The file that the other side sends, or the directory with its certificate.
+    /// The file that the responding process sends, or the directory with the certificate that it uses.
     #[arg(long, hide = true, requires = "echo", value_name = "FILE")]
     pub(crate) echo_file: Option<PathBuf>,
 }
@@ -286,13 +287,13 @@ pub(crate) enum LedgerPathArg {
   fordway speedup --check richter
   fordway speedup --check table.csv
 
-COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; \
-{ranks} in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
-set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on \
-this machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
---list`), or files that describe such set-ups. They need root, and half of the ranks run in each network. With \
-NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the communication of the \
-ranks.")]
+COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; {ranks} \
+in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
+set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on this \
+machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
+--list`), or files that describe such set-ups. The other set-ups need root, and half of the ranks run in each \
+network. With NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the \
+communication of the ranks.")]
 pub(crate) struct SpeedupArgs {
     /// Numbers of ranks; 1 is always included
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2",
@@ -334,7 +335,7 @@ pub(crate) struct SpeedupArgs {
     /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Recompute a published table instead: a CSV file, or `richter`, which is built in
+    /// Recompute a published table instead of running jobs: the table is a CSV file, or the built-in table `richter`
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
     /// Run the command that a launcher requests, in this network or in the container at this address

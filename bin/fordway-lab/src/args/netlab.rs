@@ -16,11 +16,12 @@ use fordway_wire::size_text::parse_bytes;
     --ready-port 8080 -- sh -c 'curl -o /dev/null http://$FORDWAY_NETLAB_SERVER:8080/big'
   fordway netlab --rtt 80ms --rate 100mbit --loss 0.1 --stats link.json -- ./client
 
-COMMAND and the --server command each run in a separate network namespace; the emulated link is the only \
-connection between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain their addresses. When COMMAND \
-exits, netlab terminates the server and all processes that the server started. No process and no part of the network \
-remains, even if netlab is killed. Without --rtt, --rate and --loss, the link is virtual Ethernet. The command needs \
-root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code is 0 if COMMAND exits with 0.")]
+COMMAND and the --server command each run in a separate network namespace; the emulated link is the only connection \
+between them. FORDWAY_NETLAB_SERVER and FORDWAY_NETLAB_CLIENT contain the addresses of the server and of the \
+client. When COMMAND exits, netlab terminates the server and all processes that the server started. No process and \
+no part of the network remains, even if netlab is killed. Without --rtt, --rate and --loss, the link is virtual \
+Ethernet. The command needs root, or a user namespace: `unshare --map-root-user fordway netlab ...`. The exit code \
+is 0 if COMMAND exits with 0.")]
 pub(crate) struct NetlabArgs {
     /// The link between the two sides.
     #[command(flatten)]
@@ -28,7 +29,7 @@ pub(crate) struct NetlabArgs {
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Seed for random packet loss; the same seed drops the same packets of a sequence
+    /// Seed for random packet loss; with an equal seed, the link drops the same packets of a sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do
@@ -94,8 +95,8 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
   fordway pingpong ping --listen 127.0.0.1:8081 --pong http://127.0.0.1:8080
   curl -so /dev/null -w '%{size_download}\\n' http://127.0.0.1:8081/ping/100000
 
-GET /ping/N returns N bytes that ping fetches from pong. `fordway bench pingpong` starts both in many set-ups and \
-generates the load.")]
+GET /ping/N returns N bytes that `ping` fetches from `pong`. `fordway bench pingpong` starts `ping` and `pong` in \
+many set-ups and generates the load.")]
 pub(crate) struct PingpongArgs {
     /// The end to run.
     #[command(subcommand)]
@@ -107,7 +108,7 @@ pub(crate) struct PingpongArgs {
 pub(crate) enum PingpongSubcommand {
     /// Respond to GET /pong/N with N bytes from memory
     Pong(PongArgs),
-    /// Respond to GET /ping/N with N bytes fetched from pong
+    /// Respond to GET /ping/N with N bytes fetched from `pong`
     Ping(PingArgs),
     /// Run one end of a user-space overlay, which carries the packets of a TUN device in UDP datagrams
     Tunnel(TunnelArgs),
@@ -155,19 +156,19 @@ pub(crate) struct PongArgs {
   fordway pingpong ping --listen 0.0.0.0:8081 --pong http://node2:8080
   fordway pingpong ping --pong 'http://node2/cgi/random?bytes={size}'
 
-Ping forwards a request with `Connection: close` over a new connection, and closes that connection afterwards. It \
-forwards other requests over persistent connections.")]
+`ping` forwards a request with `Connection: close` over a new connection, and closes that connection afterwards. \
+`ping` forwards other requests over persistent connections.")]
 pub(crate) struct PingArgs {
     /// Where to listen, and when to exit.
     #[command(flatten)]
     pub(crate) end: ListenArgs,
-    /// URL of pong; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
+    /// URL of `pong`; {size} is replaced by the number of bytes; without {size}, /pong/SIZE is appended
     #[arg(long, value_name = "URL")]
     pub(crate) pong: String,
-    /// Number of times ping retries a failed request to pong; each retry is counted
+    /// Number of times `ping` retries a failed request to `pong`; each retry is counted
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) retries: u32,
-    /// Time limit for a response from pong
+    /// Time limit for a response from `pong`
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }

@@ -205,8 +205,8 @@ fn parameters(
     }
 }
 
-/// Removes the conclusion that both sides wait. The CPU time of a service that this run did not start is unknown, so an
-/// idle client does not prove that the service is idle too.
+/// Removes the conclusion that both the client and the service mostly wait. The CPU time of a service that this run did
+/// not start is unknown, so an idle client does not prove that the service is idle too.
 fn forget_waiting(row: &mut PhaseSummary) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();
@@ -276,9 +276,9 @@ type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<B
 
 impl ComparedLanes {
     /// Opens `services`, and the lanes that `args` names; these lanes work in the empty directory `place`. Calls
-    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged, and
-    /// before opening the lanes, so that their gateways start afterwards. On errors, removes everything that was
-    /// created.
+    /// `watch` after opening the services, so that an unusable service is reported before the machine is judged. The
+    /// lanes are opened after that call, because opening them starts their gateways. On errors, removes everything that
+    /// was created.
     fn open(
         args: &CompareArgs,
         place: &Path,

@@ -1,4 +1,4 @@
-//! Programs in containers: the other sides of round trips, and gateways.
+//! Programs in containers: gateways, and the processes that respond in round trips.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, PipeReader};

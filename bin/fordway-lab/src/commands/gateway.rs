@@ -194,7 +194,7 @@ impl GatewayProcess {
     pub(super) fn pid(&self) -> u32 {
         match &self.program {
             GatewayProgram::Bare(process) => process.id(),
-            // The process ID was found when the gateway started.
+            // The process ID is always set, because it was found when the gateway started.
             GatewayProgram::Contained(contained) => contained.pid().unwrap_or_default(),
         }
     }
@@ -217,7 +217,8 @@ impl GatewayProcess {
         }
     }
 
-    /// Returns a client that opens a connection for each request. Errors: `Internal` if the gateway does not serve HTTP.
+    /// Returns a client that opens a new connection for each request. Errors: `Internal` if the gateway does not serve
+    /// HTTP.
     pub(super) fn client_without_pool(&self) -> Result<Arc<dyn Store>> {
         let mut config = self.client_config().ok_or(ErrorKind::Internal)?;
         config.timeouts.idle = Duration::ZERO;

@@ -1,6 +1,6 @@
-//! `pingpong`: one end of a ping-pong, or one end of the tunnel between ping and pong. Pong responds from memory; ping
-//! responds with the content that it gets from pong. A [`PongHttpClient`] requests messages by size. The load generator
-//! uses such a client to send requests to ping, and ping uses another client to send requests to pong.
+//! `pingpong`: one end of a ping-pong, or one end of the tunnel between `ping` and `pong`. `pong` responds from memory;
+//! `ping` responds with the content that it gets from `pong`. A [`PongHttpClient`] requests messages by size. The load
+//! generator uses such a client to send requests to `ping`, and `ping` uses another client to send requests to `pong`.
 
 use std::fmt;
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl fmt::Display for PongReadyMessage {
 /// The size of the largest message, in bytes. Each connection holds a message in memory.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Requests each message from pong, with retries.
+/// Requests each message from `pong`, with retries.
 struct PongRelayResponder {
     caller: PongHttpClient,
     retries: u32,
@@ -86,7 +86,7 @@ impl PongRelayResponder {
         })
     }
 
-    /// Reads a whole message from pong into `room`, in one attempt. Errors: a description of the failure.
+    /// Reads a whole message from `pong` into `room`, in one attempt. Errors: a description of the failure.
     fn ask(&self, wanted: &PingpongRequest, room: &mut Vec<u8>) -> Result<()> {
         let mut response =
             self.caller.ask(wanted.bytes, wanted.keep_alive).map_err(|failure| failure.error)?;

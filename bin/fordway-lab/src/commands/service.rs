@@ -65,7 +65,7 @@ fn probe(target: &StoreTarget) -> Result<()> {
     target.delete(&key)
 }
 
-/// The same service as two stores: one with a short timeout, and one with the timeouts of our own lanes.
+/// A service, opened as two stores: one with a short timeout, and one with the timeouts of our own lanes.
 struct ServiceStores {
     impatient: Arc<dyn Store>,
     measured: Arc<dyn Store>,

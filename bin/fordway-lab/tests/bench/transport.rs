@@ -64,7 +64,7 @@ fn json_is_rows() {
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let phases: Vec<_> = rows.iter().map(|row| row["phase"].as_str().unwrap()).collect();
     assert_eq!(phases, ["latency 8 B", "bandwidth 8 B", "half-round-trip 8 B"]);
-    // A single round has no interval, so none must be reported.
+    // A single round yields no confidence interval, so the output must contain no interval.
     assert!(rows.iter().all(|row| row["transfer"]["time_ns"].is_null()));
     assert!(text(&output.stderr).contains("fewer than 5 rounds"));
 }

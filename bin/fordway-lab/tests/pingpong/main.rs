@@ -1,5 +1,5 @@
-//! Tests ping-pong as a user would run it: both ends, the benchmark over set-ups, and the clean-up after it is killed.
-//! Namespaces require root. Without root, the tests that need namespaces are skipped with a message.
+//! Tests ping-pong as a user would run it: both ends, the benchmark over set-ups, and the clean-up after the benchmark
+//! is killed. Namespaces require root. Without root, the tests that need namespaces are skipped with a message.
 
 mod setups;
 mod templates;

@@ -106,7 +106,7 @@ fn pong_answers_from_a_virtual_machine() {
         );
         return;
     };
-    // Emulation is available on every machine, even a virtual one.
+    // Use emulation (TCG), because it is available on every machine, even without hardware virtualization.
     let set = ["--set", "accelerator=tcg", "--set", &format!("kernel-root={root}")];
     let options = ["--setup", "vm", "--tcp-rmem", "87380", "--mtu", "1400", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &options, &set].concat());

@@ -1,4 +1,4 @@
-//! Tests set-ups from templates: a pong that another program starts, and a pong behind the test's own ssh server.
+//! Tests set-ups from templates: a `pong` that another program starts, and a `pong` behind the test's own ssh server.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{SHORT, bench, rows, said};
 
-/// A set-up whose pong is started by a shell.
+/// A set-up whose `pong` is started by a shell.
 const BY_A_SHELL: &str = "description = \"d\"\non = \"machine\"\n\
      [variables]\nlisten = \"127.0.0.1:{port}\"\n\
      [ping]\naddress = \"127.0.0.1\"\n[pong]\naddress = \"127.0.0.1\"\n\
@@ -62,9 +62,10 @@ fn set_ups_of_one_machine_are_not_taken_for_one_another() {
     let rows = rows(&output);
     let lanes: Vec<_> = rows.iter().map(|row| row["lane"].as_str().unwrap()).collect();
     assert_eq!(lanes, ["loopback", "shell"]);
-    // In the set-up `shell`, the process of only one side is known. It must not be counted as the other side's process.
+    // In the set-up `shell`, the process of only one side is known. This process must not be counted as a process of
+    // the other side.
     assert!(rows[0]["load"]["server"].is_object() && rows[1]["load"]["server"].is_null(), "{rows:?}");
-    // A process that is already listening on either port must not be mistaken for ping or pong.
+    // A process that is already listening on either port must not be mistaken for `ping` or `pong`.
     for taken in [28_682, 28_683] {
         let _other = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         let output = bench(&[&SHORT[..], &options].concat());
@@ -170,7 +171,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
         "ping-port=28581".to_owned(),
     ];
     let set: Vec<&str> = set.iter().flat_map(|word| ["--set", word]).collect();
-    // The option must reach the pong behind ssh: every response is delayed.
+    // The option must reach the `pong` behind ssh, so every response is delayed.
     let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &delay, &set].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

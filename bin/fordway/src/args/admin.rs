@@ -56,9 +56,9 @@ pub enum BucketSettingArg {
   fordway admin get cors s3://data > cors.xml
   fordway admin get lifecycle s3://data --json
 
-The command prints the S3 document of the setting: JSON for the policy, XML for all other settings. With --json, it \
-prints the same JSON as `aws s3api get-...`, in which a policy is a string. The exit code is 3 if the bucket does not \
-have the setting.")]
+The command prints the S3 document of the setting: JSON for the policy, XML for all other settings. With --json, \
+the command prints the same JSON as `aws s3api get-...`, in which a policy is a string. The exit code is 3 if the \
+bucket does not have the setting.")]
 pub struct AdminGetArgs {
     /// Setting to print
     #[arg(value_enum, value_name = "SETTING")]

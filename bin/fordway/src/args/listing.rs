@@ -94,15 +94,15 @@ pub struct RbArgs {
 
 With --by-user, the command adds up the files of each owner, including old versions and unfinished uploads. Because \
 listings do not contain owners, the address is then the directory that contains the buckets, as for gc and fsck. If \
-root runs the command, it reads each bucket with the permissions of the bucket's owner. --prometheus prints the same \
-numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
+root runs the command, the command reads each bucket with the permissions of the bucket's owner. --prometheus \
+prints the same numbers as metrics, for the textfile collector of Prometheus' node_exporter.")]
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
     /// Show how much space each file owner uses in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]
     pub by_user: bool,
-    /// Print the usage of each user in each bucket as Prometheus metrics
+    /// Print the space that each file owner uses in each bucket, as Prometheus metrics
     #[arg(long, requires = "by_user", conflicts_with = "human_readable")]
     pub prometheus: bool,
     /// Print only the total, not one line per prefix
@@ -139,7 +139,7 @@ pub struct EnvArgs {
 /// A program for which `env` can print settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ClientToolArg {
-    /// Variables that fordway, the AWS SDKs and many other programs read
+    /// Environment variables that fordway, the AWS SDKs and many other programs read
     Shell,
     /// A profile for ~/.aws/config, for `aws --profile fordway`
     AwsCli,
@@ -158,7 +158,7 @@ pub enum ClientToolArg {
     Pyarrow,
     /// A remote for rclone.conf
     Rclone,
-    /// Variables that s5cmd reads
+    /// Environment variables that s5cmd reads
     S5cmd,
     /// A file for ~/.s3cfg
     S3cmd,
@@ -240,7 +240,7 @@ pub enum VersioningChange {
   fordway tag s3://data/run.h5 project=ice state=final
   fordway tag s3://data/run.h5 --remove
 
-The new tags replace all tags of the object. Its content is not rewritten.")]
+The new tags replace all tags of the object. The content of the object is not rewritten.")]
 pub struct TagArgs {
     /// s3://BUCKET/KEY
     pub address: String,

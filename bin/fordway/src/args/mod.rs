@@ -1,4 +1,5 @@
-//! The command line. The parser, `--help`, the manual pages and the shell completions are generated from it.
+//! The command line. The parser, `--help`, the manual pages and the shell completions are generated from this
+//! definition.
 
 mod admin;
 mod listing;
@@ -35,7 +36,7 @@ use fordway_http::TlsRoots;
 use fordway_lanes::LaneOptions;
 use fordway_store::VersionId;
 
-/// S3 over a directory, in this process or over HTTP.
+/// The command line of `fordway`: S3 access to a directory, in this process or over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Work with S3 objects in a local directory or on an S3 service")]
@@ -84,7 +85,9 @@ const FEATURES: &[&str] = &[
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.
 
-The endpoint picks the lane. It is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
+The endpoint picks the lane. The endpoint is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, \
+AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 \
+selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \
@@ -176,7 +179,7 @@ pub enum LabCommand {
     /// Measure how a parallel program speeds up with more ranks, over shared memory, TCP and overlay networks
     #[command(disable_help_flag = true, after_help = lab_help("speedup"))]
     Speedup(LabPassthroughArgs),
-    /// Run a benchmark: HTTP load on a server, or ior, mdtest, mdworkbench or io500 on any lane
+    /// Run a benchmark: generate HTTP load on a server, or run ior, mdtest, mdworkbench or io500 on any lane
     #[command(disable_help_flag = true, after_help = lab_help("bench"))]
     Bench(LabPassthroughArgs),
     /// Run a client and a server over an emulated link with a given round-trip time, rate and loss

@@ -118,8 +118,8 @@ pub struct ServeArgs {
     /// accept each other's tokens [default: a new key, so that tokens become invalid when the gateway exits]
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
-    /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and a user
-    /// without keys [default: anonymous requests are refused]
+    /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and the uid
+    /// must differ from those of all users with keys [default: anonymous requests are refused]
     #[arg(long, value_name = "NAME")]
     pub anonymous_user: Option<String>,
     /// Write one line of JSON per request to this file, or to standard output if it is -
@@ -164,8 +164,8 @@ pub struct ServeArgs {
     /// Also accept Signature Version 2, used by old clients and by boto3's default presigned URLs
     #[arg(long)]
     pub signature_v2: bool,
-    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove them either; needs
-    /// root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
+    /// Set the immutable flag on the files of locked versions, so that POSIX programs cannot remove these files either;
+    /// needs root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,
     /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once
@@ -355,10 +355,10 @@ pub struct GcArgs {
 
 The command applies the lifecycle rules of the buckets (PutBucketLifecycleConfiguration) once: it removes expired \
 objects, versions, delete markers and uploads. Run the command every day, from a timer on any node, or use `fordway \
-serve --lifecycle`. Several instances of the command may process one directory at the same time, but only one of them \
-processes a given bucket. If an instance is killed, the next one continues its work. A locked version does not expire. \
-An object that changes after the command has examined it is kept. If the command cannot remove something, it reports \
-the failure and continues.")]
+serve --lifecycle`. Several instances of the command may process one directory at the same time, but only one of \
+them processes a given bucket. If an instance is killed, the next instance continues the work. A locked version \
+does not expire. An object that changes after the command has examined it is kept. If the command cannot remove \
+something, it reports the failure and continues.")]
 pub struct LifecycleRunArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -389,11 +389,12 @@ fn parse_period(text: &str) -> Result<Duration, String> {
   fordway fsck . --bucket results --read
   fordway fsck /lustre/project/objects --migrate
 
-The command compares the files on disk with their stored metadata. Without --migrate, it changes nothing. Each finding \
-is one line: severity, kind, path, and the recommended action. With --read, the command also reads the content of \
-objects that have an MD5 or a checksum, and compares the content with these values. It does not read objects with \
-neither, because ETags of the kind `fast` do not depend on the content. The exit code is 8 if anything is corrupt, 1 \
-if something could not be read, and otherwise 0, even if there are notes.")]
+The command compares the files on disk with their stored metadata. Without --migrate, the command changes nothing. \
+Each finding is one line: severity, kind, path, and the recommended action. With --read, the command also reads the \
+content of objects that have an MD5 or a checksum, and compares the content with these values. The command does not \
+read objects that have neither an MD5 nor a checksum, because ETags of the kind `fast` do not depend on the \
+content. The exit code is 8 if anything is corrupt, 1 if something could not be read, and otherwise 0, even if \
+there are notes.")]
 pub struct FsckArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -401,7 +402,8 @@ pub struct FsckArgs {
     /// Read the content and compare it with its MD5 and checksum
     #[arg(long)]
     pub read: bool,
-    /// First convert the directory to the format of this release, and reattach metadata after a restore
+    /// Before the check, convert the directory to the format of this release, and reattach metadata after a restore
+    /// from a backup
     #[arg(long)]
     pub migrate: bool,
 }

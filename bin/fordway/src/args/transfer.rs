@@ -416,8 +416,8 @@ pub enum MetalinkSubcommand {
     --replica https://b.example.org/d/
   fordway metalink make *.root --replica https://a.example.org/d/ --out run7.meta4
 
-The file's name is appended to a URL that ends in /. The first URL has priority 1, the next 2. A suffix such as @ch \
-specifies the country of the replica.")]
+The file's name is appended to a URL that ends in /. The first URL has priority 1, and the next URL has priority 2. \
+A suffix such as @ch specifies the country of the replica.")]
 pub struct MetalinkMakeArgs {
     /// Local files to describe
     #[arg(required = true, value_name = "FILE")]

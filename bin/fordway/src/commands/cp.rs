@@ -118,8 +118,9 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
     }
 }
 
-/// Checks that no copy replaces an object that is also a source. This can happen if a prefix is copied into its parent.
-/// The order of the copies would then decide which of the two contents remains, and a move would lose the other.
+/// Checks that no copy replaces an object that is also a source. A copy can replace a source if a prefix is copied into
+/// its parent. The order of the copies would then decide which of the two contents remains, and a move would lose the
+/// other content.
 /// Errors: `InvalidArgument` if there is such an object.
 fn check_overlap(
     source: &SourceSelection,
@@ -367,7 +368,8 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
 }
 
 /// Returns whether an item exists at the source although the source did not list it: another program created it after
-/// the listing, or the listing was wrong. The copy at the destination must then not be removed.
+/// the listing, or the listing was wrong. In both cases, `sync --delete` must not remove the item's copy at the
+/// destination.
 fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
         Ok(StorageAddress::Local(path)) => path.is_file(),

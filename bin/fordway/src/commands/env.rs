@@ -125,7 +125,8 @@ impl ClientToolSettings {
             text += &export("AWS_SECRET_ACCESS_KEY", secret_key);
             text += &match &self.session_token {
                 Some(token) => export("AWS_SESSION_TOKEN", token),
-                // Otherwise, the token of an earlier session would be sent with these keys.
+                // Unset the variable, because otherwise programs would send the token of an earlier session with these
+                // keys.
                 None => "unset AWS_SESSION_TOKEN\n".to_owned(),
             };
         }

@@ -330,7 +330,7 @@ impl fmt::Display for WebDavLine<'_> {
 
 impl ListingPrinter<'_> {
     /// Prints a collection, all files below it, or a file. Reports resources that cannot be listed, and prints the
-    /// others.
+    /// other resources.
     fn web(&mut self, address: &str, args: &LsArgs) -> Result<CommandExit> {
         let (dav, url) = (dav::client(self.context)?, web::http_url(address));
         let mut exit = CommandExit::Ok;

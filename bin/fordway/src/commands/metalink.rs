@@ -118,7 +118,7 @@ fn describe(
     let mut buffer = vec![0; READ_BYTES];
     loop {
         context.interrupt.check()?;
-        // A read must not cross the end of a piece.
+        // Limit each read to the rest of the piece, because each piece has its own digest.
         let room = usize::try_from(length_bytes - piece_bytes).unwrap_or(READ_BYTES).min(READ_BYTES);
         let got = file.read(&mut buffer[..room]).map_err(failed)?;
         whole.update(&buffer[..got]);

@@ -118,7 +118,7 @@ fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
     }
 }
 
-/// Looks up the user for anonymous requests. Errors: `InvalidArgument`.
+/// Looks up the system user that carries out anonymous requests. Errors: `InvalidArgument` if there is no such user.
 fn anonymous(name: &str) -> Result<AnonymousUser> {
     let found = fordway_sys::user_named(name).ok_or_else(|| {
         let why = format!("the system has no user {name:?}; use a user from `getent passwd`, such as nobody");
@@ -273,7 +273,7 @@ fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::StoreOpener
     Ok(Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)))
 }
 
-/// Limits a size to the address space.
+/// Converts a size to `usize`; returns the largest `usize` if the size does not fit.
 fn bytes(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }

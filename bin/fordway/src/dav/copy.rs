@@ -124,7 +124,7 @@ impl DavCopyEndpoint {
 impl std::fmt::Display for DavCopyEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // The query may contain a signature.
+            // Do not print the query, because it may contain a signature.
             DavCopyEndpoint::Web(url) => f.write_str(without_query(url)),
             DavCopyEndpoint::Local(path) => path.display().fmt(f),
             DavCopyEndpoint::Stdin => f.write_str("-"),

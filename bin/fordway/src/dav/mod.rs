@@ -30,8 +30,8 @@ pub(crate) fn is_dav(text: &str) -> bool {
     web::is_address(text) && scheme.to_ascii_lowercase().starts_with("dav")
 }
 
-/// A completed action, or an intended one in a dry run. It is printed as a line or as JSON, with the same fields as on
-/// the other lanes. In addition, `by` is the way in which a copy between servers was made.
+/// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the same fields
+/// as for actions on objects and, in addition, `by`: the way in which a copy between servers was made.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,
@@ -110,7 +110,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
-/// by a separate request. A file that cannot be removed is reported, and the others are still removed.
+/// by a separate request. A file that cannot be removed is reported, and the other files are still removed.
 pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (client(context)?, http_url(address));
     let found = dav.stat(&url)?;
@@ -138,7 +138,8 @@ pub(crate) fn remove(address: &str, args: &RmArgs, context: &CommandContext) -> 
         Ok(_) => {}
         Err(error) => removal.tally.failed(context, &error),
     });
-    // Removing a collection would also remove files that were excluded or could not be removed.
+    // Keep the collections, because removing a collection would also remove files that were excluded or could not be
+    // removed.
     if removal.tally.has_failed() || !args.filters.is_empty() {
         return removal.tally.finish(context);
     }

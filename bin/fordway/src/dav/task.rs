@@ -23,7 +23,8 @@ use crate::web;
 
 /// The number of bytes read from a file at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// The maximum silence of a server that makes a copy. Such servers report their progress every few seconds.
+/// The maximum time without a progress report from a server that makes a copy. Such servers report their progress every
+/// few seconds.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// A copy to make.
@@ -48,7 +49,7 @@ enum DavCopyOutcome {
     Skipped,
 }
 
-/// The source of a move, as it was before the copy.
+/// The state of a move's source before the copy.
 enum MovedSource {
     File(LocalSource),
     Web(DavResource),
@@ -199,7 +200,7 @@ impl<'c> DavCopier<'c> {
     fn remove_copied(&self, before: &DavResource) -> Result<()> {
         let is_unchanged = match self.dav.stat(&before.url) {
             Ok(now) => before.is_same_version(&now),
-            // Another program has removed the source.
+            // Another program has removed the source, so nothing remains to be done.
             Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -230,7 +231,7 @@ impl<'c> DavCopier<'c> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if !made.contains(parent) {
             let failed = self.dav.make_collections(parent).err();
-            // The user may lack the permission to create the collection. It is sufficient that the collection exists.
+            // Ignore the error if the collection exists: the user may lack the permission to create it.
             let is_there = || self.dav.stat(parent).is_ok_and(|found| found.is_collection);
             if let Some(error) = failed
                 && !is_there()
@@ -277,7 +278,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUploadOptions { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // A second attempt fails here with an error, because standard input cannot be read again.
+            // If the request is repeated, this call fails, because standard input cannot be read again.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {
@@ -308,8 +309,8 @@ impl<'c> DavCopier<'c> {
             false => self.dav.copy(from, to, replaces),
         };
         // The first attempt does not replace anything. If the destination exists, `may_replace` checks that it is not a
-        // collection, because replacing a collection would remove all its members. The server returns the same status
-        // if the source of a move has changed, which `check_moved` detects.
+        // collection, because replacing a collection would remove all its members. The status 412 can also mean that
+        // the source of a move has changed, so `check_moved` looks up the source.
         let done = match act(false) {
             Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
                 self.check_moved(&source, to)?;
@@ -396,12 +397,12 @@ impl<'c> DavCopier<'c> {
         }
     }
 
-    /// Reports the reason why this program copies the content instead of the server.
+    /// Prints a note with the reason why this program, and not the server, copies the content.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
     }
 
-    /// Reads from one server and writes to the other.
+    /// Reads a file from one server and writes it to the other server.
     fn stream(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let file = RemoteFile::open(self.dav.session(), from)?;
         let size_bytes = Some(file.size_bytes());

@@ -98,7 +98,7 @@ pub(super) struct SecurityOptions {
     pub(super) s3alternate: bool,
 }
 
-/// Options of davix that have no counterpart. They are parsed so that they can be rejected with a reason.
+/// Options of davix that have no counterpart. The tools parse these options only to reject them with a reason.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RefusedOptions {
     #[arg(long, hide = true)]
@@ -118,7 +118,7 @@ pub(super) struct RefusedOptions {
 }
 
 impl RefusedOptions {
-    /// Returns the first option on the command line, and advice on an alternative.
+    /// Returns the first of these options that the command line contains, and advice on an alternative.
     pub(super) fn given(&self) -> Option<(&'static str, &'static str)> {
         const SWIFT: &str = "Swift is not supported; use the S3 interface of the service, with --s3accesskey";
         const GOOGLE: &str =
@@ -314,7 +314,7 @@ pub(super) enum CopyMode {
 /// The command line of `davix-cp`.
 #[derive(Debug, Parser)]
 #[command(
-    about = "Have one server copy a file to another, with the options of davix-cp",
+    about = "Have one server copy a file to another server, with the options of davix-cp",
     after_help = "Example:
   davix-cp --copy-mode pull davs://one.example/run.root davs://two.example/run.root"
 )]

@@ -21,8 +21,8 @@ struct ListedEntry<'e> {
     is_directory: bool,
     size_bytes: u64,
     modified: Option<SystemTime>,
-    /// The nine letters of the permissions. WebDAV and S3 do not report permissions, so these are the made-up values
-    /// that davix prints.
+    /// The nine letters of the permissions. WebDAV and S3 do not report permissions, so these letters are the
+    /// placeholders that davix prints.
     rights: &'static str,
 }
 

@@ -96,7 +96,7 @@ impl DavixTool {
     }
 }
 
-/// Runs a tool with the words after its name. When this returns, all errors have been reported.
+/// Runs a tool with the words after its name. When this function returns, all errors have been reported.
 pub fn run(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     match tool {
         DavixTool::Get => run_line::<GetLine>(tool, words),
@@ -146,9 +146,9 @@ fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Prints a sentence before the command's context exists.
+/// Prints a message to standard error, for use before the command's context exists.
 fn report(tool: DavixTool, sentence: &str) {
-    // If standard error is closed, the sentence cannot be printed anywhere.
+    // Ignore the error: if standard error is closed, the message cannot be printed anywhere.
     let _ = writeln!(std::io::stderr(), "{}: {sentence}", tool.name());
 }
 

@@ -184,7 +184,7 @@ impl ToolLine for RmLine {
                 let jobs = jobs(threads);
                 own_command(&words!["rm", "--recursive", "--raw", &jobs, "--", &word], context)
             }
-            // In response to one DELETE request, most servers remove a whole collection.
+            // On most servers, this DELETE request also removes a whole collection.
             (DavixAddress::Web(url), None) => {
                 dav::client(context)?.remove(&http_url(url)).map(|()| CommandExit::Ok)
             }

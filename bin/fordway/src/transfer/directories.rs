@@ -24,7 +24,8 @@ impl MadeDirectories {
         loop {
             self.make(directory)?;
             match open() {
-                // Another download failed in the meantime, and has removed the empty directory.
+                // Another download has failed in the meantime and removed the empty directory, so create the directory
+                // again.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries.next().is_some() => {}
                 opened => return opened,
             }
@@ -35,7 +36,7 @@ impl MadeDirectories {
     pub(crate) fn remove_empty(&self, directory: &Path) {
         let mut made = self.made();
         for directory in directory.ancestors() {
-            // A directory that is not empty is still needed.
+            // Stop at the first directory that is not empty, because other files need it and its parents.
             if !made.contains(directory) || std::fs::remove_dir(directory).is_err() {
                 return;
             }

@@ -55,7 +55,7 @@ impl TransferRunner<'_> {
         match self.settings.existing {
             OverwritePolicy::Replace => temporary.persist(path).map_err(|error| failed(error.error))?,
             OverwritePolicy::Skip | OverwritePolicy::Fail => {
-                // Another program may have created the file since the check above.
+                // Another program may have created the file since the earlier check, so do not replace a file here.
                 temporary.persist_noclobber(path).map_err(|error| match error.error.kind() {
                     std::io::ErrorKind::AlreadyExists => Error::new(
                         ErrorKind::PreconditionFailed,
@@ -123,7 +123,7 @@ impl TransferRunner<'_> {
     }
 
     /// Fetches several ranges at once, all of the same version of the object. If the object has a CRC, verifies the
-    /// content with the CRCs of the parts. Otherwise, reads the file again to verify its content.
+    /// content with the CRCs of the parts. For an object without a CRC, reads the file again to verify its content.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -284,7 +284,8 @@ pub(super) fn is_temporary(path: &Path) -> bool {
     })
 }
 
-/// The number of bytes copied at a time. It is large enough to hide the cost of a call, but small enough for the cache.
+/// The number of bytes copied at a time. The number is large enough to hide the cost of a call, but small enough for
+/// the processor's cache.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Compares the bytes read with the checksum or ETag recorded by the object's writer.
@@ -336,7 +337,8 @@ impl ContentVerifier {
 }
 
 /// Compares the number of bytes read with the size reported by the source. Errors: `InvalidArgument` if the source
-/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody` if the two numbers differ otherwise.
+/// reports 0 but has content, like the kernel's files in /proc; `IncompleteBody` if the two numbers differ in any other
+/// way.
 fn check_size(name: &str, stated: Option<u64>, read_bytes: u64) -> Result<()> {
     let (kind, why) = match stated {
         Some(0) if read_bytes > 0 => (

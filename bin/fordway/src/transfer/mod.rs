@@ -169,7 +169,7 @@ impl fmt::Display for TransferActionOutput<'_> {
     }
 }
 
-/// Performs all actions. A failed action is reported, and the others continue.
+/// Performs all actions. A failed action is reported, and the other actions continue.
 ///
 /// The first failure decides the exit code. Errors: the lane cannot be opened.
 pub(crate) fn run(
@@ -484,8 +484,8 @@ impl SharedTransferCounts {
 }
 
 /// The destinations of several sources. One source never yields the same destination twice, but two sources may yield
-/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. It would then be
-/// unpredictable which file remains, and a move would lose the other file.
+/// the same destination: for example, if the files `a/x` and `b/x` are copied to one directory. Without this check, it
+/// would be unpredictable which file remains, and a move would lose the other file.
 pub(crate) struct ClaimedDestinations<P>(Option<HashSet<P>>);
 
 impl<P: Clone + Display + Eq + Hash> ClaimedDestinations<P> {

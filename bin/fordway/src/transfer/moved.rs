@@ -125,8 +125,8 @@ impl TransferRunner<'_> {
             Err(error) => match error.kind() {
                 ErrorKind::PreconditionFailed => Err(changed("the object")),
                 ErrorKind::NoSuchKey => Ok(()),
-                // Some services and file systems do not support the condition. On a full file system, there may be no
-                // space for the lock that the condition needs.
+                // Check the ETag, and delete without the condition. Some services and file systems do not support the
+                // condition, and a full file system may have no space for the lock that the condition needs.
                 ErrorKind::NotImplemented | ErrorKind::NoSpace | ErrorKind::QuotaExceeded => {
                     self.check_unchanged(bucket, key, etag)?;
                     self.store().delete(bucket, key, &DeleteOptions::default()).map(drop)

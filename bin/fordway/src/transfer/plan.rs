@@ -16,7 +16,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::download::is_temporary;
 use crate::wildcard::{FilterRules, WildcardPattern, directory, literal_prefix};
 
-/// The direction of a transfer. It matters because downloads compare times differently, as in `aws s3 sync`.
+/// The direction of a transfer. The direction matters because downloads compare times differently, as in `aws s3 sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncDirection {
     /// To a store.
@@ -72,7 +72,7 @@ fn whole_seconds(time: SystemTime) -> u64 {
 }
 
 /// Rounds `time` down to the unit in which a listing shows `listed`: a second, a millisecond, a microsecond or a
-/// nanosecond. Otherwise, a file would appear newer than its upload if the listing shows only milliseconds.
+/// nanosecond. Without rounding, a file would appear newer than its upload if the listing shows only milliseconds.
 fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
     let shown_ns = listed.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
     let units_ns = [1_000_000_000, 1_000_000, 1_000];
@@ -97,7 +97,8 @@ pub(crate) fn sync(
 }
 
 /// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
-/// the wrong order, because the merge would treat names that exist on both sides as names of only one side.
+/// the wrong order. Without the error, the merge could treat a name that exists on both sides as a name of only one
+/// side.
 struct OrderedListing<I> {
     side: &'static str,
     items: I,
@@ -331,7 +332,8 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         let item = entry.map_err(walk_error).and_then(|entry| file_item(&root, &entry));
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
-            // A directory may contain files that the filters do not exclude, unless it is a link to its own parent.
+            // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
+            // directory that contains the link holds no further files.
             let may_hold_files = path.is_dir() && !is_loop;
             (!may_hold_files && !filters.admit(&name)) || filters.exclude_all_below(&format!("{name}/"))
         };

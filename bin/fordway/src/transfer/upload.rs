@@ -147,7 +147,7 @@ impl TransferRunner<'_> {
         sent
     }
 
-    /// Calls `send` for every part, several at once. The first failure stops the rest.
+    /// Calls `send` for every part, several at once. After the first failure, no further parts are sent.
     pub(super) fn each_part(
         &self,
         ranges: impl Iterator<Item = (u16, u64, u64)>,
@@ -249,8 +249,8 @@ impl TransferRunner<'_> {
         if is_of_source { replaced(error) } else { error }
     }
 
-    /// Returns the size above which an object is copied in parts. There is no default limit for stores on this machine,
-    /// whose lanes have no threshold.
+    /// Returns the size above which an object is copied in parts. Lanes to stores on this machine have no threshold for
+    /// parts, so they have no default limit either.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)

@@ -50,8 +50,8 @@ fn gc_says_what_it_would_do_and_then_does_it() {
     assert_eq!(std::fs::read(rig.path("root/bkt/k")).unwrap(), b"content");
 }
 
-/// Users who are allowed to create files choose the names of these files. They must not be able to control the terminal
-/// of a user who lists the files.
+/// Users who are allowed to create files choose the names of these files. Such a name must not be able to control the
+/// terminal of a user who lists the files.
 #[test]
 fn names_do_not_control_the_terminal() {
     let (rig, _) = rig_with_a_bucket();

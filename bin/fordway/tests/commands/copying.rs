@@ -619,7 +619,8 @@ fn links_can_be_skipped() {
     symlink("..", rig.path("t/d/loop")).unwrap();
     symlink("t", rig.path("root")).unwrap();
     let skips = "--no-follow-symlinks";
-    // A link to a directory that the user names is followed.
+    // A link that the user names as the source is followed even with `--no-follow-symlinks`, if it leads to a
+    // directory.
     rig.run(&["cp", "-r", "DIR/root", "s3://bkt/c", skips]).ok();
     rig.run(&["sync", "DIR/t", "s3://bkt/s", "--follow-symlinks", skips]).ok();
     rig.run(&["cp", "DIR/t/link", "s3://bkt/single", skips]).ok();

@@ -339,7 +339,7 @@ fn client_certificates_are_shown() {
     rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
 }
 
-/// One server copies to or from the other server, as the option selects.
+/// The option selects which server makes the copy: the source, which writes, or the destination, which reads.
 #[test]
 fn servers_copy_to_one_another() {
     let authority = SelfSignedCertificate::new();
@@ -538,7 +538,8 @@ fn outputs_and_codes_are_those_of_davix() {
         std::fs::set_permissions(server.files().join(tree), Permissions::from_mode(0o777)).unwrap();
     }
     let (base, nobody) = (dav(&server, ""), nobody());
-    // U is the tree of these tools, B is the server, and N is an address where nothing listens.
+    // In each line, U is replaced with the URL of a directory that only one set of tools changes, B with the URL of the
+    // server, and N with an address where nothing listens.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -610,7 +611,7 @@ fn objects_look_as_in_davix() {
     write_dated(root.path(), &["list/d/a b", "list/d/f", "list/top"]);
     let gateway = Gateway::start(root.path());
     let host = format!("s3://{}", gateway.address);
-    // B is the service with keys, and U is a bucket of these tools.
+    // In each line, B is replaced with the URL of the service, and U with a bucket that only one set of tools changes.
     let lines = [
         "davix-ls B/list",
         "davix-ls B/list/",
@@ -656,7 +657,7 @@ fn encrypted_connections_are_treated_as_by_davix() {
     let Some(pair) = Pair::new() else { return };
     write_dated(&server.files(), &["list/a", "list/sub/b"]);
     let (base, trusted) = (dav(&server, ""), authority.file().parent().unwrap().to_owned());
-    // B is the server, and C is the directory of certificates.
+    // In each line, B is replaced with the URL of the server, and C with the directory of certificates.
     let lines = [
         "davix-get --retry 0 B/list/a",
         "davix-get -k B/list/a",
@@ -675,8 +676,8 @@ fn encrypted_connections_are_treated_as_by_davix() {
     });
 }
 
-/// The calls of XRootD's test of HTTP (`tests/XRootD/http.sh` in its repository), in its order: paths with two slashes,
-/// a file in a collection that does not exist yet, a listing of the root.
+/// The calls of XRootD's HTTP test (`tests/XRootD/http.sh` in XRootD's repository), in the same order. They use paths
+/// with two slashes, a file in a collection that does not exist yet, and a listing of the root.
 #[test]
 fn the_calls_of_xrootds_own_test_work() {
     let authority = SelfSignedCertificate::new();
@@ -707,8 +708,9 @@ fn the_calls_of_xrootds_own_test_work() {
     assert_eq!(run(&["davix-ls", &url("")]).ok(), "large\nlistings\n");
 }
 
-/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in its repository): six
-/// columns in each line, a path that begins with a slash because the URL has two, and exit code 0.
+/// Reads a recursive long listing as Rucio's consistency checker does (`davs_scanner.py` in the checker's repository).
+/// The checker expects exit code 0, six columns in each line, and a path that begins with a slash because the URL has
+/// two slashes.
 #[test]
 fn a_catalogue_of_files_can_be_read_from_a_listing() {
     let Some(server) = ExternalServerProcess::nginx_with_listings() else { return };

@@ -141,7 +141,8 @@ fn sync_finds_a_change_within_a_second() {
     }
 }
 
-/// A local path can be the file of an object. A move from one to the other must then keep the only copy.
+/// A local path can be the file of an object. A move from the path to the object, or from the object to the path, must
+/// then keep the file.
 #[test]
 fn an_object_that_is_moved_onto_its_own_file_is_kept() {
     let lanes = Lanes::start();

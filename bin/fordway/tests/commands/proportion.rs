@@ -70,7 +70,8 @@ fn sizes_of_metalinks() {
     }
 }
 
-/// A replica confirms the size in its Metalink, but serves only a few bytes.
+/// A server claims a huge size in its response headers, and the Metalink claims the same size. The server closes the
+/// connection after 50,000 bytes of content.
 #[test]
 fn sizes_that_a_server_confirms() {
     let rig = Rig::new();

@@ -104,8 +104,8 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     assert!(ranged.stderr.contains("does not state the size"), "{}", ranged.stderr);
 }
 
-/// A server may compress files although the request forbids compression. It then states the size of the compressed
-/// bytes.
+/// A server may compress files although the request forbids compression. Such a server then states the size of the
+/// compressed bytes.
 #[test]
 fn compressed_content_is_pointed_out() {
     let rig = Rig::new();
@@ -162,8 +162,8 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
     }
 }
 
-/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that.
-/// Otherwise, no file remains.
+/// A failed copy keeps its part file only if the next copy can resume from that file, and a message reports that. If
+/// the next copy cannot resume, no file remains.
 #[test]
 fn a_copy_that_fails_leaves_nothing_that_is_of_no_use() {
     let cut = || {

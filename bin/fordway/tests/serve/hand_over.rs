@@ -11,8 +11,8 @@ use fordway_store::{GetOptions, Key, Objects, PutOptions};
 
 use super::process::{KEYS, Process, bucket, command, place};
 
-/// A stand-in for systemd and a service with socket units. It binds a socket, and starts the service with the socket as
-/// a descriptor.
+/// A stand-in for systemd with a socket unit: the stand-in binds a socket, and starts the gateway with the socket as a
+/// descriptor.
 struct ServiceManager {
     socket: TcpListener,
 }

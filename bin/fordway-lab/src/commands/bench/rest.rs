@@ -85,7 +85,7 @@ fn measure(
                 of_point[lane].blocks.push(block);
             }
             if is_early() {
-                // The last block is shorter than the others. It is kept only if there are no other results.
+                // The last block is shorter than the others. The last block is kept only if there are no other results.
                 let complete = usize::from(round).max(usize::from(rows.is_empty()));
                 of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
                 break;
@@ -129,7 +129,7 @@ fn block(
     };
     let connect = |thread: usize| {
         let connections = point.connections as usize;
-        // If the connections cannot be divided equally, the first threads get one more each.
+        // If the connections cannot be divided equally, each of the first threads gets one more connection.
         let share = connections / threads + usize::from(thread < connections % threads);
         let own = ThreadConnectionOptions {
             http,

@@ -31,7 +31,7 @@ use self::setup::LedgerSetup;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
-/// The sizes, in bytes, to which the cost functions are fitted. They range from 1 byte to more than fits into the
+/// The sizes, in bytes, to which the cost functions are fitted. The sizes range from 1 byte to more than fits into the
 /// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
 const SIZES: [u64; 13] = [
     1,
@@ -103,7 +103,7 @@ struct LedgerRunResult {
     account: LedgerCostReport,
     placement: CpuPlacementArg,
     left_out: Vec<String>,
-    /// Whether a signal ended the measurement. If so, the records cover only the complete rounds.
+    /// Whether a signal ended the measurement. After a signal, the records cover only the complete rounds.
     is_early: bool,
 }
 

@@ -295,7 +295,7 @@ pub(super) struct ObjectGetBenchmark {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
-    // This field is declared last, so that the gateway is dropped after the store's connections.
+    // The gateway is the last field, so that it is dropped after the store's connections.
     _gateway: GatewayProcess,
 }
 

@@ -77,7 +77,7 @@ fn warn_of_left_out(left_out: &[OmittedFeature], context: &CommandContext) {
     }
 }
 
-/// Formats a value with its unit, and with only as many digits as are reproducible.
+/// Formats a value with its unit, and only with the digits that repeated measurements reproduce.
 fn figure(value: f64, unit: &str) -> String {
     let digits = if value.fract() == 0.0 || value >= 1000.0 { 0 } else { 2 };
     format!("{value:.digits$} {unit}").trim_end().to_owned()
@@ -273,7 +273,7 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
             |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
-    // If both machines are from the same catalogue, a machine is not a substitute for itself.
+    // If both machines are from one catalogue, leave out the given machine, which is most similar to itself.
     let is_itself = |entry: &MachineEntry| args.of.is_none() && entry.name == like.name;
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }

@@ -67,9 +67,9 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
     Ok((written, since.elapsed()))
 }
 
-/// The time for which the counter is compared with the clock. It is long enough for a relative error below 1e-6.
+/// The time for which the counter is compared with the clock. With this time, the relative error is below 1e-6.
 const CALIBRATION: Duration = Duration::from_millis(100);
-/// The size, in bytes, of each of a thread's two buffers: more than caches hold.
+/// The size, in bytes, of each of a thread's two buffers. This size is larger than the caches.
 const BUFFER_BYTES: usize = 128 << 20;
 /// The number of copies; as in STREAM, the result is taken from the fastest copy.
 const COPIES: usize = 5;

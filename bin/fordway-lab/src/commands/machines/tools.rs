@@ -253,7 +253,8 @@ impl ToolProcess {
 
 impl Drop for ToolProcess {
     fn drop(&mut self) {
-        // The standard library remembers whether the program has been reaped. If it has, both calls do nothing.
+        // The standard library remembers whether the program has been reaped. For a reaped program, both calls do
+        // nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -38,7 +38,7 @@ pub(super) struct JobRunner<'a> {
     setups: Vec<RunningJobSetup>,
     context: &'a CommandContext,
     fordway: PathBuf,
-    /// The running kernels, by set-up. They are restarted only after a job has failed.
+    /// The running kernels, by the index of the set-up. New kernels are booted only after a job has failed.
     kernels: BTreeMap<usize, Vec<NamespaceProcess>>,
     /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
     scratch: TempDir,
@@ -160,8 +160,8 @@ impl<'a> JobRunner<'a> {
             JobMessageMedium::Default | JobMessageMedium::SharedMemory | JobMessageMedium::Loopback => {}
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
-            // This process lacks the permission to contain the launcher's processes. If the launcher is terminated, it
-            // must end its ranks itself.
+            // This process lacks the permission to contain the launcher's processes, so start the launcher without
+            // containment. A launcher that is terminated must then end its ranks itself.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -290,7 +290,7 @@ impl JobLauncher for JobRunner<'_> {
     }
 }
 
-/// Adds the last output of a set-up's programs to an error.
+/// Adds the last lines that a job's programs printed to an error.
 fn explained(error: Error, paper: &JobReportFiles) -> Error {
     let detail = format!("{}: {}", error.detail(), paper.told());
     Error::new(error.kind(), detail).caused_by(error)

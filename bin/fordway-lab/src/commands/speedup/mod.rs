@@ -1,5 +1,6 @@
-//! `speedup`: one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and containers.
-//! This file decides where ranks run, and over which medium they communicate. It also recomputes a published table.
+//! `speedup`: runs one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and
+//! containers. This file decides where ranks run, and over which medium they communicate. It also recomputes a
+//! published table.
 
 mod launch;
 mod remote;
@@ -226,7 +227,7 @@ enum PlannedMessageMedium {
     Kernels,
 }
 
-/// Set-ups that exist only in `speedup`. The command also accepts set-ups that create networks.
+/// The names of set-ups that exist only in `speedup`. The command also accepts the set-ups that create networks.
 const OWN: [&str; 4] = ["default", "shm", "two-containers", "two-kernels"];
 
 /// Resolves `names`, so that a mistyped name is reported before the first set-up is brought up.
@@ -365,6 +366,7 @@ fn check_table(table: &str, context: &CommandContext) -> Result<CommandExit> {
         "\n= S: time of the first row / time; = E: = S / n. {wrong} of {} rows do not agree with their times.",
         rows.len()
     ))?;
-    // Errors in the built-in table, which was published by others, are not a failure of this command.
+    // The command succeeds in spite of errors in the built-in table, because the table was published by others and
+    // cannot be corrected.
     Ok(if wrong == 0 || table == BUILT_IN { CommandExit::Ok } else { CommandExit::Corrupt })
 }

@@ -1,6 +1,7 @@
 //! The programs that the launcher uses instead of ssh and an ssh server, to start ranks at the far end of a set-up.
-//! `enter` replaces ssh. It enters another network of this machine, or sends the command to a container or a kernel. In
-//! the container or kernel, `accept` replaces the ssh server. Only the two networks of the set-up can reach `accept`.
+//! `enter` replaces ssh. The program that replaces ssh enters another network of this machine, or sends the command to
+//! a container or a kernel. In the container or kernel, `accept` replaces the ssh server. Only the two networks of the
+//! set-up can reach `accept`.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -111,9 +112,9 @@ fn run(mut stream: TcpStream) {
         return;
     }
     let has_succeeded = run_shell(&OsString::from_vec(command), &stream).is_ok_and(|status| status.success());
-    // If the other side has exited, nobody needs the result.
+    // Ignore the error: if the other side has exited, nobody needs the result.
     let _ = stream.write_all(&[if has_succeeded { SUCCEEDED } else { FAILED }]);
-    // Processes that the command started may still hold the connection open.
+    // Shut the connection down, because processes that the command started may still have its descriptor open.
     let _ = stream.shutdown(Shutdown::Both);
 }
 

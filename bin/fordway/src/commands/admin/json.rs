@@ -1,4 +1,5 @@
-//! Converts S3's XML documents to the JSON form of aws-cli, and back. One table is enough for all kinds of documents.
+//! Converts S3's XML documents to the JSON form of aws-cli, and back. One table, [`LISTS`], describes the lists of all
+//! kinds of documents.
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_xml::XmlElement;

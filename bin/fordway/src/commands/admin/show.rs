@@ -47,8 +47,8 @@ struct ShownSettings {
 }
 
 impl ShownSettings {
-    /// Adds a setting. If the user is not allowed to read a setting, the others are still shown. Errors: failures that
-    /// concern the whole bucket or endpoint.
+    /// Adds a setting. If the user is not allowed to read a setting, the other settings are still shown. Errors:
+    /// failures that concern the whole bucket or endpoint.
     fn add(
         &mut self,
         name: &'static str,

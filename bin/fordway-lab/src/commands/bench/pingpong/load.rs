@@ -1,6 +1,6 @@
-//! Sends load to ping: each thread requests one message at a time, each with the next size in a list. Sizes are random,
-//! but spread evenly over the range. The connection policy, concurrency, number of processors and TCP window are
-//! varied.
+//! Sends load to `ping`: each thread requests one message at a time, with the next size in a list. Sizes are random,
+//! but spread evenly over the range. A run varies the connection policy, concurrency, number of processors and TCP
+//! window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ pub(super) struct PingpongParameterSet {
 }
 
 impl PingpongParameterSet {
-    /// Returns the name used in tables. It always contains the policy and the concurrency. It contains the other
-    /// options only if the user sets them.
+    /// Returns the name used in tables. The name always contains the policy and the concurrency, but the other options
+    /// only if the user sets them.
     pub(super) fn label(&self) -> String {
         let policy = match self.policy {
             ConnectionReuseArg::PerRequest => "per-request",
@@ -165,7 +165,7 @@ impl MessageSizeSequence {
     }
 }
 
-/// One thread's connection to ping.
+/// One thread's connection to `ping`.
 pub(super) struct PingChannel {
     caller: PongHttpClient,
     sizes: Arc<MessageSizeSequence>,
@@ -214,7 +214,7 @@ impl PingChannel {
     }
 }
 
-/// Describes a response from ping whose status is not 200.
+/// Describes a response from `ping` whose status is not 200.
 fn refused(response: &mut HttpResponse) -> LoadFailure {
     let kind = format!("status {}", response.status());
     let said = response.read_rest(REASON_BYTES_MAX).unwrap_or_default();

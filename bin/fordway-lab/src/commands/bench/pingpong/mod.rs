@@ -49,7 +49,7 @@ pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<
     outcome
 }
 
-/// Checks that `--pong` is used only with the set-up `loopback`: requests to a pong that the user provides are sent
+/// Checks that `--pong` is used only with the set-up `loopback`: requests to a `pong` that the user provides are sent
 /// only from this machine's network.
 fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
     let is_alone = setups.iter().all(|setup| setup.name == "loopback");
@@ -184,7 +184,7 @@ impl PingpongMeasurementPlan<'_> {
             threads: usize::from(point.concurrency),
             seed: self.seed,
             client_cpus: Vec::new(),
-            // If the user provides pong, its process ID is unknown.
+            // If the user provides `pong`, its process ID is unknown.
             server_pid: running.pong_id().filter(|_| self.args.pong.is_none()),
             keep_operations: true,
         };
@@ -199,8 +199,8 @@ impl PingpongMeasurementPlan<'_> {
         rest::run_block(&plan, place, clock, &connect, context.interrupt.flag(), &mut |_| ())
     }
 
-    /// Pins ping to the first processors and pong to the last processors. If there are too few processors for both, the
-    /// two sets overlap.
+    /// Pins `ping` to the first processors and `pong` to the last processors. If there are too few processors for both,
+    /// the two sets overlap.
     fn pin(&self, running: &RunningSetup, point: &PingpongParameterSet) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
@@ -209,7 +209,7 @@ impl PingpongMeasurementPlan<'_> {
     }
 }
 
-/// The blocks of each combination and set-up.
+/// The measured blocks, grouped by combination and set-up.
 struct SetupMeasurementBlocks(Vec<Vec<Vec<LoadBlockResult>>>);
 
 impl SetupMeasurementBlocks {
@@ -279,7 +279,7 @@ impl PingpongRunMetadata<'_> {
                 let reference = (lane > 0).then(|| &all[0]);
                 let mut summary = rest::summarise(row, reference);
                 if let Some(load) = &mut summary.load {
-                    // Only bodies are counted here, so header sizes are unknown.
+                    // `ping` and `pong` count only the bytes of bodies, so the sizes of headers are unknown.
                     (load.header_sent_bytes_per_op, load.header_received_bytes_per_op) = (None, None);
                 }
                 warnings.extend(rest::warnings(row, &summary));

@@ -10,7 +10,8 @@ use super::load::windows;
 use crate::args::PingpongBenchArgs;
 use crate::commands::pingpong::PongHttpClient;
 
-/// The ports of pong and ping. On a shared machine, they may already be in use; `--set port=` selects other ports.
+/// The default ports of `pong` and `ping`. On a shared machine, these ports may already be in use; `--set port=`
+/// selects other ports.
 const PORTS: (u16, u16) = (18_080, 18_081);
 
 /// A set-up in this run: either its running instances, one for each window, or the reason why it could not be started.
@@ -139,8 +140,8 @@ pub(super) fn wire(args: &PingpongBenchArgs, tcp_rmem_bytes: Option<u64>) -> Wir
 fn programs(args: &PingpongBenchArgs, setup: &NetworkSetup) -> Result<SetupPrograms> {
     let fordway = std::env::current_exe()
         .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-    // The user may specify a pong URL that contains {size}. Ping replaces {size} later, so it is replaced by itself
-    // here.
+    // The URL of `pong` that the user specifies may contain {size}. `ping` replaces this word later, so the
+    // substitution here keeps it.
     let words =
         [("bind", setup.bind().to_owned()), ("size", "{size}".to_owned()), ("workers", workers(args))];
     Ok(SetupPrograms {
@@ -185,7 +186,7 @@ fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
     })
 }
 
-/// Checks that pong can be pinned. Errors: `NotImplemented` if `--cores` is given and pong is not a process of this
+/// Checks that `pong` can be pinned. Errors: `NotImplemented` if `--cores` is given and `pong` is not a process of this
 /// set-up.
 fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
     match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
@@ -201,8 +202,8 @@ fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
 const FIRST_WITHIN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Repeats the request for one message until the message arrives, so that a ping that cannot reach its pong is reported
-/// before anything is measured.
+/// Repeats the request for one message until the message arrives, so that a `ping` that cannot reach its `pong` is
+/// reported before anything is measured.
 fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
     let since = Instant::now();
     loop {

@@ -64,8 +64,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Runs the other side of a bare TCP connection. This side is a separate process, so that its CPU time is counted
-/// separately.
+/// Responds over a bare TCP connection to the process that measures. The responding process is a separate process, so
+/// that its CPU time is counted separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
     Ok(CommandExit::Ok)

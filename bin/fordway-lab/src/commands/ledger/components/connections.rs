@@ -1,6 +1,6 @@
 //! New connections over TCP, with and without TLS, to a process that only responds. Each operation also exchanges the
-//! smallest message and its response, because the response proves that the other side has finished its part of the
-//! connection set-up.
+//! smallest message and its response, because the response proves that the responding process has finished its part of
+//! the connection set-up.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ pub(in crate::commands::ledger) enum ConnectionSetup {
     ResumedTls,
 }
 
-/// An exchange of the smallest messages.
+/// An exchange of the smallest request and its response, on the connection that `setup` selects.
 pub(in crate::commands::ledger) struct TcpConnectionComponent {
     setup: ConnectionSetup,
     certificate: PathBuf,
@@ -82,7 +82,7 @@ trait ReadWrite: Read + Write {}
 impl<T: Read + Write> ReadWrite for T {}
 
 impl TcpConnectionComponent {
-    /// Starts the other side, which uses the certificate in this directory.
+    /// Starts the responding process, which uses the certificate in this directory.
     pub(in crate::commands::ledger) fn new(setup: ConnectionSetup, certificate: &Path) -> Result<Self> {
         let kind = match setup {
             ConnectionSetup::Kept | ConnectionSetup::Tcp => "connect",

@@ -1,6 +1,6 @@
-//! Framing of content, without sockets. HTTP/2 frames pass through a pipe in memory between the client's and the
-//! gateway's libraries. TLS records are encrypted on one side and decrypted on the other. The third kind are frames of
-//! the node lane.
+//! Framing of content, without sockets: HTTP/2 frames, TLS records, and frames of the node lane. HTTP/2 frames pass
+//! through a pipe in memory between the client's and the gateway's libraries. TLS records are encrypted on one side and
+//! decrypted on the other side.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -42,12 +42,13 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The maximum size of a frame that the client accepts.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
-/// A time limit that is never reached. It is set because the real client also sets a time limit, and setting it takes
-/// time.
+/// A time limit that is never reached. The component sets the limit because the real client also sets a time limit, and
+/// setting a limit takes time.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writes and reads the frames of a request and its response, including the content, with both libraries. All requests
-/// use the same connection, because HPACK compresses a head by referring to earlier heads.
+/// Writes and reads the frames of a request and its response, including the content, with the libraries of the client
+/// and the gateway. All requests use the same connection, because HPACK compresses a head by referring to earlier
+/// heads.
 pub(in crate::commands::ledger) struct Http2FramingComponent {
     runtime: Runtime,
     send: SendRequest<Bytes>,
@@ -108,7 +109,7 @@ impl Http2FramingComponent {
         Ok(((after[0] - before[0]) as usize, (after[1] - before[1]) as usize))
     }
 
-    /// Runs both sides until `work` is done, within the client's time limit.
+    /// Runs the client's and the gateway's side until `work` is done, within the client's time limit.
     fn drive<T>(&self, work: impl Future<Output = Result<T, h2::Error>>) -> Result<T> {
         let limited = async { tokio::time::timeout(TIMEOUT, work).await };
         self.runtime.block_on(limited).map_err(failed)?.map_err(failed)
@@ -380,8 +381,8 @@ impl LedgerComponent for TlsRecordComponent {
 /// that the gateway provides.
 pub(in crate::commands::ledger) const WHOLE_BYTES_MAX: u64 = 128 << 10;
 
-/// Writes and reads the frames of an operation on the node lane. This component does the work of both sides, without
-/// the socket and the content.
+/// Writes and reads the frames of an operation on the node lane. This component does the work of the client and of the
+/// gateway, without the socket and the content.
 pub(in crate::commands::ledger) struct NodeFramingComponent {
     operation: ObjectOperation,
     bucket: Bucket,

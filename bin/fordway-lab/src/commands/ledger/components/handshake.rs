@@ -99,7 +99,7 @@ impl TlsSession {
 /// The handshakes of both ends, in memory.
 pub(in crate::commands::ledger) struct TlsHandshakeComponent {
     ends: TlsEnds,
-    /// The client's settings for the next operation. They store the sessions that can be resumed.
+    /// The client's settings for the next operation. The settings store the sessions that can be resumed.
     client: Arc<ClientConfig>,
     expected: HandshakeKind,
     last: Option<HandshakeKind>,

@@ -91,7 +91,8 @@ pub(super) fn same(what: &[u8], wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Does nothing. Its measured time is the time of the two clock readings that every other figure includes.
+/// A component that does nothing. Its measured time is the time of the two clock readings that every other figure
+/// includes.
 pub(super) struct ClockReadingComponent;
 
 impl LedgerComponent for ClockReadingComponent {

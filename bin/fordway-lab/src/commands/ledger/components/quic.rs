@@ -1,6 +1,6 @@
 //! Round trips of the layers of HTTP/3: UDP datagrams without QUIC, QUIC streams, and HTTP/3 requests. Each layer
-//! includes the work of the layer below it. This file also measures new QUIC connections. The other side is a process
-//! that only responds. The code of our client opens the connections.
+//! includes the work of the layer below it. This file also measures new QUIC connections. A separate process responds
+//! to the messages. The code of our client opens the connections.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ fn runtime() -> Result<Runtime> {
 #[derive(Clone)]
 pub(in crate::commands::ledger) struct Http3Messages {
     request: S3RequestTemplate,
-    /// The directory with the certificate of the other side.
+    /// The directory with the certificate of the responding process.
     certificate: PathBuf,
     /// The lengths of the HEADERS frames of a request and its response, by content size.
     known: Rc<RefCell<HashMap<u64, (usize, usize)>>>,
@@ -143,7 +143,8 @@ pub(in crate::commands::ledger) struct UdpRoundTripComponent {
 }
 
 impl UdpRoundTripComponent {
-    /// Starts the other side. The process gets the directory of a certificate as an argument, but does not use it.
+    /// Starts the responding process. The process gets the directory of a certificate as an argument, but does not use
+    /// the certificate.
     pub(in crate::commands::ledger) fn new(messages: &Http3Messages) -> Result<Self> {
         let server = PeerServer::start("udp", &messages.certificate)?;
         let runtime = runtime()?;
@@ -197,7 +198,7 @@ struct QuicClient {
 }
 
 impl QuicClient {
-    /// Starts the process on the other side.
+    /// Starts the responding process.
     fn new(kind: &str, certificate: &Path) -> Result<Self> {
         let server = PeerServer::start(kind, certificate)?;
         let tls = tls_settings(certificate, b"h3")?;
@@ -308,7 +309,7 @@ impl QuicConnectionComponent {
         Ok(QuicConnectionComponent { setup, certificate, connection: None, trip, client })
     }
 
-    /// Closes the connection, and waits until the other side has been notified.
+    /// Closes the connection, and waits until the responding process has been notified.
     fn close(&mut self) -> Result<()> {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         connection.close(VarInt::from_u32(0), b"");
@@ -523,7 +524,8 @@ mod tests {
         }
     }
 
-    /// quinn does not report the kind of a handshake, so a component cannot check it. This test checks it.
+    /// quinn does not report whether a handshake resumes a session, so a component cannot check the kind of its
+    /// handshakes. This test checks the kind.
     #[test]
     fn sessions_are_resumed_with_the_settings_of_client_and_gateway() {
         let certificate = LoopbackCertificate::make().unwrap();

@@ -1,5 +1,6 @@
 //! Round trips over a socket to a process that only responds. The messages have exactly the same sizes as the messages
-//! of a lane. The same system calls send them or, for HTTP/2, a library's event loop on both sides.
+//! of a lane. The components send the messages with the system calls of the lane or, for HTTP/2, with a library's event
+//! loop on both sides.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -28,9 +29,9 @@ use crate::commands::contained::{ContainedProgram, ContainerPlace};
 pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
 /// The size of the receive buffer of the node lane's client.
 const INBOX_BYTES: usize = 72 << 10;
-/// The name of the other side in error messages.
+/// The name of the responding process in error messages.
 const PEER: &str = "the other side of a round trip";
-/// The maximum time for the other side to start.
+/// The maximum time for the responding process to start.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// The message sizes in one operation, and how the response is sent.
@@ -46,7 +47,7 @@ pub(in super::super) struct MessageSizes {
 /// A function that returns the message sizes in an operation on the given number of bytes.
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
-/// The process on the other side, which ends when the connection is closed.
+/// The process that responds, which ends when the connection is closed.
 pub(super) enum PeerProcess {
     Bare(Child),
     Contained(ContainedProgram),
@@ -79,8 +80,8 @@ impl Drop for PeerProcess {
     }
 }
 
-/// A process that serves at an address that it chooses. It reports the address over a control connection, and ends when
-/// that connection is closed.
+/// A process that serves at an address that it chooses. The process reports the address over a control connection, and
+/// ends when that connection is closed.
 pub(super) struct PeerServer {
     pub(super) address: SocketAddr,
     _control: TcpStream,
@@ -119,7 +120,7 @@ impl PeerServer {
     }
 }
 
-/// Starts the other side, which connects to `address`.
+/// Starts the responding process, which connects to `address`.
 pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
     let mut command = Command::new(this_program()?);
     command.args(["ledger", "--echo", address, "--echo-file"]).arg(file).stdin(Stdio::null());
@@ -205,7 +206,7 @@ impl RoundTripState {
 
     /// Keeps the client busy between two requests, as on a real lane. A client that has received a file descriptor uses
     /// the content before it sends the next request. A client that writes objects removes the previous object. In the
-    /// meantime, the other side sleeps. The longer it sleeps, the longer it takes to wake up.
+    /// meantime, the responding process sleeps. The longer this process sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -268,7 +269,7 @@ impl UnixRoundTripComponent {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // This frees the socket's name for use by another component of this kind.
+        // The name of the socket is removed, so that another component of this kind can use the name.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptivePollingWait::default());
@@ -436,7 +437,7 @@ pub(in crate::commands::ledger) struct EventLoopComponent {
 }
 
 impl EventLoopComponent {
-    /// Starts a process on the other side. The process gets `file` as an argument, but does not send it.
+    /// Starts the responding process. The process gets `file` as an argument, but does not send the file.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;

@@ -403,16 +403,16 @@ impl LedgerComponent for ObjectOpenComponent {
 /// Writes an object that does not exist yet, in one call.
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
-    /// Set if this process itself writes large content to the gateway's files: the minimum size of that content in
-    /// bytes, and a store in this process for the same objects. The writer of an object also removes it, because memory
-    /// freed on one processor is slow to write when another processor reuses it.
+    /// The minimum size, in bytes, of content that this process itself writes to the gateway's files, and a store in
+    /// this process for the same objects. `None` if the gateway writes all content. The writer of an object also
+    /// removes it, because memory freed on one processor is slow to write when another processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,
     server_pid: Option<u32>,
 }
 
 impl ObjectPutComponent {
-    /// Creates a put in this process, or through a gateway that writes the files itself.
+    /// Creates a put to a store in this process, or through a gateway that writes all content to the files itself.
     pub(in crate::commands::ledger) fn new(
         objects: MeasuredObject,
         options: PutOptions,

@@ -1,5 +1,5 @@
-//! The other side of new connections. Like the gateway, it accepts connections in one thread, and responds in another
-//! thread. TLS is optional. A request is an [`EchoRequest`].
+//! The process that responds on new connections. Like the gateway, the process accepts connections in one thread, and
+//! responds in another thread. TLS is optional. A request is an [`EchoRequest`].
 
 use std::io;
 use std::net::{TcpListener, TcpStream};

@@ -1,9 +1,10 @@
-//! Messages over UDP, sent as QUIC sends its packets, but without QUIC. quinn's socket sends up to ten datagrams in one
-//! `sendmsg` (GSO), and receives all available datagrams in one `recvmmsg` (GRO). The sender limits the number of bytes
-//! in flight. The receiver acknowledges each batch that it receives, as RFC 9000 section 13.2 recommends.
+//! Messages over UDP: the datagrams are as large as QUIC packets and are sent like QUIC packets, but without QUIC.
+//! quinn's socket sends up to ten datagrams in one `sendmsg` (GSO), and receives all available datagrams in one
+//! `recvmmsg` (GRO). The sender limits the number of bytes in flight. The receiver acknowledges each batch that it
+//! receives, as RFC 9000 section 13.2 recommends.
 //!
-//! There are no packet numbers. If datagrams are lost, the receiver waits for a period without datagrams, and then
-//! requests as many bytes as are missing.
+//! The datagrams have no packet numbers. If datagrams are lost, the receiver waits for a period without datagrams, and
+//! then requests as many bytes as are missing.
 
 use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
@@ -25,7 +26,7 @@ pub(in crate::commands::ledger) const DATAGRAM_BYTES: usize = 1452;
 pub(in crate::commands::ledger) const PACKET_OVERHEAD_BYTES: usize = 36;
 /// The maximum number of datagrams that quinn passes to the kernel at once.
 const SEGMENTS_MAX: usize = 10;
-/// The maximum number of bytes in flight. They fit into the kernel's default receive buffer.
+/// The maximum number of bytes in flight. This many bytes fit into the kernel's default receive buffer.
 const WINDOW_BYTES: usize = 96 << 10;
 /// The size of an acknowledgement, which is about the size of a packet with one ACK frame.
 const CONTROL_BYTES: usize = 40;

@@ -1,5 +1,5 @@
-//! The other side of round trips: a process that only responds with as many bytes as a request specifies. It uses the
-//! same kind of socket and the same system calls as a gateway.
+//! The process that responds in round trips, with as many bytes as a request specifies. The process uses the same kind
+//! of socket and the same system calls as a gateway.
 
 mod connections;
 #[cfg(feature = "http3")]
@@ -27,7 +27,7 @@ use tokio::runtime::Builder;
 
 use super::components::framing::PIECE_BYTES;
 
-/// How long both sides of the node lane poll before they sleep.
+/// How long the client and the gateway of the node lane poll a socket before they sleep.
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
@@ -131,7 +131,8 @@ fn announce(control: &TcpStream, address: SocketAddr) -> io::Result<()> {
     writeln!(&mut &*control, "{address}")
 }
 
-/// Waits as both sides of the node lane do: polls briefly, unless recent polls were unsuccessful, and then sleeps.
+/// Waits as the client and the gateway of the node lane do: polls briefly, unless recent polls were unsuccessful, and
+/// then sleeps.
 #[derive(Default)]
 pub(super) struct AdaptivePollingWait {
     misses: u32,

@@ -1,6 +1,6 @@
-//! The other side of QUIC and HTTP/3. Like the gateway, it reads the UDP socket in one thread, and drives the
-//! connection and responds in another thread. It uses the gateway's QUIC configuration, with a certificate from the
-//! measuring process.
+//! The process that responds over QUIC and HTTP/3. Like the gateway, the process reads the UDP socket in one thread,
+//! and drives the connection and responds in another thread. The QUIC configuration is the gateway's, with a
+//! certificate from the measuring process.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
@@ -141,8 +141,8 @@ impl NextResponse {
     }
 }
 
-/// Returns the body of a request to [`NEXT_RESPONSE_PATH`]: the number of content bytes of the next responses, and their
-/// head in HTTP/1.1 format.
+/// Returns the body of a request to [`NEXT_RESPONSE_PATH`]: the number of content bytes of the next responses, and the
+/// head of these responses in HTTP/1.1 format.
 pub(in crate::commands::ledger) fn next_response(head: &[u8], content_bytes: u64) -> Bytes {
     [&content_bytes.to_le_bytes(), head].concat().into()
 }

@@ -1,5 +1,5 @@
-//! The paths of GETs on new connections. They show the additional cost of such a GET over a GET on a kept connection,
-//! and the time that the resumption of a TLS session saves.
+//! The paths of GETs on new connections. The paths show how much more a GET on a new connection costs than a GET on a
+//! kept connection, and the time that the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
@@ -58,8 +58,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. Skips
-    /// the first and the last if the GET on a kept connection was skipped.
+    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. If
+    /// the GET on a kept connection was skipped, also skips the two GETs on new connections.
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;

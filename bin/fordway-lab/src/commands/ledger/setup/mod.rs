@@ -38,12 +38,12 @@ const BUCKET: &str = "ledger";
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<NamedComponent>,
     pub(super) paths: Vec<PathDecomposition>,
-    /// The requested items that cannot be measured here, each with the reason.
+    /// The requested paths and set-ups that cannot be measured on this machine, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
     /// The paths that were added or skipped.
     seen: Vec<LedgerPathArg>,
-    /// The certificate of the other sides of round trips, if they need one.
+    /// The certificate of the processes that respond in round trips, if any of them needs a certificate.
     certificate: Option<LoopbackCertificate>,
     networks: Vec<NetworkPair>,
 }
@@ -152,7 +152,7 @@ impl LedgerSetup {
         }
     }
 
-    /// Returns the directory with the certificate of the other sides.
+    /// Returns the directory with the certificate of the responding processes.
     fn certificate(&mut self) -> Result<PathBuf> {
         let certificate = match self.certificate.take() {
             Some(made) => made,

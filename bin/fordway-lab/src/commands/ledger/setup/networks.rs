@@ -1,5 +1,5 @@
-//! The paths through the networks of set-ups, and into containers. They show the time that an overlay or a container
-//! adds to a known path.
+//! The paths through the networks of set-ups, and into containers. These paths show the time that an overlay or a
+//! container adds to a path that is also measured without it.
 
 use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, WireSettings};
 use fordway_posix::Durability;
@@ -58,7 +58,7 @@ impl AskedSetup {
     }
 }
 
-/// The components that a container is compared with, and where it runs.
+/// The components with which a get from a container is compared, and the network of the container.
 struct ContainedPath<'p> {
     /// The name of the set-up.
     name: String,
@@ -192,7 +192,8 @@ impl LedgerSetup {
     }
 
     /// Adds a get whose gateway runs in a container. Its components are the same get without the container, and the
-    /// time that the container adds to the round trip. The residual is the time that the container adds elsewhere.
+    /// time that the container adds to the round trip. The residual is the time that the container adds outside of the
+    /// round trip.
     fn contained_get(&mut self, path: &ContainedPath<'_>, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let containers = MachineContainer::new()?;
         let place = ContainerPlace { containers: &containers, far: path.ends.map(|ends| &ends.far) };
