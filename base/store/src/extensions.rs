@@ -62,8 +62,8 @@ pub trait ObjectTags {
     /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
-    /// Replaces the tags of an object, or of a `version` of it; its modification time does not change. Errors: as
-    /// [`Objects::get`], and `InvalidTag`.
+    /// Replaces the tags of an object, or of a `version` of it; the object's modification time does not change. Errors:
+    /// as [`Objects::get`], and `InvalidTag`.
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 

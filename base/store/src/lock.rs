@@ -105,7 +105,8 @@ impl ObjectLock {
         }
     }
 
-    /// Returns whether the lock forbids deleting the version at the time `now`, unless it is bypassed.
+    /// Returns whether the lock forbids deleting the version at the time `now`, unless the caller bypasses the
+    /// retention.
     pub fn is_active(&self, now: SystemTime) -> bool {
         self.check_delete(now, false).is_err()
     }

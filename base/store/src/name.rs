@@ -85,8 +85,8 @@ impl Key {
     }
 }
 
-/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this executes far fewer instructions than `memchr`,
-/// which checks texts of fewer than 32 bytes byte by byte.
+/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this function executes far fewer instructions than
+/// `memchr`, which checks texts of fewer than 32 bytes byte by byte.
 pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;
