@@ -99,7 +99,7 @@ impl NamedUser {
             std::array::from_fn(|_| parts.next().unwrap_or(""));
         let path = resource.strip_prefix("user/").or_else(|| resource.strip_prefix("role/"));
         let name = match path {
-            // Ignore a path before the name.
+            // A path before the name is ignored.
             Some(path) => path.rsplit('/').next()?,
             None if resource == "root" => account,
             None => return None,
