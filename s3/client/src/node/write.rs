@@ -197,8 +197,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object while the object is small, and then passes each write on to the
-/// gateway.
+/// A writer of an object or part. The writer buffers an object while the object is small, and then passes each write on
+/// to the gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,

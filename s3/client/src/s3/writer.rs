@@ -53,7 +53,7 @@ pub(super) fn put(
     })
 }
 
-/// A writer of an object. It buffers at most one part in memory.
+/// A writer of an object. The writer buffers at most one part in memory.
 pub(super) struct S3ObjectWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -242,7 +242,7 @@ impl Drop for StartedUpload {
     }
 }
 
-/// A writer of a part. It buffers the whole part in memory until the part is committed.
+/// A writer of a part. The writer buffers the whole part in memory until the part is committed.
 pub(super) struct S3PartWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
