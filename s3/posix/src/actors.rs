@@ -53,7 +53,7 @@ impl RoleCache {
         }
     }
 
-    /// Runs `work`. If access is denied, runs it again as `owner`, the owner of the file concerned.
+    /// Runs `work`. If access is denied, runs `work` again as `owner`, the owner of the file concerned.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))
@@ -82,7 +82,7 @@ impl RoleCache {
         opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
     }
 
-    /// Runs `open`, which opens `name` in `dir`. If access is denied, runs it again as the owner of `name`.
+    /// Runs `open`, which opens `name` in `dir`. If access is denied, runs `open` again as the owner of `name`.
     pub(crate) fn or_as_owner<T>(
         &self,
         dir: &File,

@@ -131,7 +131,8 @@ fn as_keeper<T: Send + 'static>(
     match act_for(&owner, move || act(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
         Ok(Ok(made)) => Ok(made),
-        // The process may not act as other users, or the owner may not write there.
+        // The process is not permitted to act as other users, or the owner has no write permission for `parent`. The
+        // caller itself therefore runs `make`.
         Ok(Err(_)) | Err(_) => make(&parent),
     }
 }
@@ -227,8 +228,8 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
 /// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
-/// may then skip some names, so the directory is read again until it contains no such names, or as many as before.
-/// Errors: the first error of `remove`.
+/// may then skip some names, so the directory is read again until a pass finds no names that satisfy `is_ours`, or no
+/// fewer than the pass before. Errors: the first error of `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,

@@ -157,7 +157,7 @@ impl NameIndexes {
 
     fn with<T>(&self, act: impl FnOnce(&mut WatchedDirectories) -> T) -> T {
         let mut watched = self.watched.lock().unwrap_or_else(|poisoned| {
-            // The panic that poisoned the lock may have lost changes.
+            // The panic that poisoned the lock may have lost changes, so all indexes are dropped.
             let mut watched = poisoned.into_inner();
             *watched = WatchedDirectories::default();
             self.watched.clear_poison();
@@ -305,7 +305,7 @@ impl WatchedDirectory {
                 NameChange::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
                     // If the name has been removed again, or is now a directory, a later change in the queue reports
-                    // this.
+                    // the removal or the directory.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
             };

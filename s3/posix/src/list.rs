@@ -226,7 +226,8 @@ impl PosixStoreState {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that the caller may not open is also listed, and the error must not hide the other files.
+            // A file that the caller is not permitted to open is also listed, because its error must not hide the other
+            // files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
@@ -455,7 +456,7 @@ impl BucketWalk<'_> {
 
     /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit. A user
     /// could otherwise prevent other users from listing such a bucket by making a directory unreadable. Errors: `error`
-    /// in other buckets, so that nobody assumes that the listing is complete.
+    /// in a bucket without the sticky bit, so that nobody assumes that the listing is complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;
@@ -546,7 +547,8 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // This is a link that does not lead to an object, or a file whose state the caller may not even read.
+                // The name is a link that does not lead to an object, or a file whose state the caller is not permitted
+                // to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }

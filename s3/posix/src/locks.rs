@@ -34,7 +34,7 @@ const REPLACEMENTS_MAX: usize = 3;
 /// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_millis(250);
 
-/// The condition under which an operation runs without the lock.
+/// The condition under which an operation runs without the lock of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockBypassCondition {
     Nothing,
@@ -149,7 +149,7 @@ impl PosixStoreState {
                 glance.vouch_for(locks.clone());
                 return act(glance.contents);
             }
-            // The bucket was removed and recreated, along with its lock table.
+            // The bucket was removed and recreated, along with its lock table, so the new lock table is opened.
             self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -166,9 +166,9 @@ impl PosixStoreState {
         self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(act)
     }
 
-    /// Runs `act`, unless another process is running this function for the same bucket. In that case, returns `None` at
-    /// once. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the process
-    /// dies.
+    /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
+    /// same bucket. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the
+    /// process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;

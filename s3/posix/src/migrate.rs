@@ -279,7 +279,7 @@ impl Rebinding<'_> {
         let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
         let Ok(state) = stat(&file) else { return Ok(None) };
         let Some(short) = short_record(&file, &state) else { return Ok(None) };
-        // An error is ignored here: `fsck` reports damage.
+        // An error in reading the sidecar file is ignored: `fsck` reports damaged sidecar files.
         let found = self.inner.volume.read_sidecar(bucket, &state);
         if found.is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short))) {
             return Ok(None);

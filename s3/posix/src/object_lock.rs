@@ -6,9 +6,9 @@
 //!
 //! ```text
 //! Enabled                     keeps versions
-//! Suspended                   has versions, and keeps no more of them
+//! Suspended                   keeps the existing versions, and creates no new ones
 //! Locked                      keeps versions, with object lock
-//! Locked GOVERNANCE 30 days   the same, with a default retention
+//! Locked GOVERNANCE 30 days   keeps versions, with object lock and a default retention
 //! Locked COMPLIANCE 1 years
 //! ```
 

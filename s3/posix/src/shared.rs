@@ -12,11 +12,11 @@
 //! | reading the directory | every case | every case except a deleted name, which is not shown |
 //! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
 //!
-//! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
-//! name while another node creates it, the Linux client may cache the name as missing, together with the directory's
-//! state after the creation. The reason is that the client records the directory's state when it handles the response,
-//! not when it sends the request. The name then stays missing on this node until the directory changes again. Reading
-//! the directory reveals the name.
+//! On NFS, querying the directory's state does not always reveal a name that this node has cached as missing. If a
+//! program opens a name while another node creates it, the Linux client may cache the name as missing, together with
+//! the directory's state after the creation. The reason is that the client records the directory's state when it
+//! handles the response, not when it sends the request. The name then stays missing on this node until the directory
+//! changes again. Reading the directory reveals the name.
 //!
 //! If the replaced file still exists under another name, as old versions do, GlusterFS does not show that the file was
 //! replaced until the directory is read.
@@ -170,8 +170,8 @@ pub(crate) fn open_spared<T: AsFd>(
     match open(&spare_name(name)) {
         // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may have just been replaced. Otherwise, its writer has died. The file was not removed, because a
-        // removal removes the spare name first.
+        // Either the file has just been replaced and can now be opened under its name, or its writer has died. The file
+        // was not removed, because a removal removes the spare name first.
         Ok(spare) => match again() {
             Err(Errno::NOENT) => Ok(spare),
             found => found,

@@ -6,7 +6,7 @@
 //! clock that ticks every few milliseconds, and an inode may be freed and reused within a tick. No two files have the
 //! same inode within the same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without
 //! a record. The mark saves a reader one system call and a writer two. If the bit is not set, a reader looks for a
-//! record; if there is no record, the result is the same.
+//! record; a file without a record is then still a bare object.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +95,7 @@ impl HiddenName {
         rename(&self.dir, &self.name, &self.dir, LINKED)?;
         let linked = link(&self.dir, LINKED, parent, name);
         match linked {
-            // If this fails, the file is removed with the rest of the upload.
+            // If the removal fails, the file is removed later with the rest of the upload.
             Ok(()) => drop(remove_file(&self.dir, LINKED)),
             Err(_) => rename(&self.dir, LINKED, &self.dir, &self.name)?,
         }
@@ -111,7 +111,7 @@ impl HiddenName {
 impl Drop for HiddenName {
     fn drop(&mut self) {
         if self.is_temporary {
-            // If this fails, `gc` removes the file later.
+            // If the removal fails, `gc` removes the file later.
             let _ = remove_file(&self.dir, &self.name);
         }
     }
@@ -375,7 +375,8 @@ impl StagedFile {
 
     /// Stores `record` with the file, and returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
-        // Another node may have written to the file of a multipart upload, and its client may still set the time.
+        // Another node may have written to the file of a multipart upload, and the client on that node may still set
+        // the time.
         let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
         if self.contents.sharing == FileSystemSharing::Unknown
             || is_upload && self.contents.sharing.is_shared()
@@ -396,14 +397,14 @@ impl StagedFile {
     ///
     /// If a program on this node has the old file open, the NFS client gives the old file another name before it
     /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear
-    /// to have no policy or no `versioning`, so the old file has a spare name during that time.
+    /// to have no policy or no `versioning`, so the old file has a spare name while it is being replaced.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
         let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
         let spare = has_spare.then(|| spare_name(&self.place.name));
         if self.link(None)? {
-            // A writer that died may have left only the spare name.
+            // A writer that died may have left a file with only the spare name, which would otherwise remain.
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
         } else {
             let failed = |errno| from_errno(errno, "publishing");

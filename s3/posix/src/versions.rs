@@ -457,8 +457,8 @@ impl PosixStoreState {
         let (version, lock) = (opened.version(), opened.record().lock);
         // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
         // marker has since been removed also has such a name, but no delete marker is newer than that version. If
-        // another user has given the name to another file, removing the latest version would destroy it instead of
-        // hiding it.
+        // another user has given the name to another file, removing the latest version would destroy that version
+        // instead of hiding it.
         let is_kept = |found: &NoncurrentVersion| {
             let place = archived_place(bucket, key, found);
             self.volume

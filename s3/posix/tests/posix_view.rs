@@ -147,7 +147,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
-    // A directory is held open from its second use on. If another directory replaces it, the store notices at once.
+    // A directory is held open from its second use on. If another directory replaces the held directory, the store
+    // notices at once.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -283,8 +284,8 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // If the object has content, it is a file in the private area. A delete removes the directories that were created
-    // for it.
+    // If an object whose key ends in a slash has content, the object is a file in the private area. A delete of the
+    // object removes the directories that were created for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);

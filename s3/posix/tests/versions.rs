@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
 use tempfile::TempDir;
 
-/// A user who owns nothing here.
+/// A user who owns no file or directory in these tests.
 const NOBODY: u32 = 65_534;
 
 fn open() -> (TempDir, Bucket) {

@@ -48,21 +48,21 @@ pub enum FsckEvent<'e> {
 /// The counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
-    /// Directory entries examined.
+    /// The number of directory entries examined.
     pub entries: u64,
-    /// Files among these entries: objects, old versions, delete markers, and parts of uploads.
+    /// The number of files examined: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
-    /// Total size of those files, in bytes.
+    /// The total size of the files examined, in bytes.
     pub size_bytes: u64,
-    /// Files whose content was checked against a digest.
+    /// The number of files whose content was checked against a digest.
     pub read_files: u64,
-    /// Bytes of content read to check digests.
+    /// The number of content bytes read to check digests.
     pub read_bytes: u64,
-    /// Findings of severity `Note`.
+    /// The number of findings of severity `Note`.
     pub notes: u64,
-    /// Findings of severity `Unreadable`.
+    /// The number of findings of severity `Unreadable`.
     pub unreadable: u64,
-    /// Findings of severity `Corrupt`.
+    /// The number of findings of severity `Corrupt`.
     pub corrupt: u64,
 }
 

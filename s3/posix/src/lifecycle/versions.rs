@@ -304,8 +304,8 @@ impl VersionWitnesses {
 
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
-    /// first. Cost: the cost of [`VersionWitnesses::trust_name`] for as many trusted names as the rule keeps and at
-    /// most two more, and for the untrusted names among these.
+    /// first. Cost: one call of [`VersionWitnesses::trust_name`] for each name that is examined; the examination ends
+    /// after at most two trusted names more than the rule keeps.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,

@@ -42,9 +42,9 @@ struct LockedUpload {
 
 impl LockedUpload {
     /// Reopens the upload, so that it accepts parts again, after a completion has failed. If the upload has already
-    /// become an object, it remains closed: writing a part into `data` could change the object.
+    /// become an object, the upload remains closed: writing a part into `data` could change the object.
     fn reopen(self) {
-        // If this fails, the upload can still be completed and aborted, but accepts no parts.
+        // If the upload cannot be reopened, it can still be completed and aborted, but accepts no parts.
         if !self.is_published() && discard_whole(&self.held).is_ok() {
             let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
         }

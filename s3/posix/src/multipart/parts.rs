@@ -450,8 +450,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node may not have read the whole directory, and so may not know yet that the upload is
-        // closed.
+        // A writer on another node may not yet know that the upload is closed, because it has not read the whole
+        // directory. After a pause, the names are read again, and then include any claim of that writer.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }
@@ -488,7 +488,8 @@ pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut R
         sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
     if is_shared {
-        // The upload may be completed on another node, so this node's client must not change the time later.
+        // The upload may be completed on another node, so this node's client must not change the file's modification
+        // time later.
         settle_time(data);
         stat = state()?;
     }
