@@ -44,7 +44,7 @@ impl RetentionMode {
     }
 }
 
-/// A date before which a version may not be deleted.
+/// A date before which a version must not be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The mode, which determines which users may change the retention.
