@@ -25,7 +25,7 @@ pub(crate) struct PrincipalSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUser {
     pub(crate) name: String,
-    /// Whether the document gives only the bare name, without an ARN. In that case, a user with that name must exist.
+    /// Whether the document gives only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
     /// Whether this is the name of a role. A role and a user with the same name are different callers.
     pub(crate) is_role: bool,
