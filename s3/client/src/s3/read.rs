@@ -432,7 +432,8 @@ impl RangeTarget for RangeReadTarget {
         VersionPrecondition::IfMatch
     }
 
-    /// S3 itself responds to a request for several ranges with the whole object; other services may support them.
+    /// S3 itself responds to a request for several ranges with the whole object; other services may support such
+    /// requests.
     fn may_know_many_ranges(&self) -> bool {
         !self.address.origin.host.ends_with(".amazonaws.com")
     }
