@@ -29,9 +29,9 @@ impl RoleCache {
         RoleCache { inner: inner.clone(), may: may_act_as_others(), roles: RefCell::default() }
     }
 
-    /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process may not act
-    /// as other users. The cache of open directories is cleared before and after `work`, because the user determines
-    /// which links may be followed for changes.
+    /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process is not
+    /// permitted to act as other users. The cache of open directories is cleared before and after `work`, because the
+    /// user determines which links may be followed for changes.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
@@ -67,7 +67,7 @@ impl RoleCache {
 
     /// Opens the directory `name` in `parent` as the directory's owner, after the caller was denied access to it.
     /// Returns the open directory and its owner; the caller must act as this owner to examine the directory's content.
-    /// Errors: `denied` if the owner may not open the directory either.
+    /// Errors: `denied` if the owner is not permitted to open the directory either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,

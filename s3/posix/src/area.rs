@@ -4,9 +4,9 @@
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and only up to the size that
 //! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
-//! sticky bit, writers may not remove each other's files, so ownership matters in the private area as well. If the
-//! process may act as other users, it creates directories as the bucket's owner. A writer stores no files in a
-//! directory that a third user owns.
+//! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
+//! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
+//! in a directory that a third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -177,7 +177,7 @@ fn is_empty(dir: &OwnedFd) -> bool {
 }
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
-/// can use it regardless of the umask. Attributes that the process may not change remain unchanged.
+/// can use it regardless of the umask. Attributes that the process is not permitted to change remain unchanged.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {

@@ -193,7 +193,7 @@ impl PosixStoreState {
         bucket: &Bucket,
         kind: &DocumentKind,
     ) -> Result<Option<(Vec<u8>, u32)>> {
-        // Another node may replace the document between the open and the read.
+        // The document is opened again if another node replaces it between the open and the read.
         let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }

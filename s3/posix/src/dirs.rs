@@ -18,8 +18,8 @@ use crate::index::NameIndexes;
 use crate::volume::BucketTree;
 
 /// The time for which a held directory is assumed to be at its path, with the precision of the kernel's clock tick.
-/// During this time, a thousand operations can share the cost of opening the directory. During the same time, the store
-/// may not notice that another program has renamed the directory.
+/// During this time, a thousand operations can share the cost of opening the directory. As long as the directory is
+/// held, the store may fail to notice that another program has renamed it.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;

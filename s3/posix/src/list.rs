@@ -373,7 +373,7 @@ impl BucketWalk<'_> {
         mut names: SortedNames,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        // If another node has removed the directory, it has no further names.
+        // If another node has removed the directory, the directory has no further names.
         let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
         if self.inner.await_replacements(self.bucket, ALL_KEYS, PATIENCE).is_none() {
             return Ok(names);
@@ -454,9 +454,9 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit. A user
-    /// could otherwise prevent other users from listing such a bucket by making a directory unreadable. Errors: `error`
-    /// in a bucket without the sticky bit, so that nobody assumes that the listing is complete.
+    /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
+    /// bit. A user could otherwise prevent other users from listing such a bucket by making a directory unreadable.
+    /// Errors: `error` in a bucket without the sticky bit, so that nobody assumes that the listing is complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;

@@ -236,10 +236,10 @@ impl PosixStoreState {
     }
 
     /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
-    /// the bucket has no lock file, so that nobody can have replaced an object there, or if the caller may not open the
-    /// lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock
-    /// forever, so the wait is limited to `most`. The limit is shorter within an operation that has waited before (see
-    /// [`crate::patience`]). Reaching the limit is not an error.
+    /// the bucket has no lock file, so that nobody can have replaced an object in the bucket, or if the caller is not
+    /// permitted to open the lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could
+    /// hold the lock forever, so the wait is limited to `most`. The limit is shorter within an operation that has
+    /// waited before (see [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,

@@ -81,14 +81,15 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => {
             migrate_dir(&of, (&dir, &path), 0, tell)?;
-            // An earlier run may have been interrupted after it had made the directory.
+            // An earlier migration may have been interrupted after it had created the directory and before it created
+            // the lock table.
             if TrustedOwner::of(&of).is_some() && stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
                 volume.open_shared_file(bucket, LOCKS)?;
             }
             Ok(())
         }
-        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could deny access
-        // to the other writers.
+        // In a bucket with the sticky bit, the migration creates the missing directory. If the first writer created the
+        // directory, this writer could deny access to the other writers.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -138,7 +139,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Every file that Fordway creates here is empty and has a single name.
+    // Every file that Fordway creates in this directory is empty and has a single name.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -152,7 +153,7 @@ fn is_below(path: &str, names: &[&str]) -> bool {
 }
 
 /// Sets the owner, group and mode of an open file or directory. Returns whether anything was changed. Attributes that
-/// the process may not change remain unchanged.
+/// the process is not permitted to change remain unchanged.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),

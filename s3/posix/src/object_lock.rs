@@ -278,7 +278,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns whether the file at `place` is a version that may not be deleted. Cost: none without object lock.
+    /// Returns whether the file at `place` is a version whose lock forbids its deletion. Cost: none without object
+    /// lock.
     pub(crate) fn is_locked(
         &self,
         bucket: &Bucket,

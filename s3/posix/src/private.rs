@@ -28,7 +28,7 @@ use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, ope
 use crate::site::FileSystemTraits;
 use crate::volume::BucketTree;
 
-/// A change within the same tick of the file system's clock (at most 10 ms) may not alter the times. A time is
+/// A change within the same tick of the file system's clock (at most 10 ms) need not alter the times. A time is
 /// therefore trusted only if it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 

@@ -91,8 +91,8 @@ impl StagedFile {
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         // While a node replaces an object that is open on that node, NFS shows no object to other nodes. The content of
-        // an upload could not be withdrawn, because it leaves the upload when it becomes the object. Both cases are
-        // therefore decided under the lock.
+        // an upload could not be withdrawn, because it leaves the upload when it becomes the object. An object on NFS
+        // or from an upload is therefore published under the lock.
         if self.sharing() == FileSystemSharing::Nfs || self.is_named_in_upload() {
             return Ok(false);
         }
@@ -151,7 +151,7 @@ impl StagedFile {
         if record.retain(contents)? {
             self.seal(record)?;
         }
-        // The parent directory may have been moved during a long wait for the lock.
+        // The parent directory is looked up again, because it may have been moved during a long wait for the lock.
         self.renew_parent(key)?;
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);

@@ -200,8 +200,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
-    /// changes the state, so the function notices a file that was replaced in between and then put back. Returns false
-    /// if other nodes may change the file.
+    /// changes the state, so the function notices a file that was replaced after `stat` was read, even if it was then
+    /// put back. Returns false if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
@@ -377,7 +377,7 @@ impl StoreRootDirectory {
             return opened;
         };
         match self.root.open_in(&dir, &place.name, flags) {
-            // A link is resolved from the root, so that it cannot lead outside.
+            // A link is resolved from the root, so that it cannot lead outside the root.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);

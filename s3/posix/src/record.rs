@@ -112,7 +112,8 @@ impl Record {
 
     /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
     /// `stat`, or that has the same time but a different size. Returns false if the record's time is more than a minute
-    /// from now, because no cache keeps a state for that long, and no content is from the future.
+    /// before or after the current time, because no cache keeps a state for that long, and no content is from the
+    /// future.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);

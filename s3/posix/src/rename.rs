@@ -138,8 +138,8 @@ impl ObjectRename<'_> {
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
-            // The file system does not support a rename that fails if the new name is taken. For a moment, the object
-            // exists under both keys.
+            // The file system does not support a rename that fails if the new name is taken. The file is therefore
+            // linked to the new name before the old name is removed. For a moment, the object exists under both keys.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 link(&dirs.0, &source.name, &dirs.1, &place.name)
                     .and_then(|()| remove_file(&dirs.0, &source.name))
@@ -188,8 +188,8 @@ impl ObjectRename<'_> {
         if self.store.volume.config.durability != Durability::Full {
             return Ok(());
         }
-        // The directory of the new name is synced first: after a crash in between, the object has both names rather
-        // than none.
+        // The directory of the new name is synced first: after a crash between the two syncs, the object has both names
+        // rather than none.
         [to, from]
             .into_iter()
             .try_for_each(sync_dir)

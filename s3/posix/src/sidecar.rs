@@ -74,7 +74,8 @@ impl StoreRootDirectory {
 
     /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
     /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on it.
-    /// Cost: none on a local file system; on others, one `fgetxattr`, and more if there may be a sidecar file.
+    /// Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if there may be a
+    /// sidecar file.
     pub(crate) fn renew_record(
         &self,
         bucket: &Bucket,

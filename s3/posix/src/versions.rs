@@ -8,8 +8,8 @@
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! If a process is killed in between, the version has both names; the version is then still the latest, and its name
-//! below `versions/` is ignored. All these changes are made under the key's lock.
+//! If a process is killed between these two steps, the version has both names; the version is then still the latest,
+//! and its name below `versions/` is ignored. All these changes are made under the key's lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -154,7 +154,7 @@ impl StoreRootDirectory {
             false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
         });
         match read {
-            // Fordway creates only directories here; anything else is treated as an empty directory.
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -335,7 +335,7 @@ impl PosixStoreState {
         };
         match keep(&kept) {
             Ok(()) => Ok(kept.order),
-            // The name belongs to a file that the caller may not remove.
+            // The name belongs to a file that the caller is not permitted to remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
                 keep(&NoncurrentVersion { order, ..kept }).map(|()| order)
@@ -344,7 +344,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Returns whether one of the files of `version` in `archived` may not be removed. Cost: none without object lock.
+    /// Returns whether object lock forbids the removal of one of the files of `version` in `archived`. Cost: none
+    /// without object lock.
     fn is_locked_among(
         &self,
         bucket: &Bucket,
@@ -650,7 +651,7 @@ impl PosixStoreState {
     ) -> Result<WalkInstruction> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
-            // A key that the caller may not read is skipped, so that the other keys are shown.
+            // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
@@ -734,8 +735,8 @@ impl PosixStoreState {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Two successive lookups found the version in neither place, and nothing changed in between, so the version
-            // is gone.
+            // Two successive lookups found the version in neither place, and nothing changed between the lookups, so
+            // the version is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;

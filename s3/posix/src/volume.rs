@@ -264,7 +264,7 @@ impl StoreRootDirectory {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // Fordway creates only directories here; anything else is treated as an empty directory.
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }

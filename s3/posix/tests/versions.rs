@@ -246,7 +246,7 @@ fn a_locked_version_null_survives_a_file_of_a_program() {
     let mut kept: Vec<_> =
         listed.iter().filter(|each| each.content.is_some()).map(|each| read(&each.version)).collect();
     kept.sort_unstable();
-    // The program itself has replaced the other versions.
+    // The POSIX program itself has replaced the versions `second` and `third`.
     assert_eq!(kept, ["locked", "program 0", "program 1"]);
 }
 

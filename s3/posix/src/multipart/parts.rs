@@ -332,7 +332,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
         &dir,
         |name| role_of(name).is_some(),
         |dir, name| match remove_file(dir, name) {
-            // Fordway creates no directories here.
+            // Fordway creates no directories in an upload's directory, so a directory is left in place.
             Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
             removed => removed,
         },

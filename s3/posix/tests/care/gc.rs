@@ -77,7 +77,8 @@ fn staged_files_go_when_they_are_old() {
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.write(".fordway/tmp/0000000000000def", "1");
-    // A program can set the modification time, but this file was created just now.
+    // A program can set a file's modification time to the past, but not its change time, which shows that this file is
+    // new.
     let backdated = File::create(rig.path(".fordway/tmp/00000000000000ed")).unwrap();
     backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5)]);
