@@ -140,7 +140,7 @@ pub struct PartListing {
 pub struct UploadsQuery {
     /// Only keys with this prefix.
     pub prefix: String,
-    /// Only keys after this one; with `upload_after`, also later uploads of this key.
+    /// Only keys after this key; with `upload_after`, also later uploads of this key.
     pub key_after: Option<String>,
     /// With `key_after`: only uploads of that key with a larger identifier, and uploads of later keys.
     pub upload_after: Option<String>,

@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result};
 /// is written to, so stating a length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
 /// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
-/// amount stays in the processor's cache between the two steps.
+/// number of bytes stays in the processor's cache between clearing and filling.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
