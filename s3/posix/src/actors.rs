@@ -19,7 +19,7 @@ use crate::errors::from_errno;
 /// A cache of the users as whom the process has acted.
 pub(crate) struct RoleCache {
     inner: Arc<PosixStoreState>,
-    /// Whether the process may act as other users. If not, it does all work as its own user.
+    /// Whether the process may act as other users. Without this permission, the process does all work as its own user.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<ImpersonatedUser>>>,
 }

@@ -333,8 +333,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
-    /// file there, creates a subdirectory that only the caller may enter, and returns the subdirectory together with a
-    /// guard that removes it.
+    /// file in this directory, creates a subdirectory that only the caller may enter, and returns the subdirectory
+    /// together with a guard that removes it.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -391,8 +391,8 @@ impl StoreRootDirectory {
             return self.check_uploader(path);
         }
         match self.first_untrusted(guard, path)? {
-            // The private directory itself contains the lock table and other shared files. These files can be used even
-            // if a third user owns the directory.
+            // The private directory itself contains the lock table and other shared files. The shared files can be used
+            // even if a third user owns the directory.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),

@@ -91,8 +91,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Removes an empty bucket. Its private files are removed only after all checks have passed; if removing the bucket
-    /// then fails, its settings are restored.
+    /// Removes an empty bucket. The bucket's private files are removed only after all checks have passed; if removing
+    /// the bucket then fails, its settings are restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -251,8 +251,8 @@ impl PosixStoreState {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // The spare name is removed first. Otherwise, the document would reappear if this process were killed between
-        // the two removals.
+        // The spare name is removed first. In the opposite order, the document would reappear if this process were
+        // killed between the two removals.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))

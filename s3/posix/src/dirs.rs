@@ -83,8 +83,8 @@ impl DirectoryHandle {
         if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
 
-    /// Returns whether this directory was removed while it was held. If so, a name that is missing from it may exist in
-    /// a new directory at the same path. Cost: one `fstat`.
+    /// Returns whether this directory was removed while it was held. A name that is missing from a removed directory
+    /// may exist in a new directory at the same path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
     }

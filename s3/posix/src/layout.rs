@@ -125,8 +125,9 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// Returns the odd path of `key`. An object is stored there if its key has no plain path, or if another key's object
-/// blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd path.
+/// Returns the odd path of `key`. An object is stored at its odd path if its key has no plain path, or if another key's
+/// object blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd
+/// path.
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }

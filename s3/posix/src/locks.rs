@@ -207,7 +207,7 @@ impl PosixStoreState {
         mut read: impl FnMut() -> T,
         is_missing: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        // This check comes first, because it costs no system call.
+        // Whether the file system is shared is checked first, because this check costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
@@ -281,7 +281,7 @@ impl PosixStoreState {
         let named = self.volume.open_dir(&private_dir(bucket)).and_then(|dir| stat_in(dir, LOCKS));
         Ok(match named {
             Ok(named) => (named.device, named.inode) == (state.device, state.inode),
-            // This node may have cached the name as missing.
+            // On NFS, this node may have cached the name as missing, so the lock table is assumed to be current.
             Err(_) => contents.sharing == FileSystemSharing::Nfs,
         })
     }

@@ -52,7 +52,7 @@ pub(crate) struct PrivateDirectoryCache {
     devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
     /// The devices of buckets that were last found on a file system that other nodes may change.
     remote: RwLock<HashMap<Bucket, u64>>,
-    /// Whether `remote` has any entries. If it has none, it need not be locked.
+    /// Whether `remote` has any entries. An empty map need not be locked.
     has_remote: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct CachedPrivateDirectory {
     /// no private directory.
     watched: File,
     opened: CoarseInstant,
-    /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
+    /// The times of `watched` for which `contents` is valid; `None` if these times were too recent to trust.
     times: Option<(i64, i64)>,
     pub(crate) contents: PrivateDirectoryContents,
     /// The lock table, if it was found in the private directory while the directory had these `times`.
@@ -131,7 +131,7 @@ pub(crate) struct PrivateDirectoryLookup {
 
 impl PrivateDirectoryLookup {
     /// Returns whether `dir` was found to be the directory of the bucket that was looked up, whether or not the bucket
-    /// has a private directory. If so, `dir` still exists.
+    /// has a private directory. If the result is `true`, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -282,7 +282,7 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // These calls make the changes of other nodes visible.
+            // The following two calls make the changes of other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }

@@ -1,7 +1,7 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This call needs no lock, except for a conditional creation on NFS. All other writes,
+//! fails if the name is taken. The creation needs no lock, unless it is conditional and on NFS. All other writes,
 //! including a put of a key that this process has put before, are made under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
@@ -103,7 +103,7 @@ impl StagedFile {
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or has disappeared again. These cases are decided under the lock.
+                // The name is a directory, or has disappeared again. The outcome is then decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };
@@ -177,7 +177,8 @@ impl StagedFile {
                 };
                 self.come_after(floor, record)?;
             }
-            // The old file is already closed here, because NFS and FUSE rename an open file before it is replaced.
+            // The old file has already been closed, because NFS and FUSE rename a file that is replaced while it is
+            // open.
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {

@@ -201,8 +201,8 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
-    /// others, some round trips. If the bucket keeps versions, or reads query the server first, the directory is also
-    /// read. On NFS, the directory is read only if the key is missing.
+    /// other file systems, some round trips. If the bucket keeps versions, or reads query the server first, the
+    /// directory is also read. On NFS, the directory is read only if the key is missing.
     pub(crate) fn refresh(
         &self,
         bucket: &Bucket,
@@ -342,7 +342,8 @@ impl StoreRootDirectory {
                     pause(NAME_TIMEOUT);
                 }
                 Ok(false) => pause(PAUSE),
-                // This node may have cached that the directory is missing, although another node has created it.
+                // The directories are looked up again, because this node may have cached that the directory is missing
+                // although another node has created it.
                 Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
@@ -389,8 +390,8 @@ impl StoreRootDirectory {
 
     /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
     /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
-    /// system; on others, some round trips, and one read of the directory if the directory has changed recently or
-    /// reads query the server first.
+    /// system; on other file systems, some round trips, and one read of the directory if the directory has changed
+    /// recently or reads query the server first.
     pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !sharing.is_shared() {
             return Ok(());
@@ -437,7 +438,7 @@ impl StoreRootDirectory {
                 && self.sharing_at(dir) == FileSystemSharing::Nfs
                 && (self.is_strong() || state.is_ok_and(|state| is_recent(&state)))
             {
-                // This node may have cached the name as missing.
+                // The name is looked up again, because this node may have cached it as missing.
                 let _ = correct_names(&here);
                 next = open();
             }

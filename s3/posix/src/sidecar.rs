@@ -135,7 +135,7 @@ impl StoreRootDirectory {
         if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 
-    /// Removes the sidecar file of a removed file. If this fails, `gc` removes the sidecar file later.
+    /// Removes the sidecar file of a removed file. If the removal fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
         if let Some(UnlinkingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);

@@ -138,10 +138,11 @@ impl StagedFile {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             let started = CoarseInstant::now();
-            // The bucket may be a separate mount, so its mount is checked too.
+            // The bucket may be a separate mount, so the bucket's mount is checked in addition to the root's.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
-            // Few shared file systems support unnamed files, and some of those that claim to do so lose these files.
+            // Few shared file systems support unnamed files, and some of the file systems that report support for
+            // unnamed files lose these files.
             let unnamed = match contents.sharing {
                 FileSystemSharing::Local => create_unnamed(&parent, mode),
                 FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
@@ -392,8 +393,8 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path, and replaces any file there. Must be used only for files that no other writer
-    /// publishes at the same time.
+    /// Publishes the file at its path, and replaces any file that has this path. Must be used only for files that no
+    /// other writer publishes at the same time.
     ///
     /// If a program on this node has the old file open, the NFS client gives the old file another name before it
     /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear

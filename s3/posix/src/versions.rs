@@ -301,8 +301,8 @@ impl PosixStoreState {
             None => {
                 let archived = self.volume.archived(bucket, key)?;
                 if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
-                    // A POSIX program has replaced the latest version while the version `null` is locked. Both versions
-                    // are kept.
+                    // A POSIX program has replaced the latest version while the version `null` is locked. The locked
+                    // version and the new file are both kept.
                     let newest = archived.first().map_or(0, |newest| newest.order);
                     let named = NoncurrentVersion::of(&new_version(newest)?, false);
                     return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
@@ -407,7 +407,7 @@ impl PosixStoreState {
         if let Some((place, opened)) = current {
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
-            // The file is already closed here, because FUSE renames an open file when it is removed.
+            // The file has already been closed, because FUSE renames a file that is removed while it is open.
             current_place = Some(place);
         }
         let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
@@ -886,8 +886,8 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // These versions look as if an earlier release, whose IDs contain no order, had written them on a node whose
-        // clock is an hour ahead.
+        // The renamed versions look as if an earlier release, whose IDs contain no order, had written them on a node
+        // whose clock is an hour ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();

@@ -441,8 +441,8 @@ fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     assert_eq!(buffer, [0; 3]);
 }
 
-/// Through a link to a directory, or a link to the file itself, one object has two keys. A rename or a copy from one to
-/// the other must not remove the only file.
+/// Through a link to a directory, or a link to the file itself, one object has two keys. A rename or a copy from one of
+/// these keys to the other must not remove the only file.
 #[test]
 fn what_two_keys_lead_to_is_not_lost() {
     let (dir, store, bucket) = open();

@@ -253,7 +253,7 @@ impl FsckRun<'_> {
         let load = || volume.load_record(bucket, &file, &stat);
         let mut loaded = load();
         if loaded.as_ref().is_ok_and(|record| record.is_apart) {
-            // This node may have cached the sidecar file as missing.
+            // The sidecar file is looked up again, because this node may have cached it as missing.
             loaded = volume.reveal(&place_of(bucket, &stat), volume.sharing_of(bucket)).and_then(|()| load());
         }
         match loaded {
@@ -423,7 +423,7 @@ findings! {
         "move it away; Fordway neither reads nor removes it";
     /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
     /// or a file is in the place of a directory. In a bucket with the sticky bit, the finding may also mean that the
-    /// file or directory belongs to a third user, who could remove other users' files there.
+    /// file or directory belongs to a third user, who could remove other users' files in the directory.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

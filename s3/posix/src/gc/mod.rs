@@ -28,7 +28,7 @@ pub struct GcOptions {
     pub buckets: Vec<Bucket>,
     /// The time for which a file must have been unchanged before it is removed. The time applies to staged files,
     /// remains of an upload whose record is gone, sidecar files whose objects are gone, and second names of the latest
-    /// version. It must be longer than the longest pause of any writer between two writes.
+    /// version. The value must be longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
     /// The time for which an upload must have been inactive before it is removed.
     pub upload_age: Duration,
@@ -164,8 +164,8 @@ pub(super) struct GcRun<'s> {
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
-    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
-    /// bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
+    /// in that bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
 }
 

@@ -78,7 +78,7 @@ impl GcRun<'_> {
     ) -> Result<bool> {
         let mut saw_all = true;
         if self.is_shared(bucket) {
-            // This node may have cached names that another node has changed since.
+            // Cached names are dropped, because another node may have changed the directory since.
             let _ = stat_now(dir);
             forget_names(dir);
         }
@@ -188,7 +188,7 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
 fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
     let sharing = volume.sharing_of(bucket);
     let is_absent = || matches!(volume.read_sidecar(bucket, stat), Ok(None));
-    // This node may have cached the sidecar file as missing.
+    // A missing sidecar file is looked up again, because this node may have cached it as missing.
     let is_still_absent =
         || !sharing.is_shared() || volume.reveal(&place_of(bucket, stat), sharing).is_ok() && is_absent();
     stat.is_file && !(is_absent() && is_still_absent())

@@ -180,8 +180,8 @@ pub(super) struct LifecycleRun<'s> {
     next: Instant,
     /// Whether `tell` has ended the run.
     is_ended: bool,
-    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
-    /// bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
+    /// in that bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
     /// Whether the run may act as the owner of an object.
     acts_for_owners: bool,

@@ -254,8 +254,8 @@ impl NoncurrentVersionReference<'_> {
 }
 
 /// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names
-/// next to another user's versions. Such names must not make a version seem older than it is, or seem to have more
-/// newer versions than it has.
+/// next to another user's versions. The names that other users create must not make a version seem older than it is, or
+/// seem to have more newer versions than it has.
 struct VersionWitnesses {
     /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
     /// is trusted.
@@ -328,8 +328,8 @@ impl ExpiryRecheck<'_> {
         let replaced = match (newer.first(), current) {
             (Some(next), _) => written(next),
             (None, Some(current)) => witnesses.written_latest(current),
-            // This version is now the latest, because a POSIX program has removed the file of the previous latest
-            // version.
+            // The version is now the latest, and is kept, because a POSIX program has removed the file of the previous
+            // latest version.
             (None, None) => return false,
         };
         let newer = u32::try_from(newer.len() - hidden).unwrap_or(u32::MAX);

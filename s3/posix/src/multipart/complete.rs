@@ -204,7 +204,8 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed. Both completions create the same object.
+            // Without locks, two concurrent completions may both succeed. The result is still correct, because both
+            // completions create the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
