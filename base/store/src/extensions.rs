@@ -52,8 +52,8 @@ pub trait ObjectRenames {
     /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
     /// the old or the new key. The object itself does not change: its content, ETag, metadata, tags and modification
     /// time stay the same. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
-    /// keys are the same; `NotImplemented` in a bucket that keeps versions, because old versions belong to their key,
-    /// and for keys that the store cannot rename.
+    /// keys are the same; `NotImplemented` for keys that the store cannot rename, and in a bucket that keeps versions,
+    /// because old versions belong to their key.
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 

@@ -284,8 +284,8 @@ pub struct PutResult {
 pub struct GetOptions {
     /// The requested bytes; `None` for all.
     pub range: Option<ByteRange>,
-    /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object that was
-    /// put as a whole has a single part, number 1.
+    /// The number of the requested part (1 for the first), instead of a range. An object that was not completed from
+    /// parts has a single part, number 1.
     pub part: Option<u16>,
     /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
