@@ -1,6 +1,6 @@
 //! Lets one process maintain the files of many users by acting as each of them in turn. Each file is examined and
-//! removed with only its owner's rights, so users cannot use names or links to trick root into doing anything that they
-//! could not do themselves.
+//! removed with only its owner's rights. Users can therefore not use names or links to trick root into doing anything
+//! that they could not do themselves.
 
 use std::cell::RefCell;
 use std::fs::File;

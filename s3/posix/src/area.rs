@@ -113,8 +113,9 @@ fn unsafe_place(path: &str, why: &str) -> Error {
     )
 }
 
-/// Runs `make` in `parent` as the bucket's owner, if the process may act as others and the caller is root or may write
-/// to a bucket with the sticky bit. Otherwise runs `make` as the caller.
+/// Runs `make` in `parent`, as the bucket's owner if possible, else as the caller. To act as the owner, the process
+/// must be permitted to act as other users. In addition, the caller must be root, or have write permission in a bucket
+/// with the sticky bit.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -177,7 +178,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
 }
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
-/// can use it regardless of the umask. Attributes that the process is not permitted to change remain unchanged.
+/// can use the file or directory regardless of the umask. Attributes that the process is not permitted to change remain
+/// unchanged.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -228,8 +230,8 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
 /// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
-/// may then skip some names, so the directory is read again until a pass finds no names that satisfy `is_ours`, or no
-/// fewer than the pass before. Errors: the first error of `remove`.
+/// may then skip some names. The directory is therefore read again until a pass finds no names that satisfy `is_ours`,
+/// or no fewer than the pass before. Errors: the first error of `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,
@@ -333,8 +335,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
-    /// file in this directory, creates a subdirectory that only the caller may enter, and returns the subdirectory
-    /// together with a guard that removes it.
+    /// file in this directory, creates a subdirectory that only the caller may enter. Returns the directory to use, and
+    /// a guard that removes the subdirectory if one was created.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;

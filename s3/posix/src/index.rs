@@ -288,7 +288,7 @@ impl WatchedDirectory {
     }
 
     /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
-    /// many names changed, or because a symbolic link was created: the type of its target may change unnoticed.
+    /// many names changed, or because a symbolic link was created. The type of the link's target may change unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {

@@ -87,7 +87,7 @@ struct BucketWalk<'w> {
     page: ListPageBuilder<'w>,
     odd: Peekable<ListingKeyRange>,
     /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
-    /// of them does not cause endless recursion.
+    /// of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 

@@ -105,8 +105,8 @@ impl PosixStoreState {
         self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
     }
 
-    /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one,
-    /// `act` runs without the lock, because deleting must be possible on a full disk.
+    /// Like [`PosixStoreState::locked`], but runs `act` without the lock if the bucket has no lock table and the file
+    /// system has no room for one. The reason is that deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
@@ -180,10 +180,11 @@ impl PosixStoreState {
     }
 
     /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
-    /// and runs `read` again. The reason is that a node may be replacing a file that it has open: its NFS client
-    /// renames the old file to `.nfs...` before it renames the new file, so other nodes see no file of that name for
-    /// the duration of one request. Further cost: none if an object is found. If no object is found on NFS: one request
-    /// for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another read.
+    /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. Its NFS
+    /// client renames the old file to `.nfs...` before it renames the new file. For the duration of one request, other
+    /// nodes then see no file of that name. Further cost: none if an object is found. If no object is found on NFS: one
+    /// request for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another
+    /// read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -236,10 +237,10 @@ impl PosixStoreState {
     }
 
     /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
-    /// the bucket has no lock file, so that nobody can have replaced an object in the bucket, or if the caller is not
-    /// permitted to open the lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could
-    /// hold the lock forever, so the wait is limited to `most`. The limit is shorter within an operation that has
-    /// waited before (see [`crate::patience`]). Reaching the limit is not an error.
+    /// the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock file,
+    /// nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. Anyone who may
+    /// lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is shorter within an
+    /// operation that has waited before (see [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,

@@ -9,7 +9,7 @@
 //! Suspended                   keeps the existing versions, and creates no new ones
 //! Locked                      keeps versions, with object lock
 //! Locked GOVERNANCE 30 days   keeps versions, with object lock and a default retention
-//! Locked COMPLIANCE 1 years
+//! Locked COMPLIANCE 1 years   keeps versions, with object lock and a default retention
 //! ```
 
 use std::os::fd::AsFd;

@@ -413,7 +413,7 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
-/// user, old versions are kept, because a version that is not kept is lost permanently.
+/// user, old versions are kept: a version that is not kept is lost permanently.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

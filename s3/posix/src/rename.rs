@@ -119,8 +119,9 @@ impl ObjectRename<'_> {
         }
     }
 
-    /// Gives the object a new key: at its plain path, or at its odd path if the plain path is taken by a directory or
-    /// by the object of another key. Returns `false` if another writer has just created the object.
+    /// Moves the object to the plain path of its new key. If that path is taken by a directory or by the object of
+    /// another key, moves the object to the odd path of its new key. Returns `false` if another writer has just created
+    /// the object.
     fn move_to_new(&self, source: &ObjectPath) -> Result<bool> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place) {

@@ -10,7 +10,7 @@
 //! | `statx` of the directory with `AT_STATX_FORCE_SYNC` | every case | no |
 //! | reading an attribute by name | sometimes | if the old file is gone |
 //! | reading the directory | every case | every case except a deleted name, which is not shown |
-//! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
+//! | taking a lock, creating or removing another name in the directory, `O_DIRECT`, `O_EXCL` | some cases | no |
 //!
 //! On NFS, querying the directory's state does not always reveal a name that this node has cached as missing. If a
 //! program opens a name while another node creates it, the Linux client may cache the name as missing, together with

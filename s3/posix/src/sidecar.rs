@@ -1,9 +1,9 @@
 //! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
 //! not fit into the attribute, or the file system has no attributes, the record is in a sidecar file below `meta/`.
 //!
-//! A sidecar file is named after the inode of the object's file, so the name of the sidecar file need not change when
-//! the object is renamed or gets a second name. A sidecar file is valid only for a file that has the size and
-//! modification time in the sidecar file's seal.
+//! A sidecar file is named after the inode of the object's file. The sidecar file therefore keeps its name when the
+//! object is renamed or gets a second name. A sidecar file is valid only for a file that has the size and modification
+//! time in the sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

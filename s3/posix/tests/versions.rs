@@ -58,7 +58,7 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
 }
 
 /// If a delete reaches a large directory on a thread that must not scan the directory, the delete changes nothing that
-/// readers see, and another thread can perform it afterwards.
+/// readers see. Another thread can then perform the delete.
 #[test]
 fn a_delete_that_must_read_many_old_versions_can_be_made_again() {
     for versioning in [VersioningState::Enabled, VersioningState::Suspended] {

@@ -1,6 +1,6 @@
-//! Removes files that interrupted work has left behind. The removal is safe while other processes write, because only
-//! three kinds are removed: old files, files that were rechecked under their key's lock, and empty directories, which
-//! writers recreate if necessary.
+//! Removes files that interrupted work has left behind. The removal is safe while other processes write. Only three
+//! kinds of entries are removed: old files, files that were rechecked under their key's lock, and empty directories.
+//! Writers recreate a removed directory if necessary.
 
 mod sidecars;
 mod tree;

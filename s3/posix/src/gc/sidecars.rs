@@ -145,9 +145,9 @@ impl GcRun<'_> {
         }
     }
 
-    /// Returns whether the record of the file `name`, which has the state `stat`, is in a sidecar file, but not in the
-    /// sidecar file that is named after the file's inode. Cost: none for a bare object; one `getxattrat`, and a read of
-    /// the sidecar file if there is one.
+    /// Returns whether the record of the file `name` is in a sidecar file, but not in the sidecar file that is named
+    /// after the file's inode. `stat` is the file's state. Cost: none for a bare object; one `getxattrat`, and a read
+    /// of the sidecar file if there is one.
     fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
         if is_bare(stat) {
             return false;

@@ -165,8 +165,8 @@ impl MultipartUploadManager<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. The
-        // file must be closed first: if a file is removed while it is open, NFS and FUSE keep it under a hidden name,
-        // and its directory cannot be removed.
+        // file must be closed first. If a file is removed while it is open, NFS and FUSE keep the file under a hidden
+        // name, and its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)

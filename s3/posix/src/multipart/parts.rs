@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
-//! ID/data           the future object: part N of an upload of uniform parts starts at (N - 1) x size
-//! ID/part-size      that size, as text: the length of the first part whose length was announced
+//! ID/data           the future object: part N of an upload of uniform parts starts at byte (N - 1) x size
+//! ID/part-size      the size of uniform parts, as text: the length of the first part whose length was announced
 //! ID/NNNNN.claim    exists if part N is being written, or was written, into `data`
 //! ID/NNNNN          the record of part N: its ETag and size, and where its bytes are
 //! ID/NNNNN-RANDOM   the bytes of a part that could not be written into `data`
 //! ID/whole          the future object if it is not `data`: a copy of the parts
 //! ID/assembled      exists from the time when `whole` was complete
-//! ID/linked         the future object while it is linked to its key, where one rename cannot do that
+//! ID/linked         the future object while it is linked to its key, if one rename cannot move it
 //! ```
 //!
 //! The content of the object leaves the upload in the same step in which it becomes the object. After a crash, a closed
