@@ -156,7 +156,7 @@ pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     }
 }
 
-/// Creates the directory if it is missing, and gives it the bucket's group and mode. Returns whether it is new.
+/// Creates the directory if it is missing, and gives it the bucket's group and mode. Returns whether the directory is new.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
@@ -273,7 +273,7 @@ impl StoreRootDirectory {
         self.open_dir(bucket.as_str()).and_then(stat)
     }
 
-    /// Creates the directory `name`, whose path is `path`, in `parent`. Returns whether it is new.
+    /// Creates the directory `name`, whose path is `path`, in `parent`. Returns whether the directory is new.
     pub(crate) fn make_private_dir(
         &self,
         bucket: &Bucket,

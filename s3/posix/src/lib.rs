@@ -9,7 +9,7 @@
 //! | `get` | `openat`, `fstat`; later the caller's reads, and `close` |
 //! | `head` | `newfstatat` |
 //! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `utimensat`, `fstat`, `linkat`, `close` |
-//! | `put` over a key | as for a new key, but `linkat` fails; lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
+//! | `put` over a key | as for a new key; `linkat` fails; lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
 //! An object with an MD5, metadata or similar properties also has a record. A put of such an object calls `fsetxattr`

@@ -273,8 +273,8 @@ impl Rebinding<'_> {
         read.map_err(|errno| from_errno(errno, "reading the bucket"))
     }
 
-    /// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description
-    /// of the change, if one was made.
+    /// Writes the sidecar file of the file `name` if the sidecar file is missing or belongs to another object. Returns
+    /// a description of the change, if one was made.
     fn rebind(&self, bucket: &Bucket, (dir, name): (&File, &str)) -> Result<Option<&'static str>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
@@ -295,9 +295,9 @@ impl Rebinding<'_> {
         }
     }
 
-    /// Gives the sidecar file `name`, which is about to be replaced, another name, because it may contain the record of
-    /// an object that is still to be bound again. The other name is also valid for a sidecar file, so a repeated run
-    /// reads the record again.
+    /// Gives the sidecar file `name`, which is about to be replaced, another name, because the old file may contain the
+    /// record of an object that is still to be bound again. The other name is also valid for a sidecar file, so a
+    /// repeated run reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {
         let other = hidden_name()?;
         match link(&self.meta, name, &self.meta, &other) {

@@ -221,10 +221,10 @@ impl PrivateDirectoryCache {
     }
 
     /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
-    /// may use it for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is
-    /// harmless: readers also look for odd keys, and a write that does not yet see that versioning was enabled counts
-    /// as an earlier write. With strong consistency, if other nodes may change the bucket, every call queries the
-    /// server.
+    /// may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A stale
+    /// result is harmless: readers also look for odd keys, and a write that does not yet see that versioning was
+    /// enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every call
+    /// queries the server.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketTree,
@@ -313,7 +313,7 @@ impl PrivateDirectoryCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second lookup: a private directory that is created later changes them.
+        // The times are read before the second lookup: a private directory that is created later changes these times.
         let before = stat(&dir)?;
         let is_settled = is_settled(&before);
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {

@@ -135,8 +135,8 @@ impl StagedFile {
     }
 
     /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
-    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because it needs no
-    /// lock; in that case, the attempt is repeated.
+    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because the creation
+    /// needs no lock; the attempt is then repeated.
     fn publish_locked(
         &mut self,
         key: &Key,

@@ -200,8 +200,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
-    /// changes the state, so the function notices a file that was replaced after `stat` was read, even if it was then
-    /// put back. Returns false if other nodes may change the file.
+    /// changes the state, so the function notices a file that was replaced after `stat` was read, even if the original
+    /// file was then put back. Returns false if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
@@ -224,8 +224,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether an object that was not found at `place` may still exist. The object may be at its odd path or
-    /// among the old versions, or another node may have written it. If `dir` was removed and recreated while it was
-    /// held open, the object may also be at `place`.
+    /// among the old versions, or another node may have written the object. If `dir` was removed and recreated while it
+    /// was held open, the object may also be at `place`.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;

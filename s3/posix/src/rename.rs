@@ -163,7 +163,8 @@ impl ObjectRename<'_> {
         place: &ObjectPath,
     ) -> Result<(DirectoryHandle, DirectoryHandle)> {
         let volume = &self.store.volume;
-        // The source's directory is opened last, because creating the other directory may remove it.
+        // The source's directory is opened last, because creating the other directory may remove the source's
+        // directory.
         let to = volume.parent_of(self.bucket, &place.dir)?;
         Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }

@@ -2,8 +2,8 @@
 //!
 //! The client of a shared file system caches names and attributes for a while. Even while this node holds a key's lock,
 //! the client may still show a file that another node has replaced. The key's name is therefore looked up again at the
-//! server before a condition is checked. Measurements with two mounts of each file system showed which calls achieve
-//! this:
+//! server before a condition is checked. Measurements with two mounts of each file system showed which calls make the
+//! current file visible:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
@@ -131,8 +131,8 @@ pub(crate) fn wait_for_server(race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
-/// client may keep the name cached as missing; a `stat` of the name does not cause this. Errors: from `newfstatat`.
-/// Cost: one `newfstatat` on NFS, otherwise none.
+/// client may keep the name cached as missing; a `stat` of the name does not make the client do so. Errors: from
+/// `newfstatat`. Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
     name: &str,

@@ -73,9 +73,9 @@ impl StoreRootDirectory {
     }
 
     /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
-    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on it.
-    /// Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if there may be a
-    /// sidecar file.
+    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on the
+    /// record. Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if there
+    /// may be a sidecar file.
     pub(crate) fn renew_record(
         &self,
         bucket: &Bucket,
@@ -113,8 +113,8 @@ impl StoreRootDirectory {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A sidecar file is ignored if its owner neither owns the object's file nor is trusted, because it may contain
-        // false information about the object.
+        // A sidecar file is ignored if its owner neither owns the object's file nor is trusted, because such a file may
+        // contain false information about the object.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);

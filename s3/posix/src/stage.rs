@@ -44,8 +44,8 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// A file being written. If the value is dropped before the file is published, the file is removed, unless it has a
-/// name in an upload.
+/// A file being written. If the value is dropped before the file is published, the file is removed, unless the file has
+/// a name in an upload.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
@@ -292,8 +292,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Switches to `place`, the path of another object. Returns whether this was possible. The path must be in the
-    /// directory in which the file was created, because the file has that directory's group, access list and quota.
+    /// Switches to `place`, the path of another object. Returns whether the switch was possible. The path must be in
+    /// the directory in which the file was created, because the file has that directory's group, access list and quota.
     /// Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
@@ -322,8 +322,8 @@ impl StagedFile {
         )
     }
 
-    /// Attaches `record`, sealed for the current content, with a unique ETag if it has none yet. Makes the content
-    /// durable if the configuration requires it.
+    /// Attaches `record`, sealed for the current content, with a unique ETag if the record has none yet. Makes the
+    /// content durable if the configuration requires it.
     pub(crate) fn seal(&mut self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
         let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
@@ -493,8 +493,8 @@ pub(crate) fn hidden_name_of(number: u64) -> String {
 }
 
 /// Sets the modification time of a newly written file explicitly, so that the file system's client does not change it
-/// later. The MooseFS client records the time of each write by its own clock, and sends it to the server seconds later;
-/// the server keeps the later time. The seal of an object would then not match its file. When the time is set
+/// later. The MooseFS client records the time of each write by its own clock, and sends this time to the server seconds
+/// later; the server keeps the later time. The seal of an object would then not match its file. When the time is set
 /// explicitly, the client discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.

@@ -373,7 +373,7 @@ impl PosixStoreState {
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
     }
 
-    /// Removes the names of `version`; returns whether it was a delete marker.
+    /// Removes the names of `version`; returns whether `version` was a delete marker.
     fn remove_archived(
         &self,
         bucket: &Bucket,
@@ -435,7 +435,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if let Some(place) = place {
-            // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
+            // The hidden object is removed first. In the opposite order, the hidden object would reappear when the
+            // object that hides it is removed.
             self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }

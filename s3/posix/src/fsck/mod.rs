@@ -32,7 +32,7 @@ use crate::{PosixStore, PosixStoreState};
 pub struct FsckOptions {
     /// The buckets to check; all if empty.
     pub buckets: Vec<Bucket>,
-    /// Whether to also read the content of files that have an MD5 or a checksum, and check it.
+    /// Whether to also read the content of files that have an MD5 or a checksum, and check the content against it.
     pub read: bool,
 }
 

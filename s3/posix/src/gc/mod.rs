@@ -33,8 +33,8 @@ pub struct GcOptions {
     /// The time for which an upload must have been inactive before it is removed.
     pub upload_age: Duration,
     /// The time for which a directory must have been empty before it is removed. A put whose directory is removed
-    /// recreates it, but only a limited number of times. If this time is far longer than the tick of the file system's
-    /// clock (10 ms), a put never has to recreate a directory more than once.
+    /// recreates the directory, but only a limited number of times. If this time is far longer than the tick of the
+    /// file system's clock (10 ms), a put never has to recreate a directory more than once.
     pub empty_dir_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -197,8 +197,8 @@ impl<'s> GcRun<'s> {
         Ok(())
     }
 
-    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether it was
-    /// removed or, in a dry run, would have been removed.
+    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether the
+    /// garbage was removed or, in a dry run, would have been removed.
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,

@@ -174,7 +174,7 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time when work on the bucket started: an object expires only if it was due by then.
+    /// The time when work on the bucket started: an object expires only if the object was due by that time.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,

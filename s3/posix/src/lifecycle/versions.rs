@@ -29,7 +29,7 @@ struct VersionScanState {
 }
 
 impl LifecycleRun<'_> {
-    /// Expires versions of a bucket that keeps them.
+    /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
         loop {
@@ -224,8 +224,8 @@ impl NoncurrentVersionReference<'_> {
     }
 
     /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due.
-    /// Whether it is due is determined again from the key's current versions, because a newer version may have been
-    /// removed.
+    /// Whether the version is due is determined again from the key's current versions, because a newer version may have
+    /// been removed.
     fn expire(
         &self,
         inner: &PosixStoreState,
