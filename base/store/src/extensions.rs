@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Calls on many objects. The default implementations process objects one by one. Stores that have a faster way
-/// override them.
+/// override these implementations.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; returns one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
@@ -84,8 +84,8 @@ pub trait ObjectVersions {
 
 /// Objects that are uploaded in parts.
 pub trait MultipartUploads: Objects {
-    /// Returns the parts that an object was completed from, by number; an empty list if it was put as a whole. Errors:
-    /// as [`Objects::get`].
+    /// Returns the parts that an object was completed from, by number; an empty list if the object was put as a whole.
+    /// Errors: as [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.

@@ -16,7 +16,7 @@ const YEARS_MAX: u32 = 100;
 const DAYS_PER_YEAR: u64 = 365;
 const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// The mode of a retention, which determines which users may shorten or remove it before it ends.
+/// The mode of a retention, which determines which users may shorten or remove the retention before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetentionMode {
     /// Users who may change the bucket's settings can shorten or remove the retention, but only if they request to

@@ -112,7 +112,7 @@ pub struct PartInfo {
 /// Selects the parts to list.
 #[derive(Clone, Debug)]
 pub struct PartsQuery {
-    /// Only parts with a number larger than this.
+    /// Only parts whose number is larger than this number.
     pub after: u16,
     /// The maximum number of parts to return.
     pub max_parts: usize,

@@ -38,9 +38,9 @@ impl Bucket {
 
     /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
     /// or starts or ends with a hyphen. Clients could not use a name that breaks these rules as part of a host name.
-    /// Amazon allows at most 63 bytes, no capitals and no underscores. These limits do not apply here, because programs
-    /// that address buckets by path (such as libs3 programs) use longer names and these characters. Errors:
-    /// `InvalidBucketName`.
+    /// Amazon allows at most 63 bytes, no capitals and no underscores. Amazon's limits do not apply to this store,
+    /// because programs that address buckets by path (such as libs3 programs) use longer names and these characters.
+    /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
         let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');

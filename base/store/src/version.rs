@@ -197,8 +197,8 @@ impl<'q> VersionPageBuilder<'q> {
 
     /// Considers `key` for the page. `list` is called only if the key's versions may become entries, and returns
     /// versions from the newest to the oldest. The argument of `list` is the key's last version on the previous page,
-    /// and `list` returns only versions after this one. `list` returns all versions if the argument is `None`, and also
-    /// if that version no longer exists: its position is then unknown, and no version may be missed. `describe` is
+    /// and `list` returns only versions after this version. `list` returns all versions if the argument is `None`, and
+    /// also if that version no longer exists: its position is then unknown, and no version may be missed. `describe` is
     /// called only for versions that become entries, and returns `None` for a version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
