@@ -183,8 +183,8 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns whichever of two alternative elements is present, and whether it is the second one. Errors: both are
-/// present, or neither is.
+/// Returns whichever of two alternative elements is present, and whether the present element is the second one. Errors:
+/// both are present, or neither is.
 fn one_of<'m>(
     members: &'m [(String, Json)],
     [name, not_name]: [&str; 2],
