@@ -156,7 +156,8 @@ pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     }
 }
 
-/// Creates the directory if it is missing, and gives it the bucket's group and mode. Returns whether the directory is new.
+/// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
+/// directory is new.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);

@@ -172,7 +172,8 @@ impl PosixStoreState {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // Fordway did not create the file or link with this name. It is removed, because it cannot be an object.
+            // Fordway did not create the file or link with this name. The file or link is removed, because it cannot be
+            // an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }

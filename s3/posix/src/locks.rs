@@ -287,7 +287,7 @@ impl PosixStoreState {
         })
     }
 
-    /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
+    /// Checks that this store takes locks. Errors: `NotImplemented` if the store takes no locks.
     pub(crate) fn require_locks(&self, what: &str) -> Result<()> {
         match self.volume.config.if_match {
             true => Ok(()),

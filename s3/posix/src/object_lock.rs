@@ -1,8 +1,8 @@
 //! Object lock: the locks on versions, and the bucket's setting.
 //!
-//! A version's lock is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
-//! because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a bucket never
-//! has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
+//! A version's lock is in its record, so the lock moves with the file. The bucket's setting is in the file
+//! `versioning`, because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a
+//! bucket never has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
 //! ```text
 //! Enabled                     keeps versions

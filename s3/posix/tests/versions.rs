@@ -182,7 +182,7 @@ fn what_posix_removed_stays_removed() {
 }
 
 /// While newer versions are created and deleted, a version is alternately the latest version and an old version. A
-/// caller that reads or lists it must always find it.
+/// caller that reads or lists the version must always find it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();

@@ -450,8 +450,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node may not yet know that the upload is closed, because it has not read the whole
-        // directory. After a pause, the names are read again, and then include any claim of that writer.
+        // A writer on another node may not yet know that the upload is closed, because the writer has not read the
+        // whole directory. After a pause, the names are read again, and then include any claim of that writer.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }
@@ -478,8 +478,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if it has none. Writes the bytes
-/// to stable storage if the durability requires it or if other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if the record has none. Writes
+/// the bytes to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
