@@ -32,8 +32,8 @@ pub use list::{
     ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkInstruction,
 };
 pub use lock::{
-    DefaultRetention, LockConfiguration, ObjectLock, ObjectLocks, Retention, RetentionMode, RetentionPeriod,
-    ms_since_1970, no_object_lock,
+    DefaultRetention, LockConfiguration, ObjectLock, ObjectLockOperations, Retention, RetentionMode,
+    RetentionPeriod, ms_since_1970, no_object_lock,
 };
 pub use memory::MemoryStore;
 pub use multipart::{
@@ -56,7 +56,13 @@ use std::sync::Arc;
 
 /// An S3 object store on any lane: [`Objects`] and all other features of S3.
 pub trait Store:
-    ObjectBatches + ObjectRenames + ObjectTags + ObjectVersions + ObjectLocks + MultipartUploads + BucketDocuments
+    ObjectBatches
+    + ObjectRenames
+    + ObjectTags
+    + ObjectVersions
+    + ObjectLockOperations
+    + MultipartUploads
+    + BucketDocuments
 {
     /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. The
     /// confined store is for users who may access only some buckets. Returns `None` if the store has no links. Errors:

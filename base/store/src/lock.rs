@@ -217,7 +217,7 @@ pub fn no_object_lock() -> Error {
 }
 
 /// Locks of objects.
-pub trait ObjectLocks {
+pub trait ObjectLockOperations {
     /// Returns the bucket's object lock; `None` if its objects cannot be locked. Errors: `NoSuchBucket`.
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>>;
 

@@ -44,16 +44,16 @@ pub fn with_lock_patience<T>(patience: Duration, work: impl FnOnce() -> T) -> T 
 }
 
 /// A wait for a lock, with a time limit.
-struct TimedLockWait {
+struct LockRetryTimer {
     longest: Duration,
     /// The time at which the wait began; `None` before the first pause.
     begin: Option<Instant>,
     pause: Duration,
 }
 
-impl TimedLockWait {
+impl LockRetryTimer {
     fn new(longest: Duration) -> Self {
-        TimedLockWait { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
+        LockRetryTimer { longest: longest.min(PATIENCE.get()), begin: None, pause: PAUSE_MIN }
     }
 
     fn left(&mut self) -> Duration {
@@ -72,7 +72,7 @@ impl TimedLockWait {
     }
 }
 
-impl Drop for TimedLockWait {
+impl Drop for LockRetryTimer {
     /// Deducts the time of this wait from the thread's lock timeout, so that the next wait gets the rest.
     fn drop(&mut self) {
         if let Some(begin) = self.begin
@@ -88,7 +88,7 @@ impl Drop for TimedLockWait {
 /// for longer than `patience`.
 pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
     // A length of 0 means all bytes up to the end of the file, even if the file grows.
-    wait_for(file.as_fd(), (0, 0), &mut TimedLockWait::new(patience))
+    wait_for(file.as_fd(), (0, 0), &mut LockRetryTimer::new(patience))
 }
 
 /// Waits until no other open file holds a lock on any of `bytes`, a range of at least one byte. Takes no lock, so
@@ -96,7 +96,7 @@ pub fn lock_file(file: impl AsFd, patience: Duration) -> Result<()> {
 /// [`with_lock_patience`]. Cost: one `fcntl`, repeated while a byte is locked.
 pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) -> Result<()> {
     let (start, length) = (i64::from(bytes.start), i64::try_from(bytes.len()).map_err(|_| Errno::INVAL)?);
-    let mut patience = TimedLockWait::new(patience);
+    let mut patience = LockRetryTimer::new(patience);
     loop {
         let found = control(file.as_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, start, length)?;
         if found == libc::F_UNLCK {
@@ -107,7 +107,7 @@ pub fn await_unlocked(file: impl AsFd, bytes: Range<u32>, patience: Duration) ->
 }
 
 /// Tries repeatedly to take the lock, because the kernel's own wait has no time limit.
-fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut TimedLockWait) -> Result<()> {
+fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut LockRetryTimer) -> Result<()> {
     loop {
         match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, start, length) {
             Err(Errno::AGAIN | Errno::ACCESS) => patience.pause()?,
@@ -157,7 +157,7 @@ struct LockStripeGuard<'l>(&'l LockStripe);
 impl LockStripe {
     /// Waits for the lock and takes it. Errors: `TIMEDOUT`.
     #[inline]
-    fn take(&self, patience: &mut TimedLockWait) -> Result<LockStripeGuard<'_>> {
+    fn take(&self, patience: &mut LockRetryTimer) -> Result<LockStripeGuard<'_>> {
         match self.try_take() {
             Some(guard) => Ok(guard),
             None => self.wait(patience),
@@ -165,7 +165,7 @@ impl LockStripe {
     }
 
     #[cold]
-    fn wait(&self, patience: &mut TimedLockWait) -> Result<LockStripeGuard<'_>> {
+    fn wait(&self, patience: &mut LockRetryTimer) -> Result<LockStripeGuard<'_>> {
         // A thread that takes the lock after a wait marks it as contended, because others may still be waiting.
         let is_held = |(): &mut ()| self.state.swap(CONTENDED, Ordering::Acquire) != FREE;
         let waited = self.is_free.wait_timeout_while(self.asleep(), patience.left().min(LONGEST), is_held);
@@ -228,7 +228,7 @@ impl ByteRangeLocks {
     /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
     /// or the timeout of [`with_lock_patience`].
     pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
-        let mut patience = TimedLockWait::new(patience);
+        let mut patience = LockRetryTimer::new(patience);
         let stripe = self.stripes[stripe_of(offset)].take(&mut patience)?;
         let byte = i64::from(offset);
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
@@ -240,7 +240,7 @@ impl ByteRangeLocks {
     pub fn lock_after(&self, held: &LockGuard<'_>, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
         let (first, byte) = (u32::try_from(held.byte).unwrap_or_default(), i64::from(offset));
         debug_assert!(LockOrder::of(first) < LockOrder::of(offset));
-        let mut patience = TimedLockWait::new(patience);
+        let mut patience = LockRetryTimer::new(patience);
         // If both bytes share a stripe, the caller already holds the stripe.
         let stripe = match stripe_of(first) == stripe_of(offset) {
             true => None,
@@ -367,7 +367,7 @@ mod tests {
                     for _ in 0..5_000 {
                         let is_patient = thread % 3 > 0;
                         let patience = Duration::from_micros(if is_patient { 60_000_000 } else { 5 });
-                        let held = stripe.take(&mut TimedLockWait::new(patience));
+                        let held = stripe.take(&mut LockRetryTimer::new(patience));
                         assert!(held.is_ok() || !is_patient);
                         if held.is_ok() {
                             // SAFETY: the lock is held.

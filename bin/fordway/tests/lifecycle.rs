@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocuments, DocumentKind, Key, ListQuery, LockConfiguration, ObjectLock, ObjectLocks,
-    ObjectVersions, Objects, PutOptions, VersionId, VersioningState, VersionsQuery,
+    Bucket, BucketDocuments, DocumentKind, Key, ListQuery, LockConfiguration, ObjectLock,
+    ObjectLockOperations, ObjectVersions, Objects, PutOptions, VersionId, VersioningState, VersionsQuery,
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");

@@ -67,7 +67,7 @@ impl From<Error> for FailedExchange {
 
 /// A load generator over connections that carry many requests at once. Slot `n` uses connection `n % connections`.
 pub struct MultiplexedLoadGenerator<S> {
-    shared: Rc<LoadState>,
+    shared: Rc<SharedLoadState>,
     timeouts: Timeouts,
     roots: TlsRoots,
     lines: Vec<Rc<ConnectionSlot<S>>>,
@@ -88,7 +88,7 @@ struct ConnectionSlot<S> {
     has_answered: Cell<bool>,
 }
 
-struct LoadState {
+struct SharedLoadState {
     requests: Arc<RequestSequence>,
     finished: RefCell<Vec<FinishedRequest>>,
     /// The traffic of all lost connections, and their number.
@@ -124,7 +124,7 @@ impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
             .collect();
         let past = RefCell::new(NetworkTraffic { connections: 0, ..NetworkTraffic::default() });
         let shared =
-            Rc::new(LoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
+            Rc::new(SharedLoadState { requests, finished: RefCell::default(), past, ended: Notify::new() });
         let slots = connections * streams;
         Ok(MultiplexedLoadGenerator { shared, timeouts, roots, lines: made?, slots, timer, tasks, runtime })
     }
@@ -214,7 +214,7 @@ impl<S> ConnectionSlot<S> {
     }
 }
 
-impl LoadState {
+impl SharedLoadState {
     /// Performs one request. Sends the request again if the server probably closed the connection before the request
     /// arrived: no byte of a response was received, and an earlier request on the connection had succeeded.
     async fn answered<S: ExchangeSender>(

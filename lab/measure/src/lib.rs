@@ -22,7 +22,7 @@ pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
-    Io500Scores, LaneScore, LatencyQuantiles, LimitingResource, LoadSummary, MeasuredLane,
+    Io500Scores, LaneDescription, LaneScore, LatencyQuantiles, LimitingResource, LoadSummary,
     MessageTransferSummary, ParallelSummary, PhaseSummary, RunDocument, RunError, SCHEMA, SCHEMA_VERSION,
     SpeedRatio, SpeedVerdict, TcpConnectionStats,
 };

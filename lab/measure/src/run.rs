@@ -46,7 +46,7 @@ pub struct RunDocument {
     /// The chosen parameters, by name; each kind of run defines their meaning.
     pub parameters: serde_json::Map<String, serde_json::Value>,
     /// The lanes, in the order of the indices in records; the first is the reference.
-    pub lanes: Vec<MeasuredLane>,
+    pub lanes: Vec<LaneDescription>,
     /// The phases, in the order of the indices in records.
     pub phases: Vec<String>,
     /// The results, one entry for each lane and phase.
@@ -63,7 +63,7 @@ pub struct RunDocument {
 
 /// A measured lane, or another way of doing the same work, with which lanes are compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredLane {
+pub struct LaneDescription {
     /// The lane's name in tables.
     pub name: String,
     /// A description of what the lane does, in one sentence.
@@ -541,7 +541,7 @@ mod tests {
             command: vec!["fordway".into()],
             machine: Machine::default(),
             parameters: serde_json::Map::new(),
-            lanes: vec![MeasuredLane { name: "posix".into(), description: String::new() }],
+            lanes: vec![LaneDescription { name: "posix".into(), description: String::new() }],
             phases: vec!["put".into()],
             summaries: vec![],
             scores: vec![],

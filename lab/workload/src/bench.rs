@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::{
-    LaneScore, Machine, MeasuredLane, PhaseSummary, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
+    LaneDescription, LaneScore, Machine, PhaseSummary, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
     SpeedRatio, SpeedVerdict, median_interval,
 };
 use fordway_store::{Bucket, Error, ErrorKind, Result};
@@ -171,7 +171,7 @@ impl MeasurementArgs {
 #[derive(Clone, Debug)]
 pub struct LaneResults {
     /// The lane that was measured.
-    pub lane: MeasuredLane,
+    pub lane: LaneDescription,
     /// The phases of each round.
     pub rounds: Vec<Vec<PhaseResult>>,
 }

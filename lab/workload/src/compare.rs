@@ -167,7 +167,7 @@ struct FileRangeAccess<'t> {
 }
 
 /// The result of one job.
-struct FileAccessResult {
+struct TimedFileAccess {
     start_ns: u64,
     end_ns: u64,
     thread: u16,
@@ -296,7 +296,7 @@ impl ComparisonState<'_> {
         phase: ComparePhase,
         job: &FileRangeAccess,
         index: usize,
-        done: FileAccessResult,
+        done: TimedFileAccess,
         block: &BlockRecord,
     ) -> Result<OperationRecord> {
         let body = &job.item.body;
@@ -408,7 +408,7 @@ fn cut<'j, 't>(jobs: &'j [FileRangeAccess<'t>], most: usize) -> Vec<&'j [FileRan
 }
 
 /// Returns the wall time from the start of the first job to the end of the last.
-fn elapsed(done: &[FileAccessResult]) -> u64 {
+fn elapsed(done: &[TimedFileAccess]) -> u64 {
     let first = done.iter().map(|done| done.start_ns).min().unwrap_or_default();
     let last = done.iter().map(|done| done.end_ns).max().unwrap_or_default();
     last - first
@@ -421,8 +421,8 @@ fn do_jobs(
     buffers: &mut [Vec<u8>],
     threads: usize,
     clock: RunClock,
-) -> Vec<FileAccessResult> {
-    let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<FileAccessResult> {
+) -> Vec<TimedFileAccess> {
+    let work = |thread: usize, jobs: &[FileRangeAccess], buffers: &mut [Vec<u8>]| -> Vec<TimedFileAccess> {
         let pairs = jobs.iter().zip(buffers);
         pairs.map(|(job, buffer)| do_job(target, phase, job, buffer, thread as u16, clock)).collect()
     };
@@ -449,7 +449,7 @@ fn do_job(
     buffer: &mut Vec<u8>,
     thread: u16,
     clock: RunClock,
-) -> FileAccessResult {
+) -> TimedFileAccess {
     let FileRangeAccess { item, offset, len } = *job;
     let key = &item.key;
     let start_ns = clock.now_ns();
@@ -461,5 +461,5 @@ fn do_job(
         ComparePhase::Range => target.get_range(key, offset, len, buffer).map(|()| VerifiableResponse::Read),
         ComparePhase::Delete => target.delete(key).map(|()| VerifiableResponse::Read),
     };
-    FileAccessResult { start_ns, end_ns: clock.now_ns(), thread, result }
+    TimedFileAccess { start_ns, end_ns: clock.now_ns(), thread, result }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use fordway_measure::MeasuredLane;
+use fordway_measure::LaneDescription;
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_sys::read_into_spare;
 use walkdir::WalkDir;
@@ -16,7 +16,7 @@ const LANE: &str = "posix";
 
 /// Plain files in a directory.
 pub struct PosixTarget {
-    lane: MeasuredLane,
+    lane: LaneDescription,
     dir: PathBuf,
     sync: SyncLevel,
     publish: PublishMethod,
@@ -51,13 +51,13 @@ impl PosixTarget {
         })?;
         let description =
             "plain open, read, write to a temporary name, rename, unlink by absolute path".into();
-        let lane = MeasuredLane { name: LANE.into(), description };
+        let lane = LaneDescription { name: LANE.into(), description };
         Ok(PosixTarget { lane, dir: dir.to_owned(), sync, publish: PublishMethod::Rename })
     }
 
     /// Creates a target that stores files in the directory `dir`, which exists or will exist before the first call. A
     /// put creates the file under its final name and waits only for the page cache.
-    pub(crate) fn in_place(lane: MeasuredLane, dir: PathBuf) -> Self {
+    pub(crate) fn in_place(lane: LaneDescription, dir: PathBuf) -> Self {
         PosixTarget { lane, dir, sync: SyncLevel::Nothing, publish: PublishMethod::InPlace }
     }
 
@@ -117,7 +117,7 @@ impl PosixTarget {
 }
 
 impl MeasuredTarget for PosixTarget {
-    fn lane(&self) -> &MeasuredLane {
+    fn lane(&self) -> &LaneDescription {
         &self.lane
     }
 

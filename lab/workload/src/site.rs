@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
-use fordway_measure::MeasuredLane;
+use fordway_measure::LaneDescription;
 use fordway_store::{Bucket, Error, ErrorKind, Result, Store};
 
 use crate::{MeasuredTarget, PosixTarget, StoreTarget};
@@ -17,7 +17,7 @@ use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 /// A bucket or directory, which need not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
 pub struct WorkloadSite {
-    lane: MeasuredLane,
+    lane: LaneDescription,
     name: Bucket,
     kind: SiteKind,
 }
@@ -40,13 +40,18 @@ impl WorkloadSite {
     /// Creates a site for the directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
         let description = "plain open, pwrite, pread, stat and unlink by absolute path, in place".into();
-        let lane = MeasuredLane { name: "posix".into(), description };
+        let lane = LaneDescription { name: "posix".into(), description };
         WorkloadSite { lane, name, kind: SiteKind::Files { parent: parent.to_owned() } }
     }
 
     /// Creates a site for the bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the
     /// server's.
-    pub fn objects(lane: MeasuredLane, store: Arc<dyn Store>, name: Bucket, server_pid: Option<u32>) -> Self {
+    pub fn objects(
+        lane: LaneDescription,
+        store: Arc<dyn Store>,
+        name: Bucket,
+        server_pid: Option<u32>,
+    ) -> Self {
         WorkloadSite { lane, name, kind: SiteKind::Objects { store, server_pid } }
     }
 
@@ -56,7 +61,7 @@ impl WorkloadSite {
     }
 
     /// Returns the lane of the site.
-    pub fn lane(&self) -> &MeasuredLane {
+    pub fn lane(&self) -> &LaneDescription {
         &self.lane
     }
 

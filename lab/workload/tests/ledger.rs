@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{ConfidenceInterval, MeasuredLane, RunRecords};
+use fordway_measure::{ConfidenceInterval, LaneDescription, RunRecords};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::ledger::{
     LedgerComponent, LedgerCostReport, LedgerPlan, LedgerProgress, NamedComponent, PathDecomposition,
@@ -49,7 +49,7 @@ impl LedgerComponent for Fake {
 }
 
 fn fake(name: &str, clock: &Rc<Cell<u64>>, per_operation_ns: u64, bytes_per_ns: u64) -> NamedComponent {
-    let lane = MeasuredLane { name: name.into(), description: String::new() };
+    let lane = LaneDescription { name: name.into(), description: String::new() };
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns, bytes_per_ns, size_bytes: 0, runs: 0, is_broken: false };
     NamedComponent { lane, component: Box::new(fake) }
@@ -92,7 +92,7 @@ fn whole(clock: &Rc<Cell<u64>>, more_ns: u64) -> NamedComponent {
     }
     let clock = clock.clone();
     let fake = Fake { clock, per_operation_ns: 0, bytes_per_ns: 1, size_bytes: 0, runs: 0, is_broken: false };
-    let lane = MeasuredLane { name: "path".into(), description: String::new() };
+    let lane = LaneDescription { name: "path".into(), description: String::new() };
     NamedComponent { lane, component: Box::new(Whole(fake, more_ns)) }
 }
 
@@ -219,7 +219,7 @@ fn what_goes_wrong_ends_it_and_is_named() {
         runs: 0,
         is_broken: true,
     };
-    let lane = MeasuredLane { name: "bad".into(), description: String::new() };
+    let lane = LaneDescription { name: "bad".into(), description: String::new() };
     let error =
         run(&mut [NamedComponent { lane, component: Box::new(broken) }], &clock).expect_err("it is broken");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -267,7 +267,7 @@ fn a_failure_after_a_request_to_stop_keeps_the_complete_rounds() {
     let measured = |is_asked: bool| {
         let (round, stopped) = (Rc::new(Cell::new(0)), Rc::new(AtomicBool::new(false)));
         let component = Box::new(Gateway { round: round.clone(), stopped: stopped.clone(), is_asked });
-        let lane = MeasuredLane { name: "gateway".into(), description: String::new() };
+        let lane = LaneDescription { name: "gateway".into(), description: String::new() };
         let long = LedgerPlan { duration: Duration::from_secs(1_000), ..plan() };
         let mut progress = |at: LedgerProgress| round.set(at.round);
         let mut components = [NamedComponent { lane, component }];

@@ -2,7 +2,7 @@
 //! other users have put in their place.
 //!
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
-//! are not followed (see [`crate::volume::BucketTree`]). Only regular files are read, and only up to the size that
+//! are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the size that
 //! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
 //! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
 //! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files

@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_sys::{CoarseInstant, Errno, Mode, OFlags, stat};
 
 use crate::index::NameIndexes;
-use crate::volume::BucketTree;
+use crate::volume::BucketsRoot;
 
 /// The time for which a held directory is assumed to be at its path, with the precision of the kernel's clock tick.
 /// During this time, a thousand operations can share the cost of opening the directory. As long as the directory is
@@ -117,7 +117,7 @@ impl DirectoryHandle {
 impl DirectoryCache {
     /// Returns the directory at `path` beneath `root`, opening it unless it is held. Cost for a directory in use: one
     /// `openat2` every 10 ms.
-    pub(crate) fn open(&self, root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
+    pub(crate) fn open(&self, root: &BucketsRoot, path: &str) -> Result<DirectoryHandle, Errno> {
         if let Some(dir) = self.held(path) {
             return Ok(dir);
         }
@@ -142,7 +142,7 @@ impl DirectoryCache {
     /// that can do without the directory.
     pub(crate) fn open_if_busy(
         &self,
-        root: &BucketTree,
+        root: &BucketsRoot,
         path: &str,
     ) -> Result<Option<DirectoryHandle>, Errno> {
         if let Some(dir) = self.held(path) {
@@ -212,7 +212,7 @@ impl DirectoryCache {
 }
 
 /// Opens the directory at `path`. If another user's link leads to the directory, it is opened only for reading.
-fn look_up(root: &BucketTree, path: &str) -> Result<DirectoryHandle, Errno> {
+fn look_up(root: &BucketsRoot, path: &str) -> Result<DirectoryHandle, Errno> {
     match root.open_to_change(path) {
         Err(Errno::LOOP) => {
             let dir = root.open_beneath(path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;

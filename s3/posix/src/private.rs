@@ -26,7 +26,7 @@ use crate::object_lock::VersioningSetting;
 use crate::patience::pause;
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
-use crate::volume::BucketTree;
+use crate::volume::BucketsRoot;
 
 /// A change within the same tick of the file system's clock (at most 10 ms) need not alter the times. A time is
 /// therefore trusted only if it is older than a tick.
@@ -201,7 +201,11 @@ impl PrivateDirectoryCache {
 
     /// Checks whether anything has changed in the private directory of `bucket`. Cost: usually one `fstat`; one
     /// `openat2` if there is no private directory and names in the bucket change.
-    pub(crate) fn glance(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryLookup, Errno> {
+    pub(crate) fn glance(
+        &self,
+        root: &BucketsRoot,
+        bucket: &Bucket,
+    ) -> Result<PrivateDirectoryLookup, Errno> {
         if let Some(known) = self.held(bucket)
             && known.is_unchanged()
         {
@@ -210,7 +214,7 @@ impl PrivateDirectoryCache {
         Ok(PrivateDirectoryLookup { contents: self.look_anew(root, bucket)?, known: None })
     }
 
-    fn look_anew(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
+    fn look_anew(&self, root: &BucketsRoot, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         for _ in 0..MAX_STALE {
             match self.look(root, bucket) {
                 Err(Errno::STALE) => look_again(root.dir(), &private_dir(bucket)),
@@ -227,7 +231,7 @@ impl PrivateDirectoryCache {
     /// queries the server.
     pub(crate) fn glance_for_write(
         &self,
-        root: &BucketTree,
+        root: &BucketsRoot,
         bucket: &Bucket,
         consistency: ReadConsistency,
     ) -> Result<PrivateDirectoryContents, Errno> {
@@ -266,7 +270,7 @@ impl PrivateDirectoryCache {
         self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn look(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
+    fn look(&self, root: &BucketsRoot, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let private = match root.open_beneath(&private_dir(bucket), flags, Mode::empty()) {
             Ok(private) => private,
@@ -296,7 +300,7 @@ impl PrivateDirectoryCache {
 
     /// Returns the contents of a bucket without a private directory, which may be a separate mount. Cost: four
     /// system calls, at most once every 10 ms.
-    fn look_without(&self, root: &BucketTree, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
+    fn look_without(&self, root: &BucketsRoot, bucket: &Bucket) -> Result<PrivateDirectoryContents, Errno> {
         if let Some(known) = self.held(bucket).filter(|known| !known.contents.exists) {
             return Ok(known.contents);
         }

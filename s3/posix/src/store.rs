@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, Error, FileServerProbe, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations,
+    ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
@@ -150,7 +150,7 @@ impl ObjectVersions for PosixStore {
     }
 }
 
-impl ObjectLocks for PosixStore {
+impl ObjectLockOperations for PosixStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         self.inner.lock_configuration(bucket).map_err(at("get object lock", bucket, ""))
     }

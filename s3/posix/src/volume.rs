@@ -28,7 +28,7 @@ use crate::{Durability, PosixConfig, ReadConsistency, format};
 /// files.
 pub(crate) struct StoreRootDirectory {
     pub(crate) path: PathBuf,
-    pub(crate) root: BucketTree,
+    pub(crate) root: BucketsRoot,
     pub(crate) config: PosixConfig,
     /// The root's file system. A bucket may be on a different file system.
     site: FileSystemTraits,
@@ -48,7 +48,7 @@ impl StoreRootDirectory {
         let device = stat(opened.dir()).map_err(|errno| on_root(errno, root))?.device;
         Ok(StoreRootDirectory {
             path: root.to_owned(),
-            root: BucketTree::new(opened, config.links),
+            root: BucketsRoot::new(opened, config.links),
             config,
             site,
             device,
@@ -312,14 +312,14 @@ pub enum SymlinkScope {
 }
 
 /// The root directory, whose subdirectories are the buckets, together with the rule for links.
-pub(crate) struct BucketTree {
+pub(crate) struct BucketsRoot {
     root: RootDirectory,
     rule: SymlinkScope,
 }
 
-impl BucketTree {
+impl BucketsRoot {
     pub(crate) fn new(root: RootDirectory, rule: SymlinkScope) -> Self {
-        BucketTree { root, rule }
+        BucketsRoot { root, rule }
     }
 
     /// Returns the root directory.
@@ -343,7 +343,7 @@ impl BucketTree {
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
     /// user's directory in the bucket. A program of that user would then remove or overwrite files in this directory.
-    /// Cost: as for [`BucketTree::open_beneath`]; if the path contains a link, also four calls for each name in the
+    /// Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the
     /// path. Errors: also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use fordway_posix::{LifecycleEvent, LifecycleOptions, LifecycleSummary, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, BucketDocuments, DeleteOptions, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectLock, ObjectLocks, ObjectTags, ObjectVersions, Objects, PutOptions, Tags,
-    UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    MultipartUploads, ObjectLock, ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PutOptions,
+    Tags, UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");

@@ -49,14 +49,14 @@ type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
 /// been answered.
-pub(crate) async fn serve(connection: AcceptedClient, shared: &Arc<GatewayState>, stopped: StopReceiver) {
+pub(crate) async fn serve(connection: PendingHandshake, shared: &Arc<GatewayState>, stopped: StopReceiver) {
     if let Err(error) = speak(connection, shared, stopped).await {
         tracing::debug!(%error, "an HTTP/3 connection ended early");
     }
 }
 
 async fn speak(
-    accepted: AcceptedClient,
+    accepted: PendingHandshake,
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
@@ -272,12 +272,12 @@ struct QuicConfig {
 }
 
 /// A client whose handshake has not begun.
-pub(crate) struct AcceptedClient {
+pub(crate) struct PendingHandshake {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
 }
 
-impl AcceptedClient {
+impl PendingHandshake {
     pub(super) fn remote(&self) -> SocketAddr {
         self.incoming.remote_address()
     }
@@ -308,11 +308,11 @@ impl QuicListener {
     }
 
     /// Accepts the next client; `None` when the socket is closed.
-    pub(crate) async fn accept(&self) -> Option<AcceptedClient> {
+    pub(crate) async fn accept(&self) -> Option<PendingHandshake> {
         loop {
             let incoming = self.endpoint.accept().await?;
             match self.config() {
-                Ok(config) => return Some(AcceptedClient { incoming, config }),
+                Ok(config) => return Some(PendingHandshake { incoming, config }),
                 Err(error) => {
                     tracing::error!(%error, "a client of HTTP/3 is refused");
                     incoming.refuse();

@@ -12,7 +12,7 @@ use crate::{
     Bucket, BucketDocuments, BucketInfo, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
     CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag, ETagPolicy, Error, ErrorKind,
     ExpectedContent, GetOptions, Key, ListPageBuilder, ListQuery, LockConfiguration, MultipartUploads,
-    ObjectBatches, ObjectContent, ObjectInfo, ObjectListing, ObjectLock, ObjectLocks, ObjectPart,
+    ObjectBatches, ObjectContent, ObjectInfo, ObjectListing, ObjectLock, ObjectLockOperations, ObjectPart,
     ObjectRenames, ObjectSummary, ObjectTags, ObjectVersions, Objects, OpenObject, PartInfo, PartListing,
     PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
     UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
@@ -315,7 +315,7 @@ impl ObjectVersions for MemoryStore {
     }
 }
 
-impl ObjectLocks for MemoryStore {
+impl ObjectLockOperations for MemoryStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         self.on("get object lock", bucket, "", |state| Ok(state.object_lock))
     }

@@ -11,7 +11,7 @@ use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::HttpVersion;
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    Machine, MeasuredLane, PhaseSummary, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
+    LaneDescription, Machine, PhaseSummary, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
 };
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
@@ -147,7 +147,7 @@ fn describe(
     tree: &FileTree,
     outcome: &CompareOutcome,
     machine: Machine,
-    lanes: Vec<MeasuredLane>,
+    lanes: Vec<LaneDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
@@ -402,7 +402,7 @@ impl ComparedLanes {
         &self.targets
     }
 
-    fn descriptions(&self) -> Vec<MeasuredLane> {
+    fn descriptions(&self) -> Vec<LaneDescription> {
         self.targets.iter().map(|target| target.lane().clone()).collect()
     }
 
@@ -433,8 +433,8 @@ fn lane_name(lane: LaneArg) -> String {
     lane.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn described(lane: LaneArg, description: &str) -> MeasuredLane {
-    MeasuredLane { name: lane_name(lane), description: description.to_owned() }
+fn described(lane: LaneArg, description: &str) -> LaneDescription {
+    LaneDescription { name: lane_name(lane), description: description.to_owned() }
 }
 
 /// A temporary directory that is removed when this value is dropped.

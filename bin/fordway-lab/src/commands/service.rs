@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Store};
 use fordway_command::CommandContext;
-use fordway_measure::MeasuredLane;
+use fordway_measure::LaneDescription;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
 use fordway_workload::{MeasuredTarget, StoreTarget};
 
@@ -86,13 +86,13 @@ impl ServiceStores {
     }
 }
 
-fn lane(target: &TargetArg) -> MeasuredLane {
+fn lane(target: &TargetArg) -> LaneDescription {
     let place = match &target.bucket {
         None => "in its own bucket".to_owned(),
         Some(_) => "below its own prefix".to_owned(),
     };
     let description = format!("the service at {}, not started by this run, {place}", target.url);
-    MeasuredLane { name: target.name.clone(), description }
+    LaneDescription { name: target.name.clone(), description }
 }
 
 /// Returns the error for a service that cannot be measured, with advice.

@@ -29,7 +29,7 @@ use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
-use crate::vector::{HttpSession, RangeTarget as _, ReadTraffic, RemoteFile, WebFile};
+use crate::vector::{HttpSession, RangeTarget as _, ReadTraffic, RemoteFile, WebFileAddress};
 
 /// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl ReplicaCredentials {
 
 /// Returns whether two URLs have the same scheme, host and port.
 fn is_one_origin(one: &str, other: &str) -> bool {
-    match (WebFile::parse(&http_url(one)), WebFile::parse(&http_url(other))) {
+    match (WebFileAddress::parse(&http_url(one)), WebFileAddress::parse(&http_url(other))) {
         (Ok(one), Ok(other)) => one.origin() == other.origin(),
         _ => false,
     }
@@ -414,7 +414,7 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     for replica in &described.replicas {
         let url = http_url(&replica.url);
         let is_known = sites.iter().any(|site| site.url == url);
-        if is_known || WebFile::parse(&url).is_err() {
+        if is_known || WebFileAddress::parse(&url).is_err() {
             continue;
         }
         let is_preferred = replica

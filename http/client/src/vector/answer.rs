@@ -177,7 +177,7 @@ enum ReceiveForecastSegment {
 }
 
 /// The result of receiving bytes according to a forecast.
-pub(super) struct ReceiveOutcome {
+pub(super) struct ForecastOutcome {
     /// The number of body bytes that were processed.
     pub(super) body_bytes: u64,
     /// Whether the forecast was wrong, which costs a copy.
@@ -264,7 +264,7 @@ impl ReceiveForecast {
         connection: &mut BufferedConnection,
         content: &mut RangeResponseBody,
         (request, batch, version): (&RangeRequest, &mut FragmentBatch<S>, &FileVersion),
-    ) -> io::Result<ReceiveOutcome> {
+    ) -> io::Result<ForecastOutcome> {
         let (mut left, mut aside) = (got, 0);
         for (index, piece) in self.pieces.iter().enumerate() {
             let count = piece.len().min(left);
@@ -284,11 +284,11 @@ impl ReceiveForecast {
                 // they arrived, so that they are read as usual.
                 let rest = self.rest((index, done), left, (connection, aside), batch);
                 connection.put_back(&rest);
-                return Ok(ReceiveOutcome { body_bytes: (got - left) as u64, is_surprise });
+                return Ok(ForecastOutcome { body_bytes: (got - left) as u64, is_surprise });
             }
             aside += if matches!(piece, ReceiveForecastSegment::Between(_)) { count } else { 0 };
         }
-        Ok(ReceiveOutcome { body_bytes: got as u64, is_surprise: false })
+        Ok(ForecastOutcome { body_bytes: got as u64, is_surprise: false })
     }
 
     /// Returns the last `left` received bytes, starting at byte `done` of piece `index`, in the order in which they

@@ -20,7 +20,7 @@ use super::open::{
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicReadTraffic, RemoteFileSource, SourceLocation, changed};
-use super::{HttpSession, RangeTarget as _, RemoteFile, VersionPrecondition, WebFile};
+use super::{HttpSession, RangeTarget as _, RemoteFile, VersionPrecondition, WebFileAddress};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};
@@ -72,7 +72,7 @@ pub fn copy_unsized(
     url: &str,
     sink: &mut DownloadSink<'_>,
 ) -> Result<Option<&'static str>> {
-    let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
+    let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
     let mut retries = session.retries();
     loop {
         match begin_unsized(&route) {

@@ -37,7 +37,7 @@ pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
 pub use source::{FileVersion, RangeTarget, VersionPrecondition};
-pub use web::WebFile;
+pub use web::WebFileAddress;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

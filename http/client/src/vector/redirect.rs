@@ -8,7 +8,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask};
 use super::source::AtomicReadTraffic;
-use super::{HttpSession, RangeTarget, WebFile};
+use super::{HttpSession, RangeTarget, WebFileAddress};
 use crate::HttpResponse;
 
 /// The maximum number of redirections.
@@ -42,9 +42,9 @@ pub(crate) struct RedirectRoute {
     start: Arc<HttpSession>,
     /// The session whose connections and credentials are used at the current address.
     pub(crate) session: Arc<HttpSession>,
-    pub(crate) file: WebFile,
+    pub(crate) file: WebFileAddress,
     /// The addresses before this one.
-    passed: Vec<WebFile>,
+    passed: Vec<WebFileAddress>,
     /// Whether the session recalled any step of the route from an earlier response.
     is_recalled: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) struct RedirectRoute {
 impl RedirectRoute {
     /// Starts at the URL that the caller named, or at the new location if that URL is known to have moved permanently.
     /// Errors: as for [`RedirectRoute::follow`]; errors for unusable credentials.
-    pub(crate) fn start(session: &Arc<HttpSession>, file: WebFile) -> Result<Self> {
+    pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);
         route.follow_remembered()?;
@@ -60,7 +60,7 @@ impl RedirectRoute {
     }
 
     /// Starts at the location where the file was found.
-    pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFile) -> Self {
+    pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFileAddress) -> Self {
         let (start, session) = (session.clone(), session.clone());
         RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
     }
@@ -130,7 +130,7 @@ impl RedirectRoute {
     }
 
     /// Returns the first address, and the session that began the route.
-    pub(super) fn door(&self) -> (Arc<HttpSession>, WebFile) {
+    pub(super) fn door(&self) -> (Arc<HttpSession>, WebFileAddress) {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
@@ -140,7 +140,7 @@ impl RedirectRoute {
     }
 
     /// Returns whether this address is the end of the route.
-    pub(super) fn leads_to(&self, file: Option<&WebFile>) -> bool {
+    pub(super) fn leads_to(&self, file: Option<&WebFileAddress>) -> bool {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
@@ -159,7 +159,7 @@ impl RedirectRoute {
     /// Adds the file and its route to an error.
     pub(crate) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
-        let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFile::shown).collect();
+        let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFileAddress::shown).collect();
         let (kind, tries) = (error.kind(), error.tries());
         let detail = format!("{} (redirected: {})", error.detail(), way.join(" -> "));
         let mut told = Error::new(kind, detail).after_tries(tries);
@@ -192,7 +192,7 @@ pub(crate) fn fetch(
     limit_bytes: usize,
     wants_body: impl Fn(&HttpResponse) -> bool,
 ) -> Result<LinkDocument> {
-    let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
+    let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
@@ -224,5 +224,5 @@ pub(crate) fn fetch(
 
 /// Resolves `reference` against `base`. Errors: `InvalidArgument`.
 pub(crate) fn resolve(base: &str, reference: &str) -> Result<String> {
-    Ok(WebFile::parse(base)?.relative(reference)?.url())
+    Ok(WebFileAddress::parse(base)?.relative(reference)?.url())
 }

@@ -11,7 +11,7 @@ use fordway_wire::date;
 use super::learned::{self, ServerProfile};
 use super::open::{OpenOutcome, by_first_byte_alone};
 use super::redirect::{RedirectResponse, RedirectRoute};
-use super::{HttpSession, ReadTraffic, WebFile};
+use super::{HttpSession, ReadTraffic, WebFileAddress};
 use crate::Origin;
 
 /// The source of a file, shared by all of its readers.
@@ -20,7 +20,7 @@ pub(super) struct RemoteFileSource {
     pub(super) version: FileVersion,
     pub(super) traffic: AtomicReadTraffic,
     /// The session and URL that the caller named; `None` for a file at a single target.
-    door: Option<(Arc<HttpSession>, WebFile)>,
+    door: Option<(Arc<HttpSession>, WebFileAddress)>,
     /// The location from which the file is read now.
     place: Mutex<Arc<SourceLocation>>,
     /// Whether the caller has received any bytes. If so, bytes from another location must be of the same version.
@@ -34,7 +34,7 @@ pub(super) struct SourceLocation {
     /// The version, with the validators of the server at this location.
     pub(super) version: FileVersion,
     /// The base URL of redirections, if they are allowed.
-    file: Option<WebFile>,
+    file: Option<WebFileAddress>,
 }
 
 /// The cost of reads so far.
@@ -72,7 +72,7 @@ impl RemoteFileSource {
 
     fn new(
         place: SourceLocation,
-        door: Option<(Arc<HttpSession>, WebFile)>,
+        door: Option<(Arc<HttpSession>, WebFileAddress)>,
         traffic: AtomicReadTraffic,
     ) -> Self {
         let version = place.version.clone();
@@ -127,7 +127,7 @@ impl RemoteFileSource {
     /// led to `from`, and access has been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
-            |(_, door): &(_, WebFile)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
+            |(_, door): &(_, WebFileAddress)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
         matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NoSuchKey)
             && self.door.as_ref().is_some_and(is_led)
     }

@@ -13,7 +13,7 @@ const LANE: &str = "http";
 
 /// A file at an `http(s)://` URL.
 #[derive(Clone)]
-pub struct WebFile {
+pub struct WebFileAddress {
     origin: Origin,
     authority: String,
     /// The path and query, percent-encoded.
@@ -27,7 +27,7 @@ pub struct WebFile {
     is_withheld: bool,
 }
 
-impl WebFile {
+impl WebFileAddress {
     /// Parses a URL; percent-encodes characters that are not allowed in a request line, and drops the fragment, if any.
     /// Rejects a URL that contains a password. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<Self> {
@@ -47,7 +47,7 @@ impl WebFile {
         let shown = format!("{origin}{}", path.split('?').next().unwrap_or_default());
         let authority = origin.authority();
         let (authorization, headers) = (None, Arc::default());
-        Ok(WebFile { authority, origin, path, shown, authorization, headers, is_withheld: false })
+        Ok(WebFileAddress { authority, origin, path, shown, authorization, headers, is_withheld: false })
     }
 
     /// Returns the file with the credentials for its host, and with the headers of the session. Errors: unusable
@@ -117,7 +117,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-impl RangeTarget for WebFile {
+impl RangeTarget for WebFileAddress {
     fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     fn line(url: &str) -> String {
-        let (file, mut head) = (WebFile::parse(url).unwrap(), Vec::new());
+        let (file, mut head) = (WebFileAddress::parse(url).unwrap(), Vec::new());
         file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
         let text = String::from_utf8(head).unwrap();
         assert!(text.ends_with("\r\nRange: bytes=0-0\r\nIf-Range: x\r\n\r\n"), "{text}");
@@ -215,10 +215,10 @@ mod tests {
             "GET /a%20b/c%20d?x=%2F&y=%C3%A4 HTTP/1.1"
         );
         assert_eq!(line("http://h/a\r\nx: y"), "GET /a%0D%0Ax:%20y HTTP/1.1");
-        assert_eq!(WebFile::parse("http://h/a?token=secret").unwrap().shown, "http://h/a");
+        assert_eq!(WebFileAddress::parse("http://h/a?token=secret").unwrap().shown, "http://h/a");
         for bad in ["h/a", "ftp://h/a", "http://", "http://u@h/a"] {
             assert_eq!(
-                WebFile::parse(bad).err().map(|error| error.kind()),
+                WebFileAddress::parse(bad).err().map(|error| error.kind()),
                 Some(ErrorKind::InvalidArgument),
                 "{bad}"
             );
@@ -230,7 +230,7 @@ mod tests {
         let headers = [("user-agent", "me"), ("If-Range", "y"), ("X-Own", "1")];
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let options = SessionOptions { headers, ..SessionOptions::default() };
-        let file = WebFile::parse("http://h/a").unwrap().authorized(&options).unwrap();
+        let file = WebFileAddress::parse("http://h/a").unwrap().authorized(&options).unwrap();
         let mut head = Vec::new();
         file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
         let text = String::from_utf8(head).unwrap();
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn references_are_resolved_as_browsers_do() {
-        let base = WebFile::parse("https://h:8443/a/b/c?q=1").unwrap();
+        let base = WebFileAddress::parse("https://h:8443/a/b/c?q=1").unwrap();
         for (reference, url) in [
             ("http://other/x", "http://other/x"),
             ("//other:1/x?y", "https://other:1/x?y"),

@@ -11,7 +11,7 @@ use super::WebDav;
 use crate::client::{BodySink, StreamedBody};
 use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFile};
+use crate::vector::{RangeTarget as _, WebFileAddress};
 use crate::{ExchangeFailure, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The minimum size of a body for which the client first asks the server whether it accepts the request (`Expect:
@@ -49,7 +49,7 @@ pub(super) struct DavResponse {
     /// The value of the `Server` header.
     pub(super) server: Option<String>,
     /// The URL that responded.
-    pub(super) file: WebFile,
+    pub(super) file: WebFileAddress,
     /// Whether the server may have acted on an earlier attempt.
     pub(super) is_repeated: bool,
 }
@@ -106,7 +106,7 @@ impl WebDav {
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
-        let mut route = RedirectRoute::start(session, WebFile::parse(url)?)?;
+        let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
         loop {
             let moved = match ask_here(&route, call) {
                 Ok(ResponseOrRedirect::Answer(answer)) => return Ok(answer),

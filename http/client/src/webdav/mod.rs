@@ -22,7 +22,7 @@ use fordway_wire::webdav::{PerformanceMarkerParser, ThirdPartyCopyOutcome, multi
 use self::call::{BodyProducer, DavBody, DavRequest, DavResponse, of_members};
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
-use crate::vector::{RangeTarget as _, WebFile};
+use crate::vector::{RangeTarget as _, WebFileAddress};
 
 /// The timeout for the response to a request that changes something: a server may copy or remove a lot of data before
 /// it responds.
@@ -257,7 +257,7 @@ fn to_destination(
     (from, to): (&str, &str),
     replaces: bool,
 ) -> Result<DavRequest<'static>> {
-    let (from, to) = (WebFile::parse(from)?, WebFile::parse(to)?);
+    let (from, to) = (WebFileAddress::parse(from)?, WebFileAddress::parse(to)?);
     if from.origin() != to.origin() {
         let detail = format!("{} is on another server", to.shown());
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));

@@ -11,7 +11,7 @@ use crate::client::BodySink;
 use crate::response::body_error;
 use crate::retry::pause;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFile};
+use crate::vector::{RangeTarget as _, WebFileAddress};
 
 /// The number of bytes of a response that are passed on at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -37,7 +37,7 @@ impl WebDav {
         wanted: &PlainRequest<'_>,
         sink: &mut dyn FnMut(u16, &[u8]) -> Result<()>,
     ) -> Result<u16> {
-        let mut route = RedirectRoute::start(self.patient(), WebFile::parse(url)?)?;
+        let mut route = RedirectRoute::start(self.patient(), WebFileAddress::parse(url)?)?;
         loop {
             let named = |error| route.named("request", error);
             let mut response = connect_and_send(&route, wanted).map_err(named)?;

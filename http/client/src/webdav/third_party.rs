@@ -11,7 +11,7 @@ use super::{WebDav, without_query};
 use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RangeTarget as _, WebFile};
+use crate::vector::{RangeTarget as _, WebFileAddress};
 use crate::{HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
@@ -79,8 +79,8 @@ impl WebDav {
             CopyDirection::Pull => (copy.to, copy.from),
             CopyDirection::Push => (copy.from, copy.to),
         };
-        let passive = WebFile::parse(passive)?;
-        let mut route = RedirectRoute::start(&self.session, WebFile::parse(active)?)?;
+        let passive = WebFileAddress::parse(passive)?;
+        let mut route = RedirectRoute::start(&self.session, WebFileAddress::parse(active)?)?;
         if copy.direction == CopyDirection::Push {
             self.refuse_unsafe_push(active)?;
         }
@@ -140,7 +140,7 @@ impl WebDav {
     fn headers(
         &self,
         copy: &ThirdPartyCopy<'_>,
-        passive: &WebFile,
+        passive: &WebFileAddress,
         active: &Origin,
     ) -> Result<Vec<(&'static str, String)>> {
         let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
@@ -285,7 +285,7 @@ mod tests {
         let (from, to) = ("https://a.example.org/f", "https://b.example.org/g");
         let direction = CopyDirection::Pull;
         let copy = ThirdPartyCopy { from, to, direction, replaces: true, silence: Duration::ZERO };
-        let passive = WebFile::parse(from).unwrap();
+        let passive = WebFileAddress::parse(from).unwrap();
         for (tls, is_sent) in [(true, true), (false, false)] {
             let active = Origin { tls, host: "b.example.org".to_owned(), port: 443 };
             let headers = dav.headers(&copy, &passive, &active).unwrap();

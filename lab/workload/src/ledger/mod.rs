@@ -17,7 +17,7 @@ pub use account::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fordway_measure::{BlockRecord, MeasuredLane, OperationRecord, RunRecords, SeededRandom};
+use fordway_measure::{BlockRecord, LaneDescription, OperationRecord, RunRecords, SeededRandom};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,7 @@ pub struct LedgerPlan {
 /// A component with its name.
 pub struct NamedComponent {
     /// The component's name and description.
-    pub lane: MeasuredLane,
+    pub lane: LaneDescription,
     /// The component.
     pub component: Box<dyn LedgerComponent>,
 }

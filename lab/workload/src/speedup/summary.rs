@@ -6,8 +6,8 @@
 //! used.
 
 use fordway_measure::{
-    ConfidenceInterval, LimitingResource, Machine, MeasuredLane, ParallelSummary, PhaseSummary, RunDocument,
-    SCHEMA, SCHEMA_VERSION, median, median_interval,
+    ConfidenceInterval, LaneDescription, LimitingResource, Machine, ParallelSummary, PhaseSummary,
+    RunDocument, SCHEMA, SCHEMA_VERSION, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub struct SetupSpeedupFit {
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &SpeedupPlan,
-    lanes: Vec<MeasuredLane>,
+    lanes: Vec<LaneDescription>,
     outcome: &SpeedupOutcome,
     header: RunHeader,
 ) -> RunDocument {
@@ -71,7 +71,7 @@ fn phase(ranks: u32) -> String {
 /// Returns one summary for each lane that took part.
 fn of_phase(
     plan: &SpeedupPlan,
-    lanes: &[MeasuredLane],
+    lanes: &[LaneDescription],
     at: usize,
     outcome: &SpeedupOutcome,
     machine: &Machine,
@@ -129,7 +129,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
 /// did not run jobs with one rank.
-pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
+pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
         let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
@@ -141,7 +141,7 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[MeasuredLane], outcome: &SpeedupOutcome
         };
         plan.ranks.iter().enumerate().filter_map(of).collect()
     };
-    let fitted = |(at, lane): (usize, &MeasuredLane)| SetupSpeedupFit {
+    let fitted = |(at, lane): (usize, &LaneDescription)| SetupSpeedupFit {
         lane: lane.name.clone(),
         fit: SpeedupFit::of(&points(at)),
     };
@@ -304,7 +304,7 @@ mod tests {
         let plan = SpeedupPlan { time, ..plan(&[1, 2, 4, 8]) };
         let outcome =
             measured(&plan, &mut ScalingLawLauncher { failing: Some((1, 8)), launched: Vec::new() });
-        let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
+        let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
         let lanes = vec![lane("a"), lane("b")];
         let fits = fits(&plan, &lanes, &outcome);
         let header = RunHeader {
@@ -355,7 +355,7 @@ mod tests {
         let plan = plan(&[1, 2]);
         let mut outcome = measured(&plan, &mut ScalingLawLauncher { failing: None, launched: Vec::new() });
         let told = |outcome: &SpeedupOutcome| {
-            let lane = |name: &str| MeasuredLane { name: name.into(), description: String::new() };
+            let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
             let machine = Machine::observe(&[]);
             let rows = of_phase(&plan, &[lane("a"), lane("b")], 0, outcome, &machine);
             launch_doubt(&plan, &rows)

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    BlockRecord, LimitingResource, Machine, MeasuredLane, MessageTransferSummary, OperationRecord,
+    BlockRecord, LaneDescription, LimitingResource, Machine, MessageTransferSummary, OperationRecord,
     PhaseSummary, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
     median_interval,
 };
@@ -208,7 +208,7 @@ const POLLS: f64 = 1.5;
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.
 pub fn describe(
     plan: &TransportPlan,
-    lanes: Vec<MeasuredLane>,
+    lanes: Vec<LaneDescription>,
     outcome: &TransportOutcome,
     header: RunHeader,
 ) -> RunDocument {
@@ -245,7 +245,7 @@ pub fn describe(
 
 /// Returns one summary for each lane that took part.
 fn of_phase(
-    lanes: &[MeasuredLane],
+    lanes: &[LaneDescription],
     (phase, task): (u8, &MessageBlockTask),
     records: &RunRecords,
     machine: &Machine,
@@ -332,14 +332,14 @@ fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
 }
 
 /// Returns a warning for each lane that polled, with the number of processors that it kept busy.
-fn polling(lanes: &[MeasuredLane], summaries: &[PhaseSummary]) -> Vec<String> {
+fn polling(lanes: &[LaneDescription], summaries: &[PhaseSummary]) -> Vec<String> {
     let latency = MessageExchange::Fetch.name();
-    let busy = |lane: &MeasuredLane| {
+    let busy = |lane: &LaneDescription| {
         let rows = summaries.iter().filter(|row| row.lane == lane.name);
         let transfers = rows.filter_map(|row| row.transfer.as_ref()).filter(|of| of.exchange == latency);
         median(&transfers.map(|of| of.processors_busy).collect::<Vec<_>>())
     };
-    let said = |lane: &MeasuredLane| {
+    let said = |lane: &LaneDescription| {
         let busy = busy(lane).filter(|busy| *busy >= POLLS)?;
         Some(format!(
             "{} polls while it waits: {busy:.2} processors were busy with one message at a time. Its latency \

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use fordway_measure::{MeasuredLane, bytes_text};
+use fordway_measure::{LaneDescription, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ use crate::options::OutputFileArgs;
 /// A way to receive bytes from another process, or from a store.
 pub trait MessageTransport {
     /// Returns the transport's name and description.
-    fn lane(&self) -> &MeasuredLane;
+    fn lane(&self) -> &LaneDescription;
 
     /// Returns whether the transport supports this exchange.
     fn can(&self, exchange: MessageExchange) -> bool;

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fordway_measure::MeasuredLane;
+use fordway_measure::LaneDescription;
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result, Store};
 use fordway_sys::process_cpu_ns;
 use serde::de::DeserializeOwned;
@@ -49,7 +49,7 @@ pub trait MessageLink {
 
 /// The requesting side of a link. Dropping the transport tells the other side that there are no more tasks.
 pub struct LinkTransport<L: MessageLink> {
-    lane: MeasuredLane,
+    lane: LaneDescription,
     link: L,
     content: Vec<u8>,
     buffer: Vec<u8>,
@@ -57,7 +57,7 @@ pub struct LinkTransport<L: MessageLink> {
 
 impl<L: MessageLink> LinkTransport<L> {
     /// Creates a transport over a link whose other end runs [`follow`].
-    pub fn new(lane: MeasuredLane, link: L) -> Self {
+    pub fn new(lane: LaneDescription, link: L) -> Self {
         LinkTransport { lane, link, content: Vec::new(), buffer: Vec::new() }
     }
 
@@ -113,7 +113,7 @@ impl<L: MessageLink> Drop for LinkTransport<L> {
 }
 
 impl<L: MessageLink> MessageTransport for LinkTransport<L> {
-    fn lane(&self) -> &MeasuredLane {
+    fn lane(&self) -> &LaneDescription {
         &self.lane
     }
 
@@ -242,7 +242,7 @@ impl MessageLink for TcpLink {
 /// A transport whose messages are objects of `bucket`, named by [`message_of`]; [`ObjectTransport::content`]
 /// returns their content.
 pub struct ObjectTransport {
-    lane: MeasuredLane,
+    lane: LaneDescription,
     store: Arc<dyn Store>,
     bucket: Bucket,
     server_pid: Option<u32>,
@@ -256,7 +256,7 @@ impl ObjectTransport {
     /// Creates a transport that reads from `bucket` in `store`. At most `connections` threads read a window of
     /// messages; the store owns their connections.
     pub fn new(
-        lane: MeasuredLane,
+        lane: LaneDescription,
         store: Arc<dyn Store>,
         bucket: Bucket,
         server_pid: Option<u32>,
@@ -327,7 +327,7 @@ fn read_some(
 }
 
 impl MessageTransport for ObjectTransport {
-    fn lane(&self) -> &MeasuredLane {
+    fn lane(&self) -> &LaneDescription {
         &self.lane
     }
 
@@ -442,7 +442,7 @@ fn another_version(what: &str) -> Error {
 
 /// The controlling side of a remote transport: sends the tasks.
 pub struct RemoteTransport {
-    lane: MeasuredLane,
+    lane: LaneDescription,
     lines: JsonLineConnection,
 }
 
@@ -458,7 +458,7 @@ impl RemoteTransport {
         let hello: MpiJobDescription = lines.read().map_err(failed)?.ok_or_else(|| gone(name))?;
         Ok((
             RemoteTransport {
-                lane: MeasuredLane { name: name.to_owned(), description: String::new() },
+                lane: LaneDescription { name: name.to_owned(), description: String::new() },
                 lines,
             },
             hello,
@@ -473,7 +473,7 @@ impl RemoteTransport {
 }
 
 impl MessageTransport for RemoteTransport {
-    fn lane(&self) -> &MeasuredLane {
+    fn lane(&self) -> &LaneDescription {
         &self.lane
     }
 

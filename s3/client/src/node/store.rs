@@ -6,10 +6,11 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
-    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
-    VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
+    checked_part_number,
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
@@ -243,7 +244,7 @@ impl ObjectVersions for NodeStore {
     }
 }
 
-impl ObjectLocks for NodeStore {
+impl ObjectLockOperations for NodeStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         let request = Request::LockConfiguration { bucket: of(bucket) };
         self.session.ask(&on_bucket("get object lock", bucket), &request)

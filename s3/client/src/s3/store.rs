@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
-    checked_part_number,
+    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations,
+    ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions,
+    PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
@@ -21,7 +21,7 @@ use crate::s3::headers::{
 use crate::s3::multipart::{self, UploadPartId};
 use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
-use crate::s3::writer::{self, S3ObjectWriter, S3PartWriter};
+use crate::s3::writer::{self, BufferedPartWriter, S3ObjectWriter};
 use crate::s3::{delete, list, lock, read};
 use fordway_http::HttpResponse;
 use fordway_http::vector::RemoteFile;
@@ -243,7 +243,7 @@ impl ObjectVersions for S3Store {
     }
 }
 
-impl ObjectLocks for S3Store {
+impl ObjectLockOperations for S3Store {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         lock::configuration(&self.session, bucket)
     }
@@ -317,7 +317,11 @@ impl MultipartUploads for S3Store {
     ) -> Result<Box<dyn Writer>> {
         checked_part_number(number)
             .map_err(|error| error.during("put part", LANE, bucket.as_str(), key.as_str()))?;
-        Ok(Box::new(S3PartWriter::new(&self.session, UploadPartId { bucket, key, upload, number }, options)))
+        Ok(Box::new(BufferedPartWriter::new(
+            &self.session,
+            UploadPartId { bucket, key, upload, number },
+            options,
+        )))
     }
 
     fn copy_part(

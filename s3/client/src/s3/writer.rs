@@ -243,7 +243,7 @@ impl Drop for StartedUpload {
 }
 
 /// A writer of a part. The writer buffers the whole part in memory until the part is committed.
-pub(super) struct S3PartWriter {
+pub(super) struct BufferedPartWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
     key: Key,
@@ -253,13 +253,13 @@ pub(super) struct S3PartWriter {
     body: Vec<u8>,
 }
 
-impl S3PartWriter {
+impl BufferedPartWriter {
     pub(super) fn new(
         session: &Arc<S3Session>,
         UploadPartId { bucket, key, upload, number }: UploadPartId,
         options: &PartOptions,
     ) -> Self {
-        S3PartWriter {
+        BufferedPartWriter {
             session: session.clone(),
             bucket: bucket.clone(),
             key: key.clone(),
@@ -271,7 +271,7 @@ impl S3PartWriter {
     }
 }
 
-impl Writer for S3PartWriter {
+impl Writer for BufferedPartWriter {
     fn write(&mut self, data: &[u8]) -> Result<()> {
         self.body.extend_from_slice(data);
         Ok(())

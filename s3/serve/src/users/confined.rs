@@ -8,10 +8,10 @@ use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, CommitFailure, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, FileServerProbe,
     GetOptions, Key, ListQuery, LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo,
-    ObjectListing, ObjectLocks, ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject,
-    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store,
-    Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
-    Writer,
+    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects,
+    OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result,
+    Retention, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
+    VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, ImpersonatedUser};
 
@@ -268,7 +268,7 @@ impl ObjectVersions for ConfinedStore {
     }
 }
 
-impl ObjectLocks for ConfinedStore {
+impl ObjectLockOperations for ConfinedStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         self.read(bucket, |store| store.lock_configuration(bucket))
     }

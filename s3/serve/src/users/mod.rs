@@ -65,7 +65,7 @@ pub(crate) struct User {
     /// The store, which enforces this user's permissions.
     pub(crate) store: Arc<dyn Store>,
     /// The keys that sign requests; `None` for a user identified without keys.
-    pub(crate) keys: Option<UserKeys>,
+    pub(crate) keys: Option<UserSigningKey>,
     /// Limits this user's work on the shared threads, so that some threads remain free for other users.
     pub(crate) share: Arc<Semaphore>,
     /// The typical duration of this user's changes, except uploads.
@@ -82,7 +82,7 @@ pub(crate) struct User {
 const SHARE: usize = READERS_MAX / 2;
 
 /// The keys with which a user signs requests.
-pub(crate) struct UserKeys {
+pub(crate) struct UserSigningKey {
     pub(crate) secret_key: String,
     /// Checks the signatures of requests on the fast path.
     pub(crate) verifier: SignatureVerifier,
@@ -96,7 +96,8 @@ impl User {
         store: Arc<dyn Store>,
         account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {
-        let keys = UserKeys { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
+        let keys =
+            UserSigningKey { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
         User::with((name, CallerKind::Keys, uid), Some(keys), store, account)
     }
 
@@ -121,7 +122,7 @@ impl User {
 
     fn with(
         (name, kind, uid): (String, CallerKind, u32),
-        keys: Option<UserKeys>,
+        keys: Option<UserSigningKey>,
         store: Arc<dyn Store>,
         account: Arc<UserResourceUsage>,
     ) -> Arc<Self> {

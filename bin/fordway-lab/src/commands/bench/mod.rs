@@ -13,7 +13,7 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneScore, Machine, MeasuredLane, RunClock, RunDocument};
+use fordway_measure::{LaneDescription, LaneScore, Machine, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
@@ -212,7 +212,8 @@ impl BenchSites {
         let lane = store.lane();
         let same = self.sites.iter().filter(|site| site.lane().name.split('-').next() == Some(lane)).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane = MeasuredLane { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
+        let lane =
+            LaneDescription { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
         self.sites.push(WorkloadSite::objects(lane, store, name.clone(), server_pid));
     }
 

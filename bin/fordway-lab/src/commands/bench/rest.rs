@@ -14,8 +14,8 @@ use fordway_load::{
 };
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    Machine, MeasuredLane, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION, TcpConnectionStats,
-    bytes_text, load_table, rate_text,
+    LaneDescription, Machine, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
+    TcpConnectionStats, bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
@@ -246,7 +246,7 @@ fn describe(
         }
     }
     warnings.extend(unsigned(args, &summaries));
-    let lane = |http: &HttpVersionArg| MeasuredLane {
+    let lane = |http: &HttpVersionArg| LaneDescription {
         name: lane_name(*http).to_owned(),
         description: format!("requests over {} to {}", lane_name(*http), args.url),
     };

@@ -6,7 +6,7 @@ use fordway_command::reading::{FinishedReadCall, ReadPlan, ReadSelection, measur
 use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    BlockRecord, Machine, MeasuredLane, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
+    BlockRecord, LaneDescription, Machine, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, ns_text, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
@@ -103,7 +103,7 @@ fn describe(
     records: &RunRecords,
     ranges: usize,
 ) -> RunDocument {
-    let lanes: Vec<MeasuredLane> = args.window.iter().map(|window| lane(*window)).collect();
+    let lanes: Vec<LaneDescription> = args.window.iter().map(|window| lane(*window)).collect();
     let capacity = RunParallelism { threads: 1, cpus: machine.cpus };
     let parameters = json!({
         "url": args.url,
@@ -132,12 +132,12 @@ fn describe(
     }
 }
 
-fn lane(window: u32) -> MeasuredLane {
+fn lane(window: u32) -> LaneDescription {
     let description = match window {
         1 => "each call waits for the previous one".to_owned(),
         window => format!("{window} calls are in flight"),
     };
-    MeasuredLane { name: format!("window-{window}"), description }
+    LaneDescription { name: format!("window-{window}"), description }
 }
 
 fn report(

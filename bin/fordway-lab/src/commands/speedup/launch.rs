@@ -32,7 +32,7 @@ const TOLD_LINES_MAX: usize = 4;
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Runs the jobs of one program in all set-ups.
-pub(super) struct JobRunner<'a> {
+pub(super) struct MpiJobRunner<'a> {
     args: &'a SpeedupArgs,
     launcher: &'a MpiLauncher,
     setups: Vec<RunningJobSetup>,
@@ -44,7 +44,7 @@ pub(super) struct JobRunner<'a> {
     scratch: TempDir,
 }
 
-impl<'a> JobRunner<'a> {
+impl<'a> MpiJobRunner<'a> {
     pub(super) fn new(
         args: &'a SpeedupArgs,
         launcher: &'a MpiLauncher,
@@ -58,7 +58,7 @@ impl<'a> JobRunner<'a> {
             scratch.map_err(|error| file_error("creating a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()
             .map_err(|error| Error::new(ErrorKind::Io, "finding this program").caused_by(error))?;
-        Ok(JobRunner { args, launcher, setups, context, fordway, kernels: BTreeMap::new(), scratch })
+        Ok(MpiJobRunner { args, launcher, setups, context, fordway, kernels: BTreeMap::new(), scratch })
     }
 
     fn command(&self, setup: &RunningJobSetup, ranks: u32, paper: &JobReportFiles) -> Result<Command> {
@@ -253,7 +253,7 @@ impl<'a> JobRunner<'a> {
     }
 }
 
-impl JobRunner<'_> {
+impl MpiJobRunner<'_> {
     fn run(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
         let paper = JobReportFiles::new(self.scratch.path())?;
         self.start_kernels(lane, &paper).map_err(|error| explained(error, &paper))?;
@@ -279,7 +279,7 @@ impl JobRunner<'_> {
     }
 }
 
-impl JobLauncher for JobRunner<'_> {
+impl JobLauncher for MpiJobRunner<'_> {
     fn launch(&mut self, lane: usize, ranks: u32) -> Result<FinishedJob> {
         let ran = self.run(lane, ranks);
         if ran.is_err() {

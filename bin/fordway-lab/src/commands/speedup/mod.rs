@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{Machine, MeasuredLane, RunDocument, ns_text, parallel_table, unknown_name};
+use fordway_measure::{LaneDescription, Machine, RunDocument, ns_text, parallel_table, unknown_name};
 use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, UserModeKernels, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
@@ -18,7 +18,7 @@ use fordway_workload::speedup::{
 use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
 
-use self::launch::{JobRunner, MpiLauncher};
+use self::launch::{MpiJobRunner, MpiLauncher};
 use crate::args::{SpeedupArgs, SpeedupTimeArg};
 use crate::commands;
 
@@ -40,8 +40,8 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     let mut warnings = Vec::new();
     let setups = bring_up(&asked, context, &mut warnings)?;
     let plan = plan(args, &setups)?;
-    let lanes: Vec<MeasuredLane> = setups.iter().map(RunningJobSetup::lane).collect();
-    let mut jobs = JobRunner::new(args, &launcher, setups, context)?;
+    let lanes: Vec<LaneDescription> = setups.iter().map(RunningJobSetup::lane).collect();
+    let mut jobs = MpiJobRunner::new(args, &launcher, setups, context)?;
     let outcome = drive(&plan, &lanes, &mut jobs, context);
     drop(jobs);
     let outcome = outcome?;
@@ -82,8 +82,8 @@ fn plan(args: &SpeedupArgs, setups: &[RunningJobSetup]) -> Result<SpeedupPlan> {
 
 fn drive(
     plan: &SpeedupPlan,
-    lanes: &[MeasuredLane],
-    jobs: &mut JobRunner<'_>,
+    lanes: &[LaneDescription],
+    jobs: &mut MpiJobRunner<'_>,
     context: &CommandContext,
 ) -> Result<SpeedupOutcome> {
     context.output.start_steps();
@@ -203,9 +203,9 @@ struct RunningJobSetup {
 }
 
 impl RunningJobSetup {
-    fn lane(&self) -> MeasuredLane {
+    fn lane(&self) -> LaneDescription {
         let how = if self.is_yielding { "; ranks yield while they wait" } else { "" };
-        MeasuredLane { name: self.name.clone(), description: format!("{}{how}", self.description) }
+        LaneDescription { name: self.name.clone(), description: format!("{}{how}", self.description) }
     }
 }
 

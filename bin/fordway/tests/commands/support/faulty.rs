@@ -4,10 +4,10 @@ use fordway_command::InterruptFlag;
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
     DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, LockConfiguration, MemoryStore,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
-    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
-    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 use super::corrupted;
@@ -161,7 +161,7 @@ impl ObjectVersions for FaultyStore {
     }
 }
 
-impl ObjectLocks for FaultyStore {
+impl ObjectLockOperations for FaultyStore {
     fn lock_configuration(&self, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
         self.inner.lock_configuration(bucket)
     }

@@ -290,7 +290,7 @@ impl PingpongRunMetadata<'_> {
         for lane in lanes {
             warnings.extend(remark(lane));
         }
-        let lane = |lane: &MeasuredNetworkSetup| fordway_measure::MeasuredLane {
+        let lane = |lane: &MeasuredNetworkSetup| fordway_measure::LaneDescription {
             name: lane.label(),
             description: lane.setup.description.clone(),
         };

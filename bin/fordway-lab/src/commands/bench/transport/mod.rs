@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{Machine, MeasuredLane, RunDocument, transfer_table};
+use fordway_measure::{LaneDescription, Machine, RunDocument, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
 use fordway_workload::summary::RunHeader;
@@ -274,7 +274,7 @@ impl TransportSet {
         &mut self.all
     }
 
-    fn descriptions(&self) -> Vec<MeasuredLane> {
+    fn descriptions(&self) -> Vec<LaneDescription> {
         self.all.iter().map(|transport| transport.lane().clone()).collect()
     }
 
@@ -302,6 +302,6 @@ fn keep_on(processes: &[u32], cpus: &[usize]) -> Result<()> {
     })
 }
 
-fn lane(name: &str, description: &str) -> MeasuredLane {
-    MeasuredLane { name: name.to_owned(), description: description.to_owned() }
+fn lane(name: &str, description: &str) -> LaneDescription {
+    LaneDescription { name: name.to_owned(), description: description.to_owned() }
 }

@@ -119,9 +119,9 @@ fn serve_kind(kind: &str, socket: TcpStream, file: &Path) -> io::Result<()> {
         #[cfg(feature = "http3")]
         "udp" => quic::serve_datagrams(socket),
         #[cfg(feature = "http3")]
-        "quic" => quic::serve(socket, file, quic::QuicApplication::Streams),
+        "quic" => quic::serve(socket, file, quic::QuicApplicationProtocol::Streams),
         #[cfg(feature = "http3")]
-        "http3" => quic::serve(socket, file, quic::QuicApplication::Http3),
+        "http3" => quic::serve(socket, file, quic::QuicApplicationProtocol::Http3),
         _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }

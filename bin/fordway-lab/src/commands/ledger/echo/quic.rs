@@ -32,7 +32,7 @@ pub(in crate::commands::ledger) const NEXT_RESPONSE_PATH: &str = "/next-response
 
 /// The protocol on top of a QUIC connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QuicApplication {
+pub(super) enum QuicApplicationProtocol {
     /// Streams without HTTP: a request is an [`EchoRequest`].
     Streams,
     /// HTTP/3, with the library of the gateway.
@@ -57,7 +57,11 @@ pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
 }
 
 /// Responds over QUIC. Errors: errors of the system, and an unusable certificate in the directory `certificate`.
-pub(super) fn serve(control: TcpStream, certificate: &Path, application: QuicApplication) -> io::Result<()> {
+pub(super) fn serve(
+    control: TcpStream,
+    certificate: &Path,
+    application: QuicApplicationProtocol,
+) -> io::Result<()> {
     let config = config(certificate).map_err(io::Error::other)?;
     let socket = bind(&control)?;
     let (accepted, waiting) = unbounded_channel();
@@ -91,14 +95,14 @@ async fn accept(endpoint: Endpoint, accepted: UnboundedSender<Incoming>) -> io::
 }
 
 /// Drives connections, until the process ends.
-fn work(mut waiting: UnboundedReceiver<Incoming>, application: QuicApplication) -> io::Result<()> {
+fn work(mut waiting: UnboundedReceiver<Incoming>, application: QuicApplicationProtocol) -> io::Result<()> {
     let serve = async move {
         while let Some(incoming) = waiting.recv().await {
             spawn_local(async move {
                 // If a connection fails, the measuring process reports the error.
                 let _ = match application {
-                    QuicApplication::Streams => serve_streams(incoming).await,
-                    QuicApplication::Http3 => serve_http3(incoming).await,
+                    QuicApplicationProtocol::Streams => serve_streams(incoming).await,
+                    QuicApplicationProtocol::Http3 => serve_http3(incoming).await,
                 };
             });
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fordway_command::file_error;
-use fordway_measure::MeasuredLane;
+use fordway_measure::LaneDescription;
 use fordway_netlab::setup::NetworkPair;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, Key, Objects as _, PutOptions, Result};
@@ -108,7 +108,7 @@ impl LedgerSetup {
         component: impl FnOnce() -> Result<Box<dyn LedgerComponent>>,
     ) -> Result<()> {
         if self.components.iter().all(|known| known.lane.name != name) {
-            let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
+            let lane = LaneDescription { name: name.to_owned(), description: description.to_owned() };
             self.components.push(NamedComponent { lane, component: component()? });
         }
         Ok(())
@@ -117,7 +117,7 @@ impl LedgerSetup {
     /// Adds the components that need only memory, which are always measured.
     fn memory(&mut self, contents: &NonrepeatingContent) {
         let mut add = |name: &str, description: &str, component: Box<dyn LedgerComponent>| {
-            let lane = MeasuredLane { name: name.to_owned(), description: description.to_owned() };
+            let lane = LaneDescription { name: name.to_owned(), description: description.to_owned() };
             self.components.push(NamedComponent { lane, component });
         };
         add("memory copy", "memcpy between buffers in use", Box::new(MemoryCopyComponent::new(contents)));
