@@ -123,7 +123,7 @@ impl Statement {
 const RESOURCE_BYTES: usize = 1152;
 
 /// Returns the name of a request's resource, `BUCKET` or `BUCKET/KEY`. The name is written into `room`, or into `long`
-/// if it does not fit there.
+/// if it does not fit into `room`.
 fn resource<'m>(
     request: &AccessRequest<'_>,
     room: &'m mut [u8; RESOURCE_BYTES],

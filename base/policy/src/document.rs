@@ -183,8 +183,8 @@ const ELEMENTS: [&str; 9] = [
     "Condition",
 ];
 
-/// Returns whichever of two alternative elements is present, and whether it is the second one. Errors: both are
-/// present, or neither is.
+/// Returns whichever of two alternative elements is present, and whether the present element is the second one. Errors:
+/// both are present, or neither is.
 fn one_of<'m>(
     members: &'m [(String, Json)],
     [name, not_name]: [&str; 2],
@@ -230,7 +230,7 @@ impl Statement {
             conditions,
         };
         statement.check_conditions()?;
-        // Like AWS, do not compare actions with resources if the statement has `NotAction` or `NotResource`.
+        // As in AWS, actions are not compared with resources if the statement has `NotAction` or `NotResource`.
         if member(members, "Action").is_some() && !excludes_resources {
             statement.check_resources(member(members, "Action"))?;
         }
@@ -253,7 +253,7 @@ impl Statement {
         Ok(())
     }
 
-    /// Checks that each key in the statement's conditions applies to one of its actions.
+    /// Checks that each key in the statement's conditions applies to one of the statement's actions.
     fn check_conditions(&self) -> Result<(), PolicyError> {
         let is_idle = |condition: &&Condition| {
             condition::actions_with(&condition.key).is_some_and(|actions| !actions.meets(self.actions))
@@ -344,7 +344,7 @@ fn is_of_bucket(path: &str, bucket: &str) -> bool {
         Some((name, _)) => (name, true),
         None => (path, false),
     };
-    // Compare only the part before the first variable, and before the first wildcard that can match a slash.
+    // Only the part before the first variable, and before the first wildcard that can match a slash, is compared.
     let is_open = name.contains("${") || (!has_key && name.contains('*'));
     let start = name.find("${").unwrap_or(name.len()).min(name.find('*').unwrap_or(name.len()));
     match is_open {

@@ -58,7 +58,7 @@ impl Pattern {
                 return Err(rest[at..].to_owned());
             };
             match name {
-                // These are AWS's escapes for the three characters.
+                // `${*}`, `${?}` and `${$}` are AWS's escapes for the three characters.
                 "*" | "?" | "$" => {
                     fixed(&mut pieces, name, PatternSyntax { has_wildcards: false, has_variables: false });
                 }

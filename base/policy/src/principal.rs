@@ -25,7 +25,7 @@ pub(crate) struct PrincipalSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUser {
     pub(crate) name: String,
-    /// Whether the document gives only the bare name, without an ARN. In that case, a user with that name must exist.
+    /// Whether the document gives only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
     /// Whether this is the name of a role. A role and a user with the same name are different callers.
     pub(crate) is_role: bool,
@@ -99,7 +99,7 @@ impl NamedUser {
             std::array::from_fn(|_| parts.next().unwrap_or(""));
         let path = resource.strip_prefix("user/").or_else(|| resource.strip_prefix("role/"));
         let name = match path {
-            // Ignore a path before the name.
+            // A path before the name is ignored.
             Some(path) => path.rsplit('/').next()?,
             None if resource == "root" => account,
             None => return None,

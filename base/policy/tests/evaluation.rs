@@ -339,8 +339,8 @@ proptest! {
         let _ = Policy::parse(resource.as_bytes(), BUCKET);
     }
 
-    /// The order of statements does not matter. An additional deny never allows more requests. The report agrees with
-    /// the decision.
+    /// The order of statements does not matter. An additional deny never allows more requests. The report of
+    /// [`Policy::explain`] agrees with the decision.
     #[test]
     fn denials_only_take_away(
         statements in proptest::collection::vec(statement(), 1..6),

@@ -123,8 +123,8 @@ impl Conditions {
                     ErrorKind::NoSuchKey,
                     "If-Match requires an existing object, and there is none",
                 ),
-                // The message does not contain the ETag, because a caller who may write the object may not be allowed
-                // to read it.
+                // The message does not contain the ETag, because a caller who is permitted to write the object is not
+                // necessarily permitted to read it.
                 Some(_) => Error::new(ErrorKind::PreconditionFailed, "the object has another ETag"),
             });
         }

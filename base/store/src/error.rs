@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $advice:literal;)*) => {
         /// All ways in which an operation can fail. Each binding (S3 code and status, exit code, Python exception, ...)
-        /// maps every kind explicitly, and a test checks this for [`ErrorKind::ALL`].
+        /// maps every kind explicitly, and a test checks the mapping of all kinds in [`ErrorKind::ALL`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
@@ -154,7 +154,7 @@ impl Error {
         self
     }
 
-    /// Stores the error that caused this one.
+    /// Stores the error that caused this error.
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self

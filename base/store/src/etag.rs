@@ -8,9 +8,9 @@ use super::name::InlineText;
 /// 38 bytes long.
 const SHORT_BYTES: usize = 40;
 
-/// An object's entity tag, without the quotes of HTTP. It needs no allocation unless it is longer than S3's own ETags.
-/// Its alignment lets the compiler move the tag in whole vector registers; moves of odd lengths and offsets would cause
-/// store-forwarding stalls.
+/// An object's entity tag, without the quotes of HTTP. The tag needs no allocation unless it is longer than S3's own
+/// ETags. The alignment of this type lets the compiler move the tag in whole vector registers; moves of odd lengths and
+/// offsets would cause store-forwarding stalls.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[repr(align(16))]
 pub struct ETag(InlineText<SHORT_BYTES>);
@@ -36,8 +36,8 @@ impl ETag {
         ETag::of(text(&hex_digits(md5)))
     }
 
-    /// Returns a tag of 128 bits that is *not* an MD5. The `-1` makes it look like the ETag of a multipart upload,
-    /// which no client compares with an MD5 of its own.
+    /// Returns a tag of 128 bits that is *not* an MD5. The suffix `-1` makes the tag look like the ETag of a multipart
+    /// upload, which no client compares with an MD5 of its own.
     pub fn opaque(value: u128) -> Self {
         let mut tag = AlignedETagBuffer([0; 34]);
         let (digits, end) = tag.0.split_at_mut(32);

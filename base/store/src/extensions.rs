@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Calls on many objects. The default implementations process objects one by one. Stores that have a faster way
-/// override them.
+/// override these implementations.
 pub trait ObjectBatches: Objects {
     /// Removes many objects; returns one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
@@ -52,8 +52,8 @@ pub trait ObjectRenames {
     /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
     /// the old or the new key. The object itself does not change: its content, ETag, metadata, tags and modification
     /// time stay the same. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
-    /// keys are the same; `NotImplemented` in a bucket that keeps versions, because old versions belong to their key,
-    /// and for keys that the store cannot rename.
+    /// keys are the same; `NotImplemented` for keys that the store cannot rename, and in a bucket that keeps versions,
+    /// because old versions belong to their key.
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
@@ -62,8 +62,8 @@ pub trait ObjectTags {
     /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
-    /// Replaces the tags of an object, or of a `version` of it; its modification time does not change. Errors: as
-    /// [`Objects::get`], and `InvalidTag`.
+    /// Replaces the tags of an object, or of a `version` of it; the object's modification time does not change. Errors:
+    /// as [`Objects::get`], and `InvalidTag`.
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 
@@ -84,8 +84,8 @@ pub trait ObjectVersions {
 
 /// Objects that are uploaded in parts.
 pub trait MultipartUploads: Objects {
-    /// Returns the parts that an object was completed from, by number; an empty list if it was put as a whole. Errors:
-    /// as [`Objects::get`].
+    /// Returns the parts that an object was completed from, by number; an empty list if the object was put as a whole.
+    /// Errors: as [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.

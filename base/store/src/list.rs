@@ -159,7 +159,7 @@ impl<'q> ListPageBuilder<'q> {
         }
     }
 
-    /// Returns the page. Its `next` is set only if an offered key did not fit.
+    /// Returns the page. The page's `next` is set only if an offered key did not fit.
     pub fn finish(self) -> ObjectListing {
         let last = self.entries.last().map(|entry| entry.name().to_owned());
         ObjectListing { next: last.filter(|_| self.full), entries: self.entries }

@@ -16,7 +16,7 @@ const YEARS_MAX: u32 = 100;
 const DAYS_PER_YEAR: u64 = 365;
 const MS_PER_DAY: u64 = 24 * 60 * 60 * 1000;
 
-/// The mode of a retention, which determines which users may shorten or remove it before it ends.
+/// The mode of a retention, which determines which users may shorten or remove the retention before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetentionMode {
     /// Users who may change the bucket's settings can shorten or remove the retention, but only if they request to
@@ -44,7 +44,7 @@ impl RetentionMode {
     }
 }
 
-/// A date before which a version may not be deleted.
+/// A date before which a version must not be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The mode, which determines which users may change the retention.
@@ -105,7 +105,8 @@ impl ObjectLock {
         }
     }
 
-    /// Returns whether the lock forbids deleting the version at the time `now`, unless it is bypassed.
+    /// Returns whether the lock forbids deleting the version at the time `now`, unless the caller bypasses the
+    /// retention.
     pub fn is_active(&self, now: SystemTime) -> bool {
         self.check_delete(now, false).is_err()
     }

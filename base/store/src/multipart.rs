@@ -112,7 +112,7 @@ pub struct PartInfo {
 /// Selects the parts to list.
 #[derive(Clone, Debug)]
 pub struct PartsQuery {
-    /// Only parts with a number larger than this.
+    /// Only parts whose number is larger than this number.
     pub after: u16,
     /// The maximum number of parts to return.
     pub max_parts: usize,
@@ -140,7 +140,7 @@ pub struct PartListing {
 pub struct UploadsQuery {
     /// Only keys with this prefix.
     pub prefix: String,
-    /// Only keys after this one; with `upload_after`, also later uploads of this key.
+    /// Only keys after this key; with `upload_after`, also later uploads of this key.
     pub key_after: Option<String>,
     /// With `key_after`: only uploads of that key with a larger identifier, and uploads of later keys.
     pub upload_after: Option<String>,

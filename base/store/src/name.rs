@@ -38,9 +38,9 @@ impl Bucket {
 
     /// Checks the rules for names of new buckets: 3 to 255 bytes, not an IPv4 address, and no DNS label that is empty
     /// or starts or ends with a hyphen. Clients could not use a name that breaks these rules as part of a host name.
-    /// Amazon allows at most 63 bytes, no capitals and no underscores. These limits do not apply here, because programs
-    /// that address buckets by path (such as libs3 programs) use longer names and these characters. Errors:
-    /// `InvalidBucketName`.
+    /// Amazon allows at most 63 bytes, no capitals and no underscores. Amazon's limits do not apply to this store,
+    /// because programs that address buckets by path (such as libs3 programs) use longer names and these characters.
+    /// Errors: `InvalidBucketName`.
     pub fn for_creation(&self) -> Result<()> {
         let name = self.as_str();
         let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
@@ -85,8 +85,8 @@ impl Key {
     }
 }
 
-/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this executes far fewer instructions than `memchr`,
-/// which checks texts of fewer than 32 bytes byte by byte.
+/// Returns whether `byte` occurs in `text`. For up to 64 bytes, this function executes far fewer instructions than
+/// `memchr`, which checks texts of fewer than 32 bytes byte by byte.
 pub fn contains_byte(text: &[u8], byte: u8) -> bool {
     const WORD: usize = size_of::<u64>();
     const ONES: u64 = u64::MAX / 255;

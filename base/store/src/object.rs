@@ -208,7 +208,7 @@ pub struct PutOptions {
     /// The checksum type of an object that is uploaded in parts; `None` uses the algorithm's
     /// [default](ChecksumType::default_of).
     pub checksum_type: Option<ChecksumType>,
-    /// The length of the content, if it is known. A lane uses it to choose the best way to send the content.
+    /// The length of the content, if it is known. A lane uses the length to choose the best way to send the content.
     pub size_hint: Option<u64>,
     /// The lock of the new version. Errors: `InvalidArgument` in a bucket without object lock.
     pub lock: ObjectLock,
@@ -284,8 +284,8 @@ pub struct PutResult {
 pub struct GetOptions {
     /// The requested bytes; `None` for all.
     pub range: Option<ByteRange>,
-    /// The requested part (1 for the first) of an object completed from parts, instead of a range; an object that was
-    /// put as a whole has a single part, number 1.
+    /// The number of the requested part (1 for the first), instead of a range. An object that was not completed from
+    /// parts has a single part, number 1.
     pub part: Option<u16>,
     /// The requested version; `None` for the latest.
     pub version: Option<VersionId>,
@@ -327,7 +327,7 @@ pub struct DeleteOptions {
     /// version.
     pub version: Option<VersionId>,
     /// Deletes the version even if its retention in governance mode has not ended. Only users who may change the
-    /// bucket's settings may set this option. A bucket without object lock ignores it.
+    /// bucket's settings may set this option. A bucket without object lock ignores this option.
     pub bypass_governance: bool,
 }
 

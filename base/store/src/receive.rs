@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind, Result};
 /// is written to, so stating a length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
 /// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
-/// amount stays in the processor's cache between the two steps.
+/// number of bytes stays in the processor's cache between clearing and filling.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Fills `buffer` with `len` bytes. Each call of `receive` must fill all of its slice with the next bytes. Beyond 256
@@ -51,8 +51,8 @@ pub fn receive_rest(
 }
 
 /// Checks that there is memory for one and a half times the total of `lengths`, because a program that runs out of
-/// memory later ends without returning an error. Errors: `InvalidRange`. Cost: none up to 256 MiB; two system calls
-/// beyond.
+/// memory later ends without returning an error. Errors: `InvalidRange`. Cost: none for up to 256 MiB; two system calls
+/// for more.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);
     if total <= TRUSTED_BYTES {

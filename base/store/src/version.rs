@@ -133,9 +133,9 @@ pub struct VersionsQuery {
     pub prefix: String,
     /// Keys that are equal up to the first delimiter after `prefix` are rolled up into one entry.
     pub delimiter: Option<String>,
-    /// Only keys after this one; with `version_after`, also older versions of this key.
+    /// Only keys after this key; with `version_after`, also older versions of this key.
     pub key_after: Option<String>,
-    /// With `key_after`: only the versions of that key that are older than this one, and versions of later keys.
+    /// With `key_after`: only the versions of that key that are older than this version, and versions of later keys.
     pub version_after: Option<VersionId>,
     /// The maximum number of versions and common prefixes to return.
     pub max_keys: usize,
@@ -196,10 +196,10 @@ impl<'q> VersionPageBuilder<'q> {
     }
 
     /// Considers `key` for the page. `list` is called only if the key's versions may become entries, and returns
-    /// versions from the newest to the oldest. Its argument is the key's last version on the previous page, and `list`
-    /// returns only versions after this one. `list` returns all versions if the argument is `None`, and also if that
-    /// version no longer exists: its position is then unknown, and no version may be missed. `describe` is called only
-    /// for versions that become entries, and returns `None` for a version that no longer exists.
+    /// versions from the newest to the oldest. The argument of `list` is the key's last version on the previous page,
+    /// and `list` returns only versions after this version. `list` returns all versions if the argument is `None`, and
+    /// also if that version no longer exists: its position is then unknown, and no version may be missed. `describe` is
+    /// called only for versions that become entries, and returns `None` for a version that no longer exists.
     pub fn offer<V, L: Iterator<Item = (VersionId, V)>>(
         &mut self,
         key: &str,
@@ -239,7 +239,7 @@ impl<'q> VersionPageBuilder<'q> {
         WalkInstruction::SkipPrefix(prefix)
     }
 
-    /// Returns whether the page is full. If it is, sets the page's `next` to the last entry.
+    /// Returns whether the page is full. If the page is full, sets its `next` to the last entry.
     fn is_full(&mut self) -> bool {
         let is_full = self.page.versions.len() + self.page.prefixes.len() >= self.query.max_keys;
         if is_full {

@@ -1,6 +1,6 @@
 //! Lets one process maintain the files of many users by acting as each of them in turn. Each file is examined and
-//! removed with only its owner's rights, so users cannot use names or links to trick root into doing anything that they
-//! could not do themselves.
+//! removed with only its owner's rights. Users can therefore not use names or links to trick root into doing anything
+//! that they could not do themselves.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::errors::from_errno;
 /// A cache of the users as whom the process has acted.
 pub(crate) struct RoleCache {
     inner: Arc<PosixStoreState>,
-    /// Whether the process may act as other users. If not, it does all work as its own user.
+    /// Whether the process may act as other users. Without this permission, the process does all work as its own user.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<ImpersonatedUser>>>,
 }
@@ -29,9 +29,9 @@ impl RoleCache {
         RoleCache { inner: inner.clone(), may: may_act_as_others(), roles: RefCell::default() }
     }
 
-    /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process may not act
-    /// as other users. The cache of open directories is cleared before and after `work`, because the user determines
-    /// which links may be followed for changes.
+    /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process is not
+    /// permitted to act as other users. The cache of open directories is cleared before and after `work`, because the
+    /// user determines which links may be followed for changes.
     pub(crate) fn act_as<T>(&self, uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.may {
             return work();
@@ -53,7 +53,7 @@ impl RoleCache {
         }
     }
 
-    /// Runs `work`. If access is denied, runs it again as `owner`, the owner of the file concerned.
+    /// Runs `work`. If access is denied, runs `work` again as `owner`, the owner of the file concerned.
     pub(crate) fn or_as<T>(&self, owner: Option<u32>, work: impl Fn() -> Result<T>) -> Result<T> {
         match (work(), owner) {
             (Err(error), Some(owner))
@@ -67,7 +67,7 @@ impl RoleCache {
 
     /// Opens the directory `name` in `parent` as the directory's owner, after the caller was denied access to it.
     /// Returns the open directory and its owner; the caller must act as this owner to examine the directory's content.
-    /// Errors: `denied` if the owner may not open the directory either.
+    /// Errors: `denied` if the owner is not permitted to open the directory either.
     pub(crate) fn open_as_owner(
         &self,
         parent: &File,
@@ -82,7 +82,7 @@ impl RoleCache {
         opened.map(|dir| (File::from(dir), owner)).map_err(|_| denied)
     }
 
-    /// Runs `open`, which opens `name` in `dir`. If access is denied, runs it again as the owner of `name`.
+    /// Runs `open`, which opens `name` in `dir`. If access is denied, runs `open` again as the owner of `name`.
     pub(crate) fn or_as_owner<T>(
         &self,
         dir: &File,

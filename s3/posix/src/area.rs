@@ -4,9 +4,9 @@
 //! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
 //! are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the size that
 //! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
-//! sticky bit, writers may not remove each other's files, so ownership matters in the private area as well. If the
-//! process may act as other users, it creates directories as the bucket's owner. A writer stores no files in a
-//! directory that a third user owns.
+//! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
+//! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
+//! in a directory that a third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -113,8 +113,9 @@ fn unsafe_place(path: &str, why: &str) -> Error {
     )
 }
 
-/// Runs `make` in `parent` as the bucket's owner, if the process may act as others and the caller is root or may write
-/// to a bucket with the sticky bit. Otherwise runs `make` as the caller.
+/// Runs `make` in `parent`, as the bucket's owner if possible, else as the caller. To act as the owner, the process
+/// must be permitted to act as other users. In addition, the caller must be root, or have write permission in a bucket
+/// with the sticky bit.
 fn as_keeper<T: Send + 'static>(
     of: &FileStat,
     parent: impl AsFd,
@@ -131,7 +132,8 @@ fn as_keeper<T: Send + 'static>(
     match act_for(&owner, move || act(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
         Ok(Ok(made)) => Ok(made),
-        // The process may not act as other users, or the owner may not write there.
+        // The process is not permitted to act as other users, or the owner has no write permission for `parent`. The
+        // caller itself therefore runs `make`.
         Ok(Err(_)) | Err(_) => make(&parent),
     }
 }
@@ -154,7 +156,8 @@ pub(crate) fn mode_of_dir(of: &FileStat, path: &str) -> u32 {
     }
 }
 
-/// Creates the directory if it is missing, and gives it the bucket's group and mode. Returns whether it is new.
+/// Creates the directory if it is missing, and gives the new directory the bucket's group and mode. Returns whether the
+/// directory is new.
 fn make_shared_dir(parent: &OwnedFd, name: &str, group: u32, mode: u32) -> Result<bool, Errno> {
     if !make_dir(parent, name, DIR_MODE)? {
         return Ok(false);
@@ -176,7 +179,8 @@ fn is_empty(dir: &OwnedFd) -> bool {
 }
 
 /// Sets the group of a newly created file or directory, and the mode bits in `mask`, so that all writers of the bucket
-/// can use it regardless of the umask. Attributes that the process may not change remain unchanged.
+/// can use the file or directory regardless of the umask. Attributes that the process is not permitted to change remain
+/// unchanged.
 fn hand_on(made: &OwnedFd, group: u32, mode: u32, mask: u32) {
     let Ok(now) = stat(made) else { return };
     if now.group != group {
@@ -227,8 +231,8 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
 /// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
-/// may then skip some names, so the directory is read again until it contains no such names, or as many as before.
-/// Errors: the first error of `remove`.
+/// may then skip some names. The directory is therefore read again until a pass finds no names that satisfy `is_ours`,
+/// or no fewer than the pass before. Errors: the first error of `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,
@@ -270,7 +274,7 @@ impl StoreRootDirectory {
         self.open_dir(bucket.as_str()).and_then(stat)
     }
 
-    /// Creates the directory `name`, whose path is `path`, in `parent`. Returns whether it is new.
+    /// Creates the directory `name`, whose path is `path`, in `parent`. Returns whether the directory is new.
     pub(crate) fn make_private_dir(
         &self,
         bucket: &Bucket,
@@ -332,8 +336,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns the directory for staged files, and creates it if it is missing. If a third user could replace a staged
-    /// file there, creates a subdirectory that only the caller may enter, and returns the subdirectory together with a
-    /// guard that removes it.
+    /// file in this directory, creates a subdirectory that only the caller may enter. Returns the directory to use, and
+    /// a guard that removes the subdirectory if one was created.
     pub(crate) fn staging_dir(&self, bucket: &Bucket) -> Result<(DirectoryHandle, Option<StagingDirectory>)> {
         let path = tmp_dir(bucket);
         let dir = self.parent_of(bucket, &path)?;
@@ -390,8 +394,8 @@ impl StoreRootDirectory {
             return self.check_uploader(path);
         }
         match self.first_untrusted(guard, path)? {
-            // The private directory itself contains the lock table and other shared files. These files can be used even
-            // if a third user owns the directory.
+            // The private directory itself contains the lock table and other shared files. The shared files can be used
+            // even if a third user owns the directory.
             Some((at, _)) if path == private_dir(bucket) && at == path => Ok(()),
             None => Ok(()),
             Some((at, why)) => Err(unsafe_place(&at, &why)),

@@ -91,8 +91,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Removes an empty bucket. Its private files are removed only after all checks have passed; if removing the bucket
-    /// then fails, its settings are restored.
+    /// Removes an empty bucket. The bucket's private files are removed only after all checks have passed; if removing
+    /// the bucket then fails, its settings are restored.
     pub(crate) fn delete_bucket(self: &Arc<Self>, bucket: &Bucket) -> Result<()> {
         self.head_bucket(bucket)?;
         let query = ListQuery { max_keys: 1, ..Default::default() };
@@ -172,7 +172,8 @@ impl PosixStoreState {
                 })?;
             }
             Err(Errno::NOENT) => {}
-            // Fordway did not create this file or link, but it cannot be an object.
+            // Fordway did not create the file or link with this name. The file or link is removed, because it cannot be
+            // an object.
             Err(Errno::NOTDIR | Errno::LOOP) => remove_file(dir, PRIVATE_DIR).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
         }
@@ -193,7 +194,7 @@ impl PosixStoreState {
         bucket: &Bucket,
         kind: &DocumentKind,
     ) -> Result<Option<(Vec<u8>, u32)>> {
-        // Another node may replace the document between the open and the read.
+        // The document is opened again if another node replaces it between the open and the read.
         let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
@@ -251,8 +252,8 @@ impl PosixStoreState {
             Err(errno) => return Err(from_errno(errno, "opening .fordway")),
         };
         let name = document_name(kind);
-        // The spare name is removed first. Otherwise, the document would reappear if this process were killed between
-        // the two removals.
+        // The spare name is removed first. In the opposite order, the document would reappear if this process were
+        // killed between the two removals.
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))

@@ -134,7 +134,8 @@ impl PosixStoreState {
     ) -> Result<Option<UnlinkingFile>, Errno> {
         let mut dir = self.volume.dirs.open(&self.volume.root, &place.dir)?.for_change()?;
         if contents.sharing.is_shared() {
-            // Without this call, this node's file system client may not see a name that another node has just created.
+            // Without this call, this node's file system client may fail to see a name that another node has just
+            // created.
             let _ = stat_now(&dir);
         }
         let gone = self.volume.may_have_sidecar(contents, &dir, &place.name);

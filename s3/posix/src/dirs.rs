@@ -18,8 +18,8 @@ use crate::index::NameIndexes;
 use crate::volume::BucketsRoot;
 
 /// The time for which a held directory is assumed to be at its path, with the precision of the kernel's clock tick.
-/// During this time, a thousand operations can share the cost of opening the directory. During the same time, the store
-/// may not notice that another program has renamed the directory.
+/// During this time, a thousand operations can share the cost of opening the directory. As long as the directory is
+/// held, the store may fail to notice that another program has renamed it.
 pub(crate) const HOLD: Duration = Duration::from_millis(10);
 /// The maximum number of held directories.
 const MOST: usize = 512;
@@ -83,8 +83,8 @@ impl DirectoryHandle {
         if self.is_foreign { Err(Errno::LOOP) } else { Ok(self) }
     }
 
-    /// Returns whether this directory was removed while it was held. If so, a name that is missing from it may exist in
-    /// a new directory at the same path. Cost: one `fstat`.
+    /// Returns whether this directory was removed while it was held. A name that is missing from a removed directory
+    /// may exist in a new directory at the same path. Cost: one `fstat`.
     pub(crate) fn is_gone(&self) -> bool {
         !self.is_fresh && self.is_removed()
     }

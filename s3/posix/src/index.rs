@@ -157,7 +157,7 @@ impl NameIndexes {
 
     fn with<T>(&self, act: impl FnOnce(&mut WatchedDirectories) -> T) -> T {
         let mut watched = self.watched.lock().unwrap_or_else(|poisoned| {
-            // The panic that poisoned the lock may have lost changes.
+            // The panic that poisoned the lock may have lost changes, so all indexes are dropped.
             let mut watched = poisoned.into_inner();
             *watched = WatchedDirectories::default();
             self.watched.clear_poison();
@@ -288,7 +288,7 @@ impl WatchedDirectory {
     }
 
     /// Applies the recorded changes to the names. Returns `false` if the directory has to be read again because too
-    /// many names changed, or because a symbolic link was created: the type of its target may change unnoticed.
+    /// many names changed, or because a symbolic link was created. The type of the link's target may change unnoticed.
     fn apply(&mut self) -> bool {
         let Some(names) = &mut self.names else { return false };
         if self.changes.len() > MOST_CHANGES + names.len() / 4 {
@@ -305,7 +305,7 @@ impl WatchedDirectory {
                 NameChange::File => match stat_in(&self.dir, &text) {
                     Ok(stat) if stat.is_link => return false,
                     // If the name has been removed again, or is now a directory, a later change in the queue reports
-                    // this.
+                    // the removal or the directory.
                     stat => stat.is_ok_and(|stat| stat.is_file),
                 },
             };

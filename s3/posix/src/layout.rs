@@ -77,8 +77,8 @@ impl ObjectPath<'_> {
 }
 
 /// Returns the plain path of `key` if the key can be a path. The key cannot be a path if a segment is empty, is `.` or
-/// `..`, is too long for a file name, or is a name that NFS or FUSE gives to removed files. The first segment must not
-/// be `.fordway`.
+/// `..`, or is too long for a file name. A segment must also not be a name that NFS or FUSE gives to removed files. The
+/// first segment must not be `.fordway`.
 pub(crate) fn plain<'k>(bucket: &'k Bucket, key: &'k Key) -> Option<ObjectPath<'k>> {
     let text = key.as_str();
     if !is_text_of_a_name(text) {
@@ -109,9 +109,9 @@ fn is_path_segment(segment: &str) -> bool {
     is_name && (segment.len() <= MAX_NAME_BYTES || text_to_name(segment).len() <= MAX_NAME_BYTES)
 }
 
-/// Returns whether `name` is a name that NFS (`.nfs` and 24 hexadecimal digits) or FUSE (`.fuse_hidden` and 16
-/// hexadecimal digits) gives to a file that is removed while a program has it open. A file with this name is never an
-/// object.
+/// Returns whether NFS or FUSE gives the name `name` to a file that is removed while a program has it open. On NFS,
+/// such a name is `.nfs` and 24 hexadecimal digits; on FUSE, `.fuse_hidden` and 16 hexadecimal digits. A file with this
+/// name is never an object.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     let is_hex = |rest: &[u8], digits| rest.len() == digits && rest.iter().all(u8::is_ascii_hexdigit);
     name.starts_with(b".")
@@ -125,8 +125,9 @@ pub(crate) fn marked_dir(bucket: &Bucket, key: &Key) -> Option<String> {
     plain(bucket, &path).map(|place| place.path())
 }
 
-/// Returns the odd path of `key`. An object is stored there if its key has no plain path, or if another key's object
-/// blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd path.
+/// Returns the odd path of `key`. An object is stored at its odd path if its key has no plain path, or if another key's
+/// object blocks the plain path. For example, of the objects `a` and `a/b`, the one that is written later gets its odd
+/// path.
 pub(crate) fn odd(bucket: &Bucket, key: &Key) -> ObjectPath<'static> {
     encoded_below(odd_dir(bucket), key)
 }

@@ -9,7 +9,7 @@
 //! | `get` | `openat`, `fstat`; later the caller's reads, and `close` |
 //! | `head` | `newfstatat` |
 //! | `put` of a new key | `openat` (`O_TMPFILE`), `pwrite`, `utimensat`, `fstat`, `linkat`, `close` |
-//! | `put` over a key | the same with a failed `linkat`, then lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
+//! | `put` over a key | as for a new key; `linkat` fails; lock (`fcntl`, `fstat`), `linkat`, `renameat`, unlock (`fcntl`) |
 //! | `delete` | lock (`fcntl`, `fstat`), `unlinkat`, unlock (`fcntl`) |
 //!
 //! An object with an MD5, metadata or similar properties also has a record. A put of such an object calls `fsetxattr`
@@ -81,7 +81,7 @@ pub use volume::SymlinkScope;
 /// The durability that a write must have before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// The content is in the page cache, as after a plain `write`: a crash of the node may lose it.
+    /// The content is in the page cache, as after a plain `write`: a crash of the node may lose the content.
     #[default]
     None,
     /// The content is on stable storage. A crash of the node may still lose the name.
@@ -108,8 +108,8 @@ pub enum ReadConsistency {
     #[default]
     FileSystem,
     /// A result is no older than the call, because each read queries the server first, as conditional writes do. The
-    /// query costs nothing on a file system that only this kernel changes. On other file systems, it costs two to five
-    /// round trips per call, and a few more for each entry of a listing.
+    /// query costs nothing on a file system that only this kernel changes. On other file systems, the query costs two
+    /// to five round trips per call, and a few more for each entry of a listing.
     Strong,
 }
 

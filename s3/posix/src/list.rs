@@ -87,7 +87,7 @@ struct BucketWalk<'w> {
     page: ListPageBuilder<'w>,
     odd: Peekable<ListingKeyRange>,
     /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
-    /// of them does not cause endless recursion.
+    /// of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 
@@ -226,7 +226,8 @@ impl PosixStoreState {
             Err(_) => {}
         }
         match (self.summary_by_open(bucket, &place(), key), stat_in(dir, name)) {
-            // A file that the caller may not open is also listed, and the error must not hide the other files.
+            // A file that the caller is not permitted to open is also listed, because its error must not hide the other
+            // files.
             (Err(_), Ok(stat)) if stat.is_file => Ok(Some(summary_of_bare(key, &stat))),
             (summary, _) => summary,
         }
@@ -372,7 +373,7 @@ impl BucketWalk<'_> {
         mut names: SortedNames,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        // If another node has removed the directory, it has no further names.
+        // If another node has removed the directory, the directory has no further names.
         let Ok(true) = stat_now(dir).map(|dir| is_recent(&dir)) else { return Ok(names) };
         if self.inner.await_replacements(self.bucket, ALL_KEYS, PATIENCE).is_none() {
             return Ok(names);
@@ -453,9 +454,9 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Continues after the directory `key`, which the caller may not read, if the bucket has the sticky bit. A user
-    /// could otherwise prevent other users from listing such a bucket by making a directory unreadable. Errors: `error`
-    /// in other buckets, so that nobody assumes that the listing is complete.
+    /// Continues after the directory `key`, which the caller is not permitted to read, if the bucket has the sticky
+    /// bit. A user could otherwise prevent other users from listing such a bucket by making a directory unreadable.
+    /// Errors: `error` in a bucket without the sticky bit, so that nobody assumes that the listing is complete.
     #[cold]
     fn behind_closed(&mut self, key: &str, error: Error) -> Result<WalkContinuation> {
         let is_closed = error.kind() == ErrorKind::AccessDenied;
@@ -546,7 +547,8 @@ impl BucketWalk<'_> {
                 return Ok(Some(summary_of(key.as_str(), info)));
             }
             match inner.summary_by_open(self.bucket, &place, key.as_str()) {
-                // This is a link that does not lead to an object, or a file whose state the caller may not even read.
+                // The name is a link that does not lead to an object, or a file whose state the caller is not permitted
+                // to read.
                 Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(None),
                 described => described,
             }

@@ -34,7 +34,7 @@ const REPLACEMENTS_MAX: usize = 3;
 /// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_millis(250);
 
-/// The condition under which an operation runs without the lock.
+/// The condition under which an operation runs without the lock of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LockBypassCondition {
     Nothing,
@@ -105,8 +105,8 @@ impl PosixStoreState {
         self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
     }
 
-    /// Like [`PosixStoreState::locked`], but if the bucket has no lock table and the file system has no room for one,
-    /// `act` runs without the lock, because deleting must be possible on a full disk.
+    /// Like [`PosixStoreState::locked`], but runs `act` without the lock if the bucket has no lock table and the file
+    /// system has no room for one. The reason is that deleting must be possible on a full disk.
     pub(crate) fn locked_if_room<T>(
         &self,
         bucket: &Bucket,
@@ -149,7 +149,7 @@ impl PosixStoreState {
                 glance.vouch_for(locks.clone());
                 return act(glance.contents);
             }
-            // The bucket was removed and recreated, along with its lock table.
+            // The bucket was removed and recreated, along with its lock table, so the new lock table is opened.
             self.locks.tables().remove(bucket);
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -166,9 +166,9 @@ impl PosixStoreState {
         self.is_current(&locks, bucket, contents).is_ok_and(|current| current).then(act)
     }
 
-    /// Runs `act`, unless another process is running this function for the same bucket. In that case, returns `None` at
-    /// once. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the process
-    /// dies.
+    /// Runs `act` and returns its result, or returns `None` at once if another process is running this function for the
+    /// same bucket. The lock of the function is a byte lock like the keys' locks, so the kernel releases it when the
+    /// process dies.
     pub(crate) fn alone_in<T>(&self, bucket: &Bucket, act: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         self.require_locks("one run at a time")?;
         let locks = self.locks.of(&self.volume, bucket)?;
@@ -180,10 +180,11 @@ impl PosixStoreState {
     }
 
     /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
-    /// and runs `read` again. The reason is that a node may be replacing a file that it has open: its NFS client
-    /// renames the old file to `.nfs...` before it renames the new file, so other nodes see no file of that name for
-    /// the duration of one request. Further cost: none if an object is found. If no object is found on NFS: one request
-    /// for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another read.
+    /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. Its NFS
+    /// client renames the old file to `.nfs...` before it renames the new file. For the duration of one request, other
+    /// nodes then see no file of that name. Further cost: none if an object is found. If no object is found on NFS: one
+    /// request for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another
+    /// read.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -207,7 +208,7 @@ impl PosixStoreState {
         mut read: impl FnMut() -> T,
         is_missing: impl Fn(&T) -> bool,
     ) -> Option<T> {
-        // This check comes first, because it costs no system call.
+        // Whether the file system is shared is checked first, because this check costs no system call.
         self.volume.remote_dir(bucket.as_str())?;
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
@@ -236,10 +237,10 @@ impl PosixStoreState {
     }
 
     /// Waits until no writer holds a lock on any of these bytes; returns whether a writer held one. Returns `None` if
-    /// the bucket has no lock file, so that nobody can have replaced an object there, or if the caller may not open the
-    /// lock file. Takes no lock, so no writer waits for readers. Anyone who may lock a byte could hold the lock
-    /// forever, so the wait is limited to `most`. The limit is shorter within an operation that has waited before (see
-    /// [`crate::patience`]). Reaching the limit is not an error.
+    /// the caller is not permitted to open the lock file, or if the bucket has no lock file. Without a lock file,
+    /// nobody can have replaced an object in the bucket. Takes no lock, so no writer waits for readers. Anyone who may
+    /// lock a byte could hold the lock forever, so the wait is limited to `most`. The limit is shorter within an
+    /// operation that has waited before (see [`crate::patience`]). Reaching the limit is not an error.
     pub(crate) fn await_replacements(
         &self,
         bucket: &Bucket,
@@ -281,12 +282,12 @@ impl PosixStoreState {
         let named = self.volume.open_dir(&private_dir(bucket)).and_then(|dir| stat_in(dir, LOCKS));
         Ok(match named {
             Ok(named) => (named.device, named.inode) == (state.device, state.inode),
-            // This node may have cached the name as missing.
+            // On NFS, this node may have cached the name as missing, so the lock table is assumed to be current.
             Err(_) => contents.sharing == FileSystemSharing::Nfs,
         })
     }
 
-    /// Checks that this store takes locks. Errors: `NotImplemented` if it does not.
+    /// Checks that this store takes locks. Errors: `NotImplemented` if the store takes no locks.
     pub(crate) fn require_locks(&self, what: &str) -> Result<()> {
         match self.volume.config.if_match {
             true => Ok(()),

@@ -81,14 +81,15 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => {
             migrate_dir(&of, (&dir, &path), 0, tell)?;
-            // An earlier run may have been interrupted after it had made the directory.
+            // An earlier migration may have been interrupted after it had created the directory and before it created
+            // the lock table.
             if TrustedOwner::of(&of).is_some() && stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
                 volume.open_shared_file(bucket, LOCKS)?;
             }
             Ok(())
         }
-        // In a bucket with the sticky bit, the first writer would otherwise create the directory, and could deny access
-        // to the other writers.
+        // In a bucket with the sticky bit, the migration creates the missing directory. If the first writer created the
+        // directory, this writer could deny access to the other writers.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -138,7 +139,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Every file that Fordway creates here is empty and has a single name.
+    // Every file that Fordway creates in this directory is empty and has a single name.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -152,7 +153,7 @@ fn is_below(path: &str, names: &[&str]) -> bool {
 }
 
 /// Sets the owner, group and mode of an open file or directory. Returns whether anything was changed. Attributes that
-/// the process may not change remain unchanged.
+/// the process is not permitted to change remain unchanged.
 fn hand_over(
     of: &FileStat,
     made: &(impl std::os::fd::AsFd + ?Sized),
@@ -272,14 +273,14 @@ impl Rebinding<'_> {
         read.map_err(|errno| from_errno(errno, "reading the bucket"))
     }
 
-    /// Writes the sidecar file of the file `name` if it is missing or belongs to another object. Returns a description
-    /// of the change, if one was made.
+    /// Writes the sidecar file of the file `name` if the sidecar file is missing or belongs to another object. Returns
+    /// a description of the change, if one was made.
     fn rebind(&self, bucket: &Bucket, (dir, name): (&File, &str)) -> Result<Option<&'static str>> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(file) = open_in(dir, name, flags, Mode::empty()).map(File::from) else { return Ok(None) };
         let Ok(state) = stat(&file) else { return Ok(None) };
         let Some(short) = short_record(&file, &state) else { return Ok(None) };
-        // An error is ignored here: `fsck` reports damage.
+        // An error in reading the sidecar file is ignored: `fsck` reports damaged sidecar files.
         let found = self.inner.volume.read_sidecar(bucket, &state);
         if found.is_ok_and(|found| found.is_some_and(|found| is_same(&found, &short))) {
             return Ok(None);
@@ -294,9 +295,9 @@ impl Rebinding<'_> {
         }
     }
 
-    /// Gives the sidecar file `name`, which is about to be replaced, another name, because it may contain the record of
-    /// an object that is still to be bound again. The other name is also valid for a sidecar file, so a repeated run
-    /// reads the record again.
+    /// Gives the sidecar file `name`, which is about to be replaced, another name, because the old file may contain the
+    /// record of an object that is still to be bound again. The other name is also valid for a sidecar file, so a
+    /// repeated run reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {
         let other = hidden_name()?;
         match link(&self.meta, name, &self.meta, &other) {

@@ -1,15 +1,15 @@
 //! Object lock: the locks on versions, and the bucket's setting.
 //!
-//! A version's lock is in its record, so it moves with the file. The bucket's setting is in the file `versioning`,
-//! because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a bucket never
-//! has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
+//! A version's lock is in its record, so the lock moves with the file. The bucket's setting is in the file
+//! `versioning`, because object lock needs versioning. A bucket without object lock therefore has no extra cost, and a
+//! bucket never has object lock without versioning. Releases that predate object lock treat the setting as `Enabled`.
 //!
 //! ```text
 //! Enabled                     keeps versions
-//! Suspended                   has versions, and keeps no more of them
+//! Suspended                   keeps the existing versions, and creates no new ones
 //! Locked                      keeps versions, with object lock
-//! Locked GOVERNANCE 30 days   the same, with a default retention
-//! Locked COMPLIANCE 1 years
+//! Locked GOVERNANCE 30 days   keeps versions, with object lock and a default retention
+//! Locked COMPLIANCE 1 years   keeps versions, with object lock and a default retention
 //! ```
 
 use std::os::fd::AsFd;
@@ -278,7 +278,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns whether the file at `place` is a version that may not be deleted. Cost: none without object lock.
+    /// Returns whether the file at `place` is a version whose lock forbids its deletion. Cost: none without object
+    /// lock.
     pub(crate) fn is_locked(
         &self,
         bucket: &Bucket,

@@ -11,8 +11,8 @@ thread_local! {
     static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs `work`. All its calls of [`pause`] and [`spend`] together take at most `total`, or less if the caller's own
-/// limit ends earlier.
+/// Runs `work`. All calls of [`pause`] and [`spend`] in `work` together take at most `total`, or less if the caller's
+/// own limit ends earlier.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
     let _restored = RestoredLimit(LEFT.get());
     if LEFT.get().is_none() {

@@ -28,7 +28,7 @@ use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, ope
 use crate::site::FileSystemTraits;
 use crate::volume::BucketsRoot;
 
-/// A change within the same tick of the file system's clock (at most 10 ms) may not alter the times. A time is
+/// A change within the same tick of the file system's clock (at most 10 ms) need not alter the times. A time is
 /// therefore trusted only if it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 
@@ -52,7 +52,7 @@ pub(crate) struct PrivateDirectoryCache {
     devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
     /// The devices of buckets that were last found on a file system that other nodes may change.
     remote: RwLock<HashMap<Bucket, u64>>,
-    /// Whether `remote` has any entries. If it has none, it need not be locked.
+    /// Whether `remote` has any entries. An empty map need not be locked.
     has_remote: AtomicBool,
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct CachedPrivateDirectory {
     /// no private directory.
     watched: File,
     opened: CoarseInstant,
-    /// The times of `watched` for which `contents` is valid; `None` if they were too recent to trust.
+    /// The times of `watched` for which `contents` is valid; `None` if these times were too recent to trust.
     times: Option<(i64, i64)>,
     pub(crate) contents: PrivateDirectoryContents,
     /// The lock table, if it was found in the private directory while the directory had these `times`.
@@ -131,7 +131,7 @@ pub(crate) struct PrivateDirectoryLookup {
 
 impl PrivateDirectoryLookup {
     /// Returns whether `dir` was found to be the directory of the bucket that was looked up, whether or not the bucket
-    /// has a private directory. If so, `dir` still exists.
+    /// has a private directory. If the result is `true`, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -225,10 +225,10 @@ impl PrivateDirectoryCache {
     }
 
     /// Like [`PrivateDirectoryCache::glance`], but the result may be up to 10 ms old, and the writer of a small object
-    /// may use it for another 10 ms. Cost: usually none. The result decides how an object is created. A stale result is
-    /// harmless: readers also look for odd keys, and a write that does not yet see that versioning was enabled counts
-    /// as an earlier write. With strong consistency, if other nodes may change the bucket, every call queries the
-    /// server.
+    /// may use the result for another 10 ms. Cost: usually none. The result decides how an object is created. A stale
+    /// result is harmless: readers also look for odd keys, and a write that does not yet see that versioning was
+    /// enabled counts as an earlier write. With strong consistency, if other nodes may change the bucket, every call
+    /// queries the server.
     pub(crate) fn glance_for_write(
         &self,
         root: &BucketsRoot,
@@ -286,7 +286,7 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // These calls make the changes of other nodes visible.
+            // The following two calls make the changes of other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
@@ -317,7 +317,7 @@ impl PrivateDirectoryCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second lookup: a private directory that is created later changes them.
+        // The times are read before the second lookup: a private directory that is created later changes these times.
         let before = stat(&dir)?;
         let is_settled = is_settled(&before);
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
@@ -417,7 +417,7 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
 }
 
 /// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
-/// user, old versions are kept, because a version that is not kept is lost permanently.
+/// user, old versions are kept: a version that is not kept is lost permanently.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

@@ -1,7 +1,7 @@
 //! Publishes staged files.
 //!
 //! If a key has only one possible path and its bucket keeps no versions, an object is created by one `linkat`, which
-//! fails if the name is taken. This call needs no lock, except for a conditional creation on NFS. All other writes,
+//! fails if the name is taken. The creation needs no lock, unless it is conditional and on NFS. All other writes,
 //! including a put of a key that this process has put before, are made under the key's lock.
 //!
 //! An object may be at its key's plain path or odd path. Three rules ensure that all readers, which look at the plain
@@ -91,8 +91,8 @@ impl StagedFile {
     /// only under the lock. Errors: `PreconditionFailed`.
     fn publish_new(&mut self, key: &Key) -> Result<bool> {
         // While a node replaces an object that is open on that node, NFS shows no object to other nodes. The content of
-        // an upload could not be withdrawn, because it leaves the upload when it becomes the object. Both cases are
-        // therefore decided under the lock.
+        // an upload could not be withdrawn, because it leaves the upload when it becomes the object. An object on NFS
+        // or from an upload is therefore published under the lock.
         if self.sharing() == FileSystemSharing::Nfs || self.is_named_in_upload() {
             return Ok(false);
         }
@@ -103,7 +103,7 @@ impl StagedFile {
             }
             return match stat_in(&self.parent, &self.place.name) {
                 Ok(stat) if !stat.is_dir => Err(exists()),
-                // The name is a directory, or has disappeared again. These cases are decided under the lock.
+                // The name is a directory, or has disappeared again. The outcome is then decided under the lock.
                 Ok(_) | Err(Errno::NOENT | Errno::STALE) => Ok(false),
                 Err(errno) => Err(from_errno(errno, "reading the state of the existing file")),
             };
@@ -135,8 +135,8 @@ impl StagedFile {
     }
 
     /// Publishes the file under the key's lock. While the lock is held, no other writer replaces or removes the object,
-    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because it needs no
-    /// lock; in that case, the attempt is repeated.
+    /// or puts it at its odd path. Only the creation of an object at its plain path can interfere, because the creation
+    /// needs no lock; the attempt is then repeated.
     fn publish_locked(
         &mut self,
         key: &Key,
@@ -151,7 +151,7 @@ impl StagedFile {
         if record.retain(contents)? {
             self.seal(record)?;
         }
-        // The parent directory may have been moved during a long wait for the lock.
+        // The parent directory is looked up again, because it may have been moved during a long wait for the lock.
         self.renew_parent(key)?;
         if contents.is_simple() && conditions.is_empty() && self.is_plain {
             return self.replace(key, contents);
@@ -177,7 +177,8 @@ impl StagedFile {
                 };
                 self.come_after(floor, record)?;
             }
-            // The old file is already closed here, because NFS and FUSE rename an open file before it is replaced.
+            // The old file has already been closed, because NFS and FUSE rename a file that is replaced while it is
+            // open.
             let place = current.map(|(place, _)| place);
             let is_done = match &place {
                 Some(place) => {

@@ -181,10 +181,10 @@ impl StoreRootDirectory {
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
-        // This check precedes the next system call, so that every later change gives the file a different time.
+        // The check is made before the attribute is read, so that every later change gives the file a different time.
         let is_settled = is_settled(stat);
-        // A record that is sealed for this size and time belongs to this version. Otherwise the file may have been
-        // replaced between the two calls.
+        // A record that is sealed for this size and time belongs to this version. If the record is not sealed for this
+        // state, the file may have been replaced after its state was read.
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
@@ -200,8 +200,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether `name` has had the state `stat` without interruption since `stat` was read. A rename also
-    /// changes the state, so the function notices a file that was replaced in between and then put back. Returns false
-    /// if other nodes may change the file.
+    /// changes the state, so the function notices a file that was replaced after `stat` was read, even if the original
+    /// file was then put back. Returns false if other nodes may change the file.
     fn is_still(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> bool {
         self.is_local(stat.device) && stat_in(dir, name).is_ok_and(|now| now == *stat)
     }
@@ -224,8 +224,8 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether an object that was not found at `place` may still exist. The object may be at its odd path or
-    /// among the old versions, or another node may have written it. If `dir` was removed and recreated while it was
-    /// held open, the object may also be at `place`.
+    /// among the old versions, or another node may have written the object. If `dir` was removed and recreated while it
+    /// was held open, the object may also be at `place`.
     fn may_be_elsewhere(&self, bucket: &Bucket, place: &ObjectPath, dir: &DirectoryHandle) -> Result<bool> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         let PrivateDirectoryContents { has_markers, sharing, .. } = glance.contents;
@@ -283,9 +283,9 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether a file that is bare according to its cached state may have a record by now. After another node
-    /// has stored a record, a FUSE client may still show the file's earlier state, but it requests attributes from the
-    /// server. Reads that query the server first therefore also request the record. Returns false on local file systems
-    /// and NFS.
+    /// has stored a record, a FUSE client may still show the file's earlier state, but the client requests attributes
+    /// from the server. Reads that query the server first therefore also request the record. Returns false on local
+    /// file systems and NFS.
     fn may_have_record(&self, file: &File, stat: &FileStat) -> bool {
         self.is_strong() && self.sharing_on(file, stat.device) == FileSystemSharing::Unknown
     }
@@ -377,7 +377,7 @@ impl StoreRootDirectory {
             return opened;
         };
         match self.root.open_in(&dir, &place.name, flags) {
-            // A link is resolved from the root, so that it cannot lead outside.
+            // A link is resolved from the root, so that it cannot lead outside the root.
             Err(Errno::LOOP) => self.root.open_beneath(&place.path(), flags, Mode::empty()),
             Err(Errno::NOENT) if dir.is_gone() => {
                 self.dirs.forget(&place.dir);
@@ -425,8 +425,7 @@ impl StoreRootDirectory {
 
 impl PosixStoreState {
     pub(crate) fn get(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<OpenObject> {
-        // This is a loop and not a call of `retry_stale`, because each function that returns the large result copies
-        // it.
+        // `retry_stale` is not used here, because each function that returns the large result also copies that result.
         let mut race = 1;
         loop {
             let opened = self.open_settled(bucket, key, options.version.as_ref())?;

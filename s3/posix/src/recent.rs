@@ -13,7 +13,7 @@ use fordway_store::{Bucket, Key};
 /// The number of slots; a power of two. A key displaces any other key in its slot.
 const SLOTS: usize = 4096;
 
-/// A table of 32 KiB. Threads share it without locks.
+/// A table of 32 KiB. Threads share the table without locks.
 pub(crate) struct RecentPuts {
     hasher: RandomState,
     /// In each slot, the hash of the key that was put most recently, or 0.

@@ -3,7 +3,7 @@
 //! ```text
 //! byte 0       version, 1
 //! then fields  tag (1 byte), length (2 bytes, little-endian), that many bytes
-//!   1  seal          size (8) and mtime in ns (8), little-endian, for which ETag and checksum hold
+//!   1  seal          size (8) and mtime in ns (8), little-endian, for which ETag and checksum are valid
 //!   2  ETag          text
 //!   3  checksum      algorithm (1: 0 CRC32, 1 CRC32C, 2 CRC64NVME, 3 SHA1, 4 SHA256,
 //!                    5 SHA512, 6 MD5, 7 XXHASH64, 8 XXHASH3, 9 XXHASH128), value; if composite,
@@ -11,7 +11,7 @@
 //!   4  Content-Type   5  Content-Encoding   6  Content-Language   7  Content-Disposition
 //!   8  Cache-Control  9  Expires            text
 //!  10  user metadata name (length 1 byte), value; repeated
-//!  11  key           text; in the record of a multipart upload its key, in a part's its file
+//!  11  key           text; the key in the record of an upload, the file in the record of a part
 //!  12  ETag policy   0 md5, 1 fast; only in the record of a multipart upload
 //!  13  tag           name (length 2 bytes), value; repeated
 //!  14  part sizes    count (2), size (8) of this many parts in a row; repeated within and as a field
@@ -112,7 +112,8 @@ impl Record {
 
     /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
     /// `stat`, or that has the same time but a different size. Returns false if the record's time is more than a minute
-    /// from now, because no cache keeps a state for that long, and no content is from the future.
+    /// before or after the current time, because no cache keeps a state for that long. A record from the future is
+    /// wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);

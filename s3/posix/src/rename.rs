@@ -119,8 +119,9 @@ impl ObjectRename<'_> {
         }
     }
 
-    /// Gives the object a new key: at its plain path, or at its odd path if the plain path is taken by a directory or
-    /// by the object of another key. Returns `false` if another writer has just created the object.
+    /// Moves the object to the plain path of its new key. If that path is taken by a directory or by the object of
+    /// another key, moves the object to the odd path of its new key. Returns `false` if another writer has just created
+    /// the object.
     fn move_to_new(&self, source: &ObjectPath) -> Result<bool> {
         if let Some(place) = plain(self.bucket, self.to) {
             match self.move_to(source, &place) {
@@ -138,8 +139,8 @@ impl ObjectRename<'_> {
     fn move_to(&self, source: &ObjectPath, place: &ObjectPath) -> Result<bool> {
         let dirs = self.both_dirs(source, place)?;
         let moved = match rename_new(&dirs.0, &source.name, &dirs.1, &place.name) {
-            // The file system does not support a rename that fails if the new name is taken. For a moment, the object
-            // exists under both keys.
+            // The file system does not support a rename that fails if the new name is taken. The file is therefore
+            // linked to the new name before the old name is removed. For a moment, the object exists under both keys.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 link(&dirs.0, &source.name, &dirs.1, &place.name)
                     .and_then(|()| remove_file(&dirs.0, &source.name))
@@ -162,7 +163,8 @@ impl ObjectRename<'_> {
         place: &ObjectPath,
     ) -> Result<(DirectoryHandle, DirectoryHandle)> {
         let volume = &self.store.volume;
-        // The source's directory is opened last, because creating the other directory may remove it.
+        // The source's directory is opened last, because creating the other directory may remove the source's
+        // directory.
         let to = volume.parent_of(self.bucket, &place.dir)?;
         Ok((volume.parent_of(self.bucket, &source.dir)?, to))
     }
@@ -188,8 +190,8 @@ impl ObjectRename<'_> {
         if self.store.volume.config.durability != Durability::Full {
             return Ok(());
         }
-        // The directory of the new name is synced first: after a crash in between, the object has both names rather
-        // than none.
+        // The directory of the new name is synced first: after a crash between the two syncs, the object has both names
+        // rather than none.
         [to, from]
             .into_iter()
             .try_for_each(sync_dir)

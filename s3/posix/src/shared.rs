@@ -2,21 +2,21 @@
 //!
 //! The client of a shared file system caches names and attributes for a while. Even while this node holds a key's lock,
 //! the client may still show a file that another node has replaced. The key's name is therefore looked up again at the
-//! server before a condition is checked. Measurements with two mounts of each file system showed which calls achieve
-//! this:
+//! server before a condition is checked. Measurements with two mounts of each file system showed which calls make the
+//! current file visible:
 //!
 //! | | NFS 4.2 | GlusterFS |
 //! |---|---|---|
 //! | `statx` of the directory with `AT_STATX_FORCE_SYNC` | every case | no |
 //! | reading an attribute by name | sometimes | if the old file is gone |
 //! | reading the directory | every case | every case except a deleted name, which is not shown |
-//! | taking a lock, making or removing a name next to it, `O_DIRECT`, `O_EXCL` | some | no |
+//! | taking a lock, creating or removing another name in the directory, `O_DIRECT`, `O_EXCL` | some cases | no |
 //!
-//! The directory's state on NFS is not enough for a name that this node has cached as missing. If a program opens a
-//! name while another node creates it, the Linux client may cache the name as missing, together with the directory's
-//! state after the creation. The reason is that the client records the directory's state when it handles the response,
-//! not when it sends the request. The name then stays missing on this node until the directory changes again. Reading
-//! the directory reveals the name.
+//! On NFS, querying the directory's state does not always reveal a name that this node has cached as missing. If a
+//! program opens a name while another node creates it, the Linux client may cache the name as missing, together with
+//! the directory's state after the creation. The reason is that the client records the directory's state when it
+//! handles the response, not when it sends the request. The name then stays missing on this node until the directory
+//! changes again. Reading the directory reveals the name.
 //!
 //! If the replaced file still exists under another name, as old versions do, GlusterFS does not show that the file was
 //! replaced until the directory is read.
@@ -131,8 +131,8 @@ pub(crate) fn wait_for_server(race: usize) {
 }
 
 /// Checks on NFS that a name exists before it is opened. If a missing name is opened while another node creates it, the
-/// client may keep the name cached as missing; a `stat` of the name does not cause this. Errors: from `newfstatat`.
-/// Cost: one `newfstatat` on NFS, otherwise none.
+/// client may keep the name cached as missing; a `stat` of the name does not make the client do so. Errors: from
+/// `newfstatat`. Cost: one `newfstatat` on NFS, otherwise none.
 pub(crate) fn look_before_opening(
     dir: impl AsFd,
     name: &str,
@@ -170,8 +170,8 @@ pub(crate) fn open_spared<T: AsFd>(
     match open(&spare_name(name)) {
         // While the file is being replaced, it also has the name `.nfs...`.
         Ok(spare) if stat(&spare)?.links > 1 => Ok(spare),
-        // The file may have just been replaced. Otherwise, its writer has died. The file was not removed, because a
-        // removal removes the spare name first.
+        // Either the file has just been replaced and can now be opened under its name, or its writer has died. The file
+        // was not removed, because a removal removes the spare name first.
         Ok(spare) => match again() {
             Err(Errno::NOENT) => Ok(spare),
             found => found,
@@ -201,8 +201,8 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
 impl StoreRootDirectory {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so the key does not change afterwards. Cost: none on a local file system; on
-    /// others, some round trips. If the bucket keeps versions, or reads query the server first, the directory is also
-    /// read. On NFS, the directory is read only if the key is missing.
+    /// other file systems, some round trips. If the bucket keeps versions, or reads query the server first, the
+    /// directory is also read. On NFS, the directory is read only if the key is missing.
     pub(crate) fn refresh(
         &self,
         bucket: &Bucket,
@@ -342,7 +342,8 @@ impl StoreRootDirectory {
                     pause(NAME_TIMEOUT);
                 }
                 Ok(false) => pause(PAUSE),
-                // This node may have cached that the directory is missing, although another node has created it.
+                // The directories are looked up again, because this node may have cached that the directory is missing
+                // although another node has created it.
                 Err(Errno::NOENT) if attempt == 0 => self.refresh_dirs(&place.dir),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => return Ok(()),
                 Err(Errno::STALE) => self.refresh_dirs(&place.dir),
@@ -389,8 +390,8 @@ impl StoreRootDirectory {
 
     /// Makes this node see the file at `place` if the server has it. The caller is about to make a decision that would
     /// be wrong if the file existed. An NFS client may have cached the name as missing. Cost: none on a local file
-    /// system; on others, some round trips, and one read of the directory if the directory has changed recently or
-    /// reads query the server first.
+    /// system; on other file systems, some round trips, and one read of the directory if the directory has changed
+    /// recently or reads query the server first.
     pub(crate) fn reveal(&self, place: &ObjectPath, sharing: FileSystemSharing) -> Result<()> {
         if !sharing.is_shared() {
             return Ok(());
@@ -437,7 +438,7 @@ impl StoreRootDirectory {
                 && self.sharing_at(dir) == FileSystemSharing::Nfs
                 && (self.is_strong() || state.is_ok_and(|state| is_recent(&state)))
             {
-                // This node may have cached the name as missing.
+                // The name is looked up again, because this node may have cached it as missing.
                 let _ = correct_names(&here);
                 next = open();
             }

@@ -1,9 +1,9 @@
 //! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
-//! not fit there, or the file system has no attributes, the record is in a sidecar file below `meta/`.
+//! not fit into the attribute, or the file system has no attributes, the record is in a sidecar file below `meta/`.
 //!
-//! A sidecar file is named after the inode of the object's file, so it need not be changed when the object is renamed
-//! or gets a second name. A sidecar file is valid only for a file that has the size and modification time in the
-//! sidecar file's seal.
+//! A sidecar file is named after the inode of the object's file. The sidecar file therefore keeps its name when the
+//! object is renamed or gets a second name. A sidecar file is valid only for a file that has the size and modification
+//! time in the sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,14 +24,15 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The size of the stack buffer for a record. Most records fit into it; a longer record costs a second call.
+/// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call of
+/// `fgetxattr` or `getxattrat`.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.
 pub(crate) const ATTRIBUTE_BYTES: usize = 3 * 1024;
 /// The maximum size of a record, in bytes: enough for 10,000 parts with their checksums, with room to spare.
 pub(crate) const MAX_RECORD_BYTES: usize = 1 << 20;
-/// If a file system has more free bytes than this, and setting an attribute fails with `ENOSPC`, the attribute is too
-/// large.
+/// If setting an attribute fails with `ENOSPC` although the file system has more free bytes than this, the attribute is
+/// too large.
 const SOME_ROOM_BYTES: u64 = 1 << 20;
 
 /// The record in an open file's attribute.
@@ -72,8 +73,9 @@ impl StoreRootDirectory {
     }
 
     /// Reads the record of an open object again, if it is in a sidecar file that this node may have cached as missing.
-    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on it.
-    /// Cost: none on a local file system; on others, one `fgetxattr`, and more if there may be a sidecar file.
+    /// The caller holds the key's lock, and is about to change the record or to make a decision that depends on the
+    /// record. Cost: none on a local file system; on other file systems, one `fgetxattr`, and further calls if there
+    /// may be a sidecar file.
     pub(crate) fn renew_record(
         &self,
         bucket: &Bucket,
@@ -111,8 +113,8 @@ impl StoreRootDirectory {
         };
         let corrupt = || Error::new(ErrorKind::Corrupt, format!("{path} was not written by this version"));
         let (bytes, state) = read_small(&file, MAX_RECORD_BYTES).map_err(failed)?.ok_or_else(corrupt)?;
-        // A user who neither owns the object's file nor is trusted could have written false information about the
-        // object into a sidecar file.
+        // A sidecar file is ignored if its owner neither owns the object's file nor is trusted, because such a file may
+        // contain false information about the object.
         let is_believed = |guard: TrustedOwner| state.user == stat.user || guard.trusts(state.user);
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
@@ -129,11 +131,11 @@ impl StoreRootDirectory {
         dir: impl AsFd,
         name: &str,
     ) -> Option<UnlinkingFile> {
-        // Only this check is inlined, because almost no bucket has sidecar files.
+        // Only the check for sidecar files is inlined, because almost no bucket has them.
         if contents.has_meta { UnlinkingFile::hold(dir, name) } else { None }
     }
 
-    /// Removes the sidecar file of a removed file. If this fails, `gc` removes the sidecar file later.
+    /// Removes the sidecar file of a removed file. If the removal fails, `gc` removes the sidecar file later.
     pub(crate) fn remove_sidecar(&self, bucket: &Bucket, gone: Option<UnlinkingFile>) {
         if let Some(UnlinkingFile { stat, _held }) = gone {
             self.remove_sidecar_of(bucket, &stat);

@@ -1,5 +1,5 @@
-//! The file system of a root or bucket: whether other nodes may change it, and whether the store's guarantees hold
-//! there.
+//! The file system of a root or bucket: whether other nodes may change the file system, and whether the store's
+//! guarantees hold on it.
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -74,7 +74,7 @@ pub fn note_on_mount(root: &Path) -> Option<String> {
 }
 
 /// Checks that the file system of `what` is suitable for a store with `config`. Errors: `NotImplemented` if the store's
-/// guarantees would not hold there.
+/// guarantees would not hold on this file system.
 pub(crate) fn require_fit(
     unfit: Option<MountProblem>,
     config: &PosixConfig,

@@ -6,7 +6,7 @@
 //! clock that ticks every few milliseconds, and an inode may be freed and reused within a tick. No two files have the
 //! same inode within the same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without
 //! a record. The mark saves a reader one system call and a writer two. If the bit is not set, a reader looks for a
-//! record; if there is no record, the result is the same.
+//! record; a file without a record is then still a bare object.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,8 +44,8 @@ pub(crate) const DIR_MODE: Mode = Mode::from_raw_mode(0o777);
 /// several processes do nothing but create and remove one directory, many attempts in a row may fail.
 pub(crate) const MAX_RACES: usize = 1000;
 
-/// A file being written. If the value is dropped before the file is published, the file is removed, unless it has a
-/// name in an upload.
+/// A file being written. If the value is dropped before the file is published, the file is removed, unless the file has
+/// a name in an upload.
 pub(crate) struct StagedFile {
     pub(crate) inner: Arc<PosixStoreState>,
     pub(crate) bucket: Bucket,
@@ -95,7 +95,7 @@ impl HiddenName {
         rename(&self.dir, &self.name, &self.dir, LINKED)?;
         let linked = link(&self.dir, LINKED, parent, name);
         match linked {
-            // If this fails, the file is removed with the rest of the upload.
+            // If the removal fails, the file is removed later with the rest of the upload.
             Ok(()) => drop(remove_file(&self.dir, LINKED)),
             Err(_) => rename(&self.dir, LINKED, &self.dir, &self.name)?,
         }
@@ -111,7 +111,7 @@ impl HiddenName {
 impl Drop for HiddenName {
     fn drop(&mut self) {
         if self.is_temporary {
-            // If this fails, `gc` removes the file later.
+            // If the removal fails, `gc` removes the file later.
             let _ = remove_file(&self.dir, &self.name);
         }
     }
@@ -138,10 +138,11 @@ impl StagedFile {
             give_way(race);
             let parent = inner.volume.parent_of(bucket, &place.dir)?;
             let started = CoarseInstant::now();
-            // The bucket may be a separate mount, so its mount is checked too.
+            // The bucket may be a separate mount, so the bucket's mount is checked in addition to the root's.
             let contents = inner.volume.contents_for_write(bucket)?;
             require_fit(contents.unfit, &inner.volume.config, "the bucket's mount")?;
-            // Few shared file systems support unnamed files, and some of those that claim to do so lose these files.
+            // Few shared file systems support unnamed files, and some of the file systems that report support for
+            // unnamed files lose these files.
             let unnamed = match contents.sharing {
                 FileSystemSharing::Local => create_unnamed(&parent, mode),
                 FileSystemSharing::Nfs | FileSystemSharing::Unknown => Err(Errno::OPNOTSUPP),
@@ -291,8 +292,8 @@ impl StagedFile {
         Ok(())
     }
 
-    /// Switches to `place`, the path of another object. Returns whether this was possible. The path must be in the
-    /// directory in which the file was created, because the file has that directory's group, access list and quota.
+    /// Switches to `place`, the path of another object. Returns whether the switch was possible. The path must be in
+    /// the directory in which the file was created, because the file has that directory's group, access list and quota.
     /// Cost: two `fstat`.
     pub(crate) fn retarget(&mut self, place: ObjectPath<'_>) -> bool {
         if !self.is_plain || place.dir != self.place.dir {
@@ -321,8 +322,8 @@ impl StagedFile {
         )
     }
 
-    /// Attaches `record`, sealed for the current content, with a unique ETag if it has none yet. Makes the content
-    /// durable if the configuration requires it.
+    /// Attaches `record`, sealed for the current content, with a unique ETag if the record has none yet. Makes the
+    /// content durable if the configuration requires it.
     pub(crate) fn seal(&mut self, record: &mut Record) -> Result<PutResult> {
         self.show_content()?;
         let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
@@ -375,7 +376,8 @@ impl StagedFile {
 
     /// Stores `record` with the file, and returns the file's state.
     fn attach(&self, record: &mut Record) -> Result<FileStat> {
-        // Another node may have written to the file of a multipart upload, and its client may still set the time.
+        // Another node may have written to the file of a multipart upload, and the client on that node may still set
+        // the time.
         let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
         if self.contents.sharing == FileSystemSharing::Unknown
             || is_upload && self.contents.sharing.is_shared()
@@ -391,19 +393,19 @@ impl StagedFile {
         Ok(stat)
     }
 
-    /// Publishes the file at its path, and replaces any file there. Must be used only for files that no other writer
-    /// publishes at the same time.
+    /// Publishes the file at its path, and replaces any file that has this path. Must be used only for files that no
+    /// other writer publishes at the same time.
     ///
     /// If a program on this node has the old file open, the NFS client gives the old file another name before it
     /// renames the new file. Other nodes then see no file for the duration of one request. A bucket must never appear
-    /// to have no policy or no `versioning`, so the old file has a spare name during that time.
+    /// to have no policy or no `versioning`, so the old file has a spare name while it is being replaced.
     pub(crate) fn publish_private(mut self) -> Result<()> {
         self.show_content()?;
         self.sync_content()?;
         let has_spare = self.sharing() == FileSystemSharing::Nfs && is_setting_name(&self.place.name);
         let spare = has_spare.then(|| spare_name(&self.place.name));
         if self.link(None)? {
-            // A writer that died may have left only the spare name.
+            // A writer that died may have left a file with only the spare name, which would otherwise remain.
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
         } else {
             let failed = |errno| from_errno(errno, "publishing");
@@ -491,8 +493,8 @@ pub(crate) fn hidden_name_of(number: u64) -> String {
 }
 
 /// Sets the modification time of a newly written file explicitly, so that the file system's client does not change it
-/// later. The MooseFS client records the time of each write by its own clock, and sends it to the server seconds later;
-/// the server keeps the later time. The seal of an object would then not match its file. When the time is set
+/// later. The MooseFS client records the time of each write by its own clock, and sends this time to the server seconds
+/// later; the server keeps the later time. The seal of an object would then not match its file. When the time is set
 /// explicitly, the client discards the times of its writes.
 pub(crate) fn settle_time(file: impl AsFd) {
     // Without permission or support, the time remains unchanged.

@@ -118,7 +118,8 @@ impl UsageWalk<'_> {
         name: &str,
         totals: fn(&mut UserUsage) -> &mut FileTotals,
     ) -> Result<()> {
-        // The key of anything below this directory would be too long, so nothing there was stored through S3.
+        // The key of anything below this directory would be too long, so nothing below the directory was stored through
+        // S3.
         let Some(path) = path_of_child(self.bucket, path, name) else { return Ok(()) };
         let totals = self.totals_of(&path).unwrap_or(totals);
         match open_child(parent, name) {

@@ -105,7 +105,7 @@ pub(crate) fn read_names(dir: &File) -> Result<SortedNames, Errno> {
 pub(crate) struct KeyVersions {
     /// The latest version, if it exists and has not been returned yet.
     latest: Option<ObjectInfo>,
-    /// The ID of the latest version. If this version is also among the old versions, its name there is ignored.
+    /// The ID of the latest version. If this version also has a name among the old versions, that name is ignored.
     latest_id: Option<VersionId>,
     names: Arc<SortedNames>,
     /// The position after the last name that has not been returned yet.

@@ -8,8 +8,8 @@
 //! versions/KEY/ORDER-VERSION-marker    a delete marker, empty
 //! ```
 //!
-//! If a process is killed in between, the version has both names; the version is then still the latest, and its name
-//! below `versions/` is ignored. All these changes are made under the key's lock.
+//! If a process is killed between these two steps, the version has both names; the version is then still the latest,
+//! and its name below `versions/` is ignored. All these changes are made under the key's lock.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -154,7 +154,7 @@ impl StoreRootDirectory {
             false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
         });
         match read {
-            // Fordway creates only directories here; anything else is treated as an empty directory.
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }
@@ -301,8 +301,8 @@ impl PosixStoreState {
             None => {
                 let archived = self.volume.archived(bucket, key)?;
                 if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
-                    // A POSIX program has replaced the latest version while the version `null` is locked. Both versions
-                    // are kept.
+                    // A POSIX program has replaced the latest version while the version `null` is locked. The locked
+                    // version and the new file are both kept.
                     let newest = archived.first().map_or(0, |newest| newest.order);
                     let named = NoncurrentVersion::of(&new_version(newest)?, false);
                     return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
@@ -335,7 +335,7 @@ impl PosixStoreState {
         };
         match keep(&kept) {
             Ok(()) => Ok(kept.order),
-            // The name belongs to a file that the caller may not remove.
+            // The name belongs to a file that the caller is not permitted to remove.
             Err(error) if error.kind() == ErrorKind::AccessDenied => {
                 let order = self.highest_order(bucket, key)?.saturating_add(1).max(now_ns());
                 keep(&NoncurrentVersion { order, ..kept }).map(|()| order)
@@ -344,7 +344,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Returns whether one of the files of `version` in `archived` may not be removed. Cost: none without object lock.
+    /// Returns whether object lock forbids the removal of one of the files of `version` in `archived`. Cost: none
+    /// without object lock.
     fn is_locked_among(
         &self,
         bucket: &Bucket,
@@ -372,7 +373,7 @@ impl PosixStoreState {
         self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
     }
 
-    /// Removes the names of `version`; returns whether it was a delete marker.
+    /// Removes the names of `version`; returns whether `version` was a delete marker.
     fn remove_archived(
         &self,
         bucket: &Bucket,
@@ -406,7 +407,7 @@ impl PosixStoreState {
         if let Some((place, opened)) = current {
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
-            // The file is already closed here, because FUSE renames an open file when it is removed.
+            // The file has already been closed, because FUSE renames a file that is removed while it is open.
             current_place = Some(place);
         }
         let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
@@ -434,7 +435,8 @@ impl PosixStoreState {
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         if let Some(place) = place {
-            // The hidden object is removed first; it would otherwise reappear when the object that hides it is removed.
+            // The hidden object is removed first. In the opposite order, the hidden object would reappear when the
+            // object that hides it is removed.
             self.remove_hidden_odd(bucket, key, place, contents)?;
             self.remove_at(bucket, place, contents)?;
         }
@@ -457,8 +459,8 @@ impl PosixStoreState {
         let (version, lock) = (opened.version(), opened.record().lock);
         // While the latest version is being deleted, it also has a name among the old versions. A version whose delete
         // marker has since been removed also has such a name, but no delete marker is newer than that version. If
-        // another user has given the name to another file, removing the latest version would destroy it instead of
-        // hiding it.
+        // another user has given the name to another file, removing the latest version would destroy that version
+        // instead of hiding it.
         let is_kept = |found: &NoncurrentVersion| {
             let place = archived_place(bucket, key, found);
             self.volume
@@ -650,7 +652,7 @@ impl PosixStoreState {
     ) -> Result<WalkInstruction> {
         let dir = OnceCell::new();
         let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
-            // A key that the caller may not read is skipped, so that the other keys are shown.
+            // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
             Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
             versions => Ok(versions?.after(after)),
         };
@@ -734,8 +736,8 @@ impl PosixStoreState {
             if version_of(&now) == Some(&Some(found.version.clone())) {
                 return Ok(now.map(|info| summary(key, info)));
             }
-            // Two successive lookups found the version in neither place, and nothing changed in between, so the version
-            // is gone.
+            // Two successive lookups found the version in neither place, and nothing changed between the lookups, so
+            // the version is gone.
             let now = Some(version_of(&now).cloned());
             if now == seen {
                 break;
@@ -885,8 +887,8 @@ mod tests {
         let root = Root::new();
         let mut made = vec![root.put("0")];
         made.push(root.put("1"));
-        // These versions look as if an earlier release, whose IDs contain no order, had written them on a node whose
-        // clock is an hour ahead.
+        // The renamed versions look as if an earlier release, whose IDs contain no order, had written them on a node
+        // whose clock is an hour ahead.
         let ahead = now_ns() + 3_600_000_000_000;
         let versions = root.dir.path().join("bucket/.fordway/versions/k");
         let first = std::fs::read_dir(&versions).unwrap().next().unwrap().unwrap();

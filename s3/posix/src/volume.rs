@@ -57,7 +57,7 @@ impl StoreRootDirectory {
         })
     }
 
-    /// Checks the root's mount. Errors: `NotImplemented` if the store's guarantees are known not to hold on it.
+    /// Checks the root's mount. Errors: `NotImplemented` if the store's guarantees are known not to hold on this mount.
     pub(crate) fn require_fit(&self) -> Result<()> {
         require_fit(self.site.unfit, &self.config, self.path.display())
     }
@@ -156,8 +156,8 @@ impl StoreRootDirectory {
         device == self.device && !self.site.sharing.is_shared()
     }
 
-    /// Returns the directory at `dir` in `bucket`. Creates it, with all its parents, if it is missing. Errors:
-    /// `NoSuchBucket`; `NoSuchKey` if a parent is a file.
+    /// Returns the directory at `dir` in `bucket`. If the directory is missing, creates it with all its parents.
+    /// Errors: `NoSuchBucket`; `NoSuchKey` if a parent is a file.
     pub(crate) fn parent_of(&self, bucket: &Bucket, dir: &str) -> Result<DirectoryHandle> {
         let missing = |errno| match errno {
             Errno::NOENT | Errno::NOTDIR if dir == bucket.as_str() => ErrorKind::NoSuchBucket.into(),
@@ -264,7 +264,7 @@ impl StoreRootDirectory {
             .and_then(|dir| open_in(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()))
             .and_then(|dir| read_dir(dir, |name, _| names.extend(String::from_utf8(name.to_vec()))));
         match read {
-            // Fordway creates only directories here; anything else is treated as an empty directory.
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(names),
             Err(errno) => Err(from_errno(errno, "reading .fordway")),
         }

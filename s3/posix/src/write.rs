@@ -335,7 +335,8 @@ impl Writer for ObjectWriter {
     }
 }
 
-/// Checks new metadata. Errors: `InvalidArgument` if an attribute cannot hold it, or HTTP cannot transfer it.
+/// Checks new metadata. Errors: `InvalidArgument` for metadata that does not fit into an attribute, or that HTTP cannot
+/// transfer.
 pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
     if metadata.is_empty() {
         return Ok(());

@@ -134,7 +134,7 @@ fn no_object_goes_with_a_bucket() {
         });
         let _over = Over(&is_over);
         let writer = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
-        // A write may have to be repeated if the bucket's own files are removed while it is in progress.
+        // A write may have to be repeated if the bucket's private files are removed while the write is in progress.
         let done_or_again = |done: Result<(), Error>, what: &str| match done {
             Err(error) if error.kind() != ErrorKind::ConditionalConflict => panic!("{what}: {error}"),
             _ => {}

@@ -12,7 +12,8 @@ use fordway_store::{
 };
 use fordway_sys::set_immutable;
 
-/// Returns whether files in `dir` can have the flag. If they cannot, records that the test was skipped.
+/// Returns whether files in `dir` can have the immutable flag. If the flag is not available, records that the test was
+/// skipped.
 fn has_flag(dir: &Path) -> bool {
     if !fordway_needs::root("set the immutable flag") {
         return false;

@@ -261,8 +261,8 @@ fn uploads_are_aborted_after_their_days() {
     assert_eq!(left.uploads.iter().map(|upload| upload.key.as_str()).collect::<Vec<_>>(), ["b"]);
 }
 
-/// A POSIX program changes objects after they have been examined and before they are expired: here, while the previous
-/// change is being reported.
+/// A POSIX program changes objects after they have been examined and before they are expired. In this test, the program
+/// does so while the previous change is being reported.
 #[test]
 fn what_a_program_changes_meanwhile_stays() {
     let rig = Rig::new(&[&format!("<Prefix></Prefix>{TWO_DAYS}")]);

@@ -147,7 +147,8 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     assert_eq!(get(&store, &bucket, "d/one"), Err(ErrorKind::NoSuchKey));
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
-    // A directory is held open from its second use on. If another directory replaces it, the store notices at once.
+    // A directory is held open from its second use on. If another directory replaces the held directory, the store
+    // notices at once.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -283,8 +284,8 @@ fn an_empty_key_that_ends_in_a_slash_is_a_directory() {
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
     assert_eq!(store.head(&bucket, &key("a/b/"), &GetOptions::default()).unwrap().etag, made);
 
-    // If the object has content, it is a file in the private area. A delete removes the directories that were created
-    // for it.
+    // If an object whose key ends in a slash has content, the object is a file in the private area. A delete of the
+    // object removes the directories that were created for it.
     put("a/b/", b"content");
     assert_eq!(get(&store, &bucket, "a/b/"), Ok(b"content".to_vec()));
     assert_eq!(keys(&store, &bucket), ["a/b/"]);
@@ -440,8 +441,8 @@ fn a_file_longer_than_memory_is_read_in_pieces_or_not_at_all() {
     assert_eq!(buffer, [0; 3]);
 }
 
-/// Through a link to a directory, or a link to the file itself, one object has two keys. A rename or a copy from one to
-/// the other must not remove the only file.
+/// Through a link to a directory, or a link to the file itself, one object has two keys. A rename or a copy from one of
+/// these keys to the other must not remove the only file.
 #[test]
 fn what_two_keys_lead_to_is_not_lost() {
     let (dir, store, bucket) = open();

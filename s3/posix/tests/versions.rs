@@ -14,7 +14,7 @@ use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;
 use tempfile::TempDir;
 
-/// A user who owns nothing here.
+/// A user who owns no file or directory in these tests.
 const NOBODY: u32 = 65_534;
 
 fn open() -> (TempDir, Bucket) {
@@ -58,7 +58,7 @@ fn a_directory_of_versions_that_another_removes_is_made_again() {
 }
 
 /// If a delete reaches a large directory on a thread that must not scan the directory, the delete changes nothing that
-/// readers see, and another thread can perform it afterwards.
+/// readers see. Another thread can then perform the delete.
 #[test]
 fn a_delete_that_must_read_many_old_versions_can_be_made_again() {
     for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
@@ -182,7 +182,7 @@ fn what_posix_removed_stays_removed() {
 }
 
 /// While newer versions are created and deleted, a version is alternately the latest version and an old version. A
-/// caller that reads or lists it must always find it.
+/// caller that reads or lists the version must always find it.
 #[test]
 fn a_version_that_becomes_the_latest_is_never_missing() {
     let (dir, bucket) = open();
@@ -246,7 +246,7 @@ fn a_locked_version_null_survives_a_file_of_a_program() {
     let mut kept: Vec<_> =
         listed.iter().filter(|each| each.content.is_some()).map(|each| read(&each.version)).collect();
     kept.sort_unstable();
-    // The program itself has replaced the other versions.
+    // The POSIX program itself has replaced the versions `second` and `third`.
     assert_eq!(kept, ["locked", "program 0", "program 1"]);
 }
 

@@ -19,7 +19,7 @@ pub(super) struct BucketState {
     /// The latest version of each key, unless that is a delete marker.
     pub(super) objects: BTreeMap<String, StoredObject>,
     /// Overwritten and deleted versions, from the oldest to the newest. If a key is missing from `objects`, its last
-    /// version here is a delete marker.
+    /// version in this map is a delete marker.
     older: BTreeMap<String, Vec<StoredVersion>>,
     pub(super) uploads: BTreeMap<UploadId, MemoryUpload>,
     pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,

@@ -65,7 +65,8 @@ pub(super) fn read(
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
         options: Cow::Borrowed(options),
-        // A large buffer suggests that the caller's previous objects were large.
+        // A large buffer suggests that the caller's previous objects were large, so this object is probably large as
+        // well.
         is_large: buffer.capacity() > INLINE_BYTES_MAX,
     };
     let done = session.run(&call, |connection| {

@@ -126,7 +126,8 @@ impl NodeSession {
                 (broke("before the request was sent: it had no effect", errno), true)
             }
             NodeFailure::Unknown(errno) => {
-                // The idle connections are to the same gateway, so they are probably broken too.
+                // The idle connections are closed as well, because they lead to the same gateway and are probably
+                // broken too.
                 self.locked().connections.clear();
                 let why = match call.is_idempotent {
                     true => "before the response arrived",

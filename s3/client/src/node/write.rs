@@ -197,8 +197,8 @@ pub(super) fn failed_write(errno: Errno, file: &File, written_bytes: u64, wanted
     Error::new(kind, why).caused_by(errno)
 }
 
-/// A writer of an object or part. It buffers an object while the object is small, and then passes each write on to the
-/// gateway.
+/// A writer of an object or part. The writer buffers an object while the object is small, and then passes each write on
+/// to the gateway.
 pub(super) struct NodeWriter {
     session: Arc<NodeSession>,
     target: WriteTarget,
@@ -208,7 +208,7 @@ pub(super) struct NodeWriter {
 
 impl NodeWriter {
     /// Creates the writer. For a part, or for an object whose size hint exceeds [`WHOLE_BYTES_MAX`], starts the write
-    /// at once. Otherwise sends nothing yet.
+    /// at once. For any other object, sends nothing yet.
     pub(super) fn new(session: &Arc<NodeSession>, target: WriteTarget) -> Result<Self> {
         let is_large = target.size_hint().is_some_and(|size| size > WHOLE_BYTES_MAX as u64);
         let is_part = matches!(target.what, WriteKind::Part(..));
@@ -240,7 +240,7 @@ impl Writer for NodeWriter {
             (None, WriteKind::Object(options)) => {
                 put_whole(&session, (&target.bucket, &target.key), &buffer, options, expected)
             }
-            // This case is unreachable, because `new` starts the write of a part at once.
+            // A part without a started write cannot occur, because `new` starts the write of a part at once.
             (None, WriteKind::Part(..)) => Err(target.call(false).named(ErrorKind::Internal.into())),
         }
     }

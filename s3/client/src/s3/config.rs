@@ -52,7 +52,7 @@ impl SignatureVersion {
 pub struct S3Config {
     /// The URL of the service: `http(s)://host[:port][/path]`.
     pub endpoint: String,
-    /// Whether AWS is used only because no endpoint was configured; error messages mention this.
+    /// Whether AWS is used only because no endpoint was configured; error messages then mention the missing endpoint.
     pub is_endpoint_unset: bool,
     /// The region that requests are signed for.
     pub region: String,
@@ -66,8 +66,8 @@ pub struct S3Config {
     pub http: HttpVersion,
     /// The timeouts of connections.
     pub timeouts: Timeouts,
-    /// The maximum total time that a call waits, including the waits before retries. It also limits each of the
-    /// `timeouts`. A body that makes progress is not interrupted.
+    /// The maximum total time that a call waits, including the waits before retries. This maximum also limits each of
+    /// the `timeouts`. A body that makes progress is not interrupted.
     pub timeout: Option<Duration>,
     /// The maximum number of retries of a request after a transient failure; 0 means none.
     pub max_retries: u32,
@@ -76,7 +76,7 @@ pub struct S3Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// Whether reads are checked against the checksum that the server states.
     pub verify_reads: bool,
-    /// Whether signatures cover bodies. This requires the SHA-256 of each body, which takes 0.6 ms per MiB.
+    /// Whether signatures cover bodies. Such a signature requires the SHA-256 of the body, which takes 0.6 ms per MiB.
     pub sign_payload: bool,
     /// The part size of a streamed upload, in bytes; at least 5 MiB.
     pub part_bytes: usize,

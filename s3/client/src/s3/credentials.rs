@@ -43,8 +43,8 @@ impl S3Credentials {
     /// Returns the first keys that are found. As in AWS tools, the order is: the environment, the profile in the
     /// credentials file, the profile's `credential_process`, and the profile in the config file. Returns
     /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if one half of a pair is missing;
-    /// `NotImplemented` if AWS tools would first use a kind of credentials that this client does not support. In this
-    /// case, other keys are not used, because they may belong to another user.
+    /// `NotImplemented` if AWS tools would first use a kind of credentials that this client does not support. Other
+    /// keys are not used instead of unsupported credentials, because they may belong to another user.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,
         profile: &CredentialProfile,
@@ -74,7 +74,8 @@ impl S3Credentials {
     fn in_file(profile: &CredentialProfile, file: ProfileFile) -> Result<Option<Self>> {
         let source = profile.described(file);
         let get = |name: &str| match profile.get_in(file, name).filter(|value| !value.is_empty()) {
-            // AWS tools would use the quotes as a part of the key, and the service would report an unknown key.
+            // A value in quotes is refused: AWS tools would use the quotes as a part of the key, and the service would
+            // report an unknown key.
             Some(value) if value.starts_with(['"', '\'']) => {
                 let why = format!("the value of {name} in {source} is in quotes; write it without them");
                 Err(Error::new(ErrorKind::InvalidArgument, why))

@@ -71,7 +71,7 @@ pub(super) fn of_answer(
         },
         may_pass: match call.replay {
             ReplayPolicy::Safe => matches!(status, 408 | 429 | 500 | 502..=504) || kind == ErrorKind::Timeout,
-            // These statuses mean that the server did not act on the request.
+            // With status 429 or 503, the server did not act on the request.
             ReplayPolicy::IfUnsent => matches!(status, 429 | 503),
         },
         retry_after: wish,
@@ -120,14 +120,14 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
     }
 }
 
-/// Returns whether the error means that the service never generates a version ID like the requested one. Also returns
-/// true if the response has no error code, like every response to HEAD.
+/// Returns whether the error means that the service never generates version IDs in the form of the requested one. Also
+/// returns true if the response has no error code, like every response to HEAD.
 fn says_no_version(said: &ErrorDocument) -> bool {
     said.code.is_empty() || said.message.starts_with("Invalid version id")
 }
 
-/// Returns whether the error code of a 404 contains no more information than the status. In that case, the bucket is
-/// missing.
+/// Returns whether the error code of a 404 contains no more information than the status, which then means that the
+/// bucket is missing.
 fn speaks_of_bucket(code: &str) -> bool {
     ["", "NotFound", "NoSuchKey", "404"].contains(&code)
 }
@@ -186,8 +186,8 @@ fn sentence(status: u16, said: &ErrorDocument, kind: ErrorKind) -> String {
 }
 
 /// Returns the part of a server's message that our own error does not already contain. A message from our gateway
-/// begins with the object's address and ends with advice. Our own error also contains both. Returns an empty string if
-/// only the name of the error kind remains.
+/// begins with the object's address and ends with advice. Our own error also contains the address and the advice.
+/// Returns an empty string if only the name of the error kind remains.
 fn own_words(message: &str, kind: ErrorKind) -> &str {
     let ending = match kind.advice() {
         "" => String::new(),

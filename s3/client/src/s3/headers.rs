@@ -150,8 +150,9 @@ pub(super) fn version(response: &HttpResponse) -> Option<VersionId> {
     VersionId::new(response.header("x-amz-version-id")?).ok()
 }
 
-/// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag. Such a
-/// response did not come from an S3 service that stored the content, but, for example, from a proxy's login page.
+/// Returns the result of a write, from the headers of the response. Errors: `BadResponse` if there is no ETag. A
+/// response without an ETag was not sent by an S3 service that stored the content. It may be, for example, a proxy's
+/// login page.
 pub(super) fn put_result(response: &HttpResponse) -> Result<PutResult> {
     let etag = etag(response);
     if etag.as_str().is_empty() {

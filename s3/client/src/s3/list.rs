@@ -1,7 +1,7 @@
 //! Listings of buckets, objects and versions, and the versioning state of a bucket. A listing of any length is
-//! assembled from the service's pages of at most 1,000 entries each. It fails if the service repeats a page, sends too
-//! many pages without an entry, or sends names out of order. Otherwise, a caller that compares two listings
-//! (`sync --delete`) could delete objects that still exist.
+//! assembled from the service's pages of at most 1,000 entries each. The listing fails if the service repeats a page,
+//! sends too many pages without an entry, or sends names out of order. If such a listing succeeded, a caller that
+//! compares two listings (`sync --delete`) could delete objects that still exist.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -60,7 +60,8 @@ fn page_call<'a>(
 }
 
 /// The merged entries of the pages received so far. Only entries after the start and in strictly ascending order are
-/// accepted, so that no entry appears twice. This also applies if the server interprets `start-after` differently.
+/// accepted, so that no entry appears twice. The check is needed because a server may interpret `start-after`
+/// differently.
 struct MergedEntries<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,

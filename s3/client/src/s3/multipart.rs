@@ -185,8 +185,8 @@ pub(super) fn list_parts(
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
-        // The next page begins after the last part, so a truncated page without new parts is an error. Otherwise, the
-        // same page would be requested forever.
+        // The next page begins after the last part, so a truncated page without new parts is an error. Without this
+        // check, the same page would be requested forever.
         let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
         let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
         found.parts.append(&mut page.parts);

@@ -39,7 +39,7 @@ fn keys(printed: &Value, source: &str, now: SystemTime) -> Result<S3Credentials,
         match parse_iso8601(&end) {
             Some(time) if time > now => {}
             Some(_) => return Err(format!("printed keys that expired at {end}")),
-            // The keys are used anyway, because the service also checks their expiration.
+            // Keys whose expiration cannot be parsed are used, because the service also checks the expiration.
             None => tracing::debug!(%end, "the expiration of keys cannot be parsed"),
         }
     }

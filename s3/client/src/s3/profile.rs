@@ -141,8 +141,8 @@ fn title(line: &str) -> Option<String> {
     Some(words.unwrap_or_else(|| title.split_whitespace().map(str::to_owned).collect()).join(" "))
 }
 
-/// Returns the name and the value of a setting. A comment after the value begins with white space and `#` or `;`. The
-/// command of `credential_process` has no comments, because it may contain such text.
+/// Returns the name and the value of a setting. A comment after the value begins with white space and `#` or `;`. In
+/// the command of `credential_process`, such text is not a comment, because a command may contain it.
 fn setting(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_at(line.find(['=', ':'])?);
     let name = name.trim().to_ascii_lowercase();

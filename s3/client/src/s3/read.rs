@@ -128,8 +128,8 @@ pub(super) fn check_version(response: &HttpResponse, conditions: &Conditions) ->
     }
 }
 
-/// Returns the range in a partial response, and the object's size. Errors: `BadResponse` unless it is the requested
-/// range.
+/// Returns the range in a partial response, and the object's size. Errors: `BadResponse` if the range is not the
+/// requested one.
 fn partial(
     response: &HttpResponse,
     wanted: Option<ByteRange>,
@@ -266,7 +266,7 @@ impl ChecksumCheck {
 struct ObjectStream {
     response: HttpResponse,
     left: u64,
-    /// Whether the body ends with the last of these bytes.
+    /// Whether the body ends with the last byte of the stream.
     ends: bool,
     check: Option<ChecksumCheck>,
 }
@@ -320,7 +320,7 @@ pub(super) fn read_ranges(
         let opened = RemoteFile::open_target_reading(&session.vector, object, &wanted);
         match opened.and_then(|(file, begun)| read_fragments(&file, ranges, begun)) {
             // The code below makes a second attempt, because the object may have been replaced between the requests. If
-            // the request was refused, the HEAD yields a clearer error.
+            // the server refused the first attempt, the HEAD of the second attempt yields a clearer error.
             Err(error) if !is_final(error.kind()) => {}
             read => return read,
         }
@@ -432,7 +432,8 @@ impl RangeTarget for RangeReadTarget {
         VersionPrecondition::IfMatch
     }
 
-    /// S3 itself responds to a request for several ranges with the whole object; other services may support them.
+    /// S3 itself responds to a request for several ranges with the whole object; other services may support such
+    /// requests.
     fn may_know_many_ranges(&self) -> bool {
         !self.address.origin.host.ends_with(".amazonaws.com")
     }

@@ -165,13 +165,13 @@ pub struct UnsignedRequest<'a> {
 }
 
 impl RequestSigner {
-    /// Creates a signer with `credentials`. With [`S3Credentials::Anonymous`] it signs nothing.
+    /// Creates a signer with `credentials`. With [`S3Credentials::Anonymous`], the signer signs nothing.
     pub fn new(credentials: S3Credentials, region: impl Into<String>) -> Self {
         RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
 
-    /// Calls `add` for each header that signs `request` at the time `now`. The last of them is `authorization`.
-    /// Cost: about 3 µs.
+    /// Calls `add` for each header that signs `request` at the time `now`. The last header is `authorization`. Cost:
+    /// about 3 µs.
     pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
         let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
             return;

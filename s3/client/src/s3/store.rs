@@ -105,7 +105,7 @@ impl Objects for S3Store {
         let call = S3Call::on_bucket("PUT", "create bucket", bucket).once();
         bucket.for_creation().map_err(|error| call.named(error))?;
         match self.session.config.region.as_str() {
-            // `us-east-1` is the only region that S3 does not accept in the document.
+            // No document is sent for `us-east-1`, the only region that S3 does not accept in the document.
             "us-east-1" => self.session.run_for_status(&call),
             region => {
                 let document = s3_xml::create_bucket_configuration(region);

@@ -53,7 +53,7 @@ pub(super) fn put(
     })
 }
 
-/// A writer of an object. It buffers at most one part in memory.
+/// A writer of an object. The writer buffers at most one part in memory.
 pub(super) struct S3ObjectWriter {
     session: Arc<S3Session>,
     bucket: Bucket,
@@ -176,7 +176,7 @@ impl Writer for S3ObjectWriter {
 }
 
 /// Checks the written content against the caller's expectations. An expected MD5 that was not requested at the start is
-/// not checked here. A single PUT sends this MD5, and the server checks it.
+/// not checked by this function. A single PUT sends this MD5, and the server checks the content against it.
 fn check(hasher: ContentHasher, options: &PutOptions, expected: &ExpectedContent) -> Result<HashResult> {
     let md5 = expected.md5.filter(|_| options.check_md5);
     hasher.finish(&ExpectedContent { md5, ..expected.clone() })
@@ -242,7 +242,7 @@ impl Drop for StartedUpload {
     }
 }
 
-/// A writer of a part. It buffers the whole part in memory until the part is committed.
+/// A writer of a part. The writer buffers the whole part in memory until the part is committed.
 pub(super) struct BufferedPartWriter {
     session: Arc<S3Session>,
     bucket: Bucket,

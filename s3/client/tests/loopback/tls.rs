@@ -15,8 +15,8 @@ use tempfile::NamedTempFile;
 
 use crate::scripted::{bucket, key, object, read_head};
 
-/// Starts a server that accepts one connection and sends `bodies`. Returns its URL, its self-signed certificate (PEM),
-/// and a thread that returns the number of responses sent.
+/// Starts a server that accepts one connection and sends `bodies`. Returns the server's URL, its self-signed
+/// certificate (PEM), and a thread that returns the number of responses sent.
 fn start(bodies: Vec<Vec<u8>>) -> (String, String, JoinHandle<usize>) {
     start_as(IsCa::ExplicitNoCa, bodies)
 }
@@ -93,8 +93,8 @@ fn a_stranger_is_not_trusted() {
     assert_eq!(server.join().unwrap(), 0);
 }
 
-/// By default, `openssl req -x509` creates a certificate for a certificate authority. The client refuses such a
-/// certificate of a server even if it is trusted.
+/// By default, `openssl req -x509` creates a certificate for a certificate authority. The client refuses a server that
+/// has such a certificate, even if the certificate is trusted.
 #[test]
 fn a_certificate_for_signing_others_is_explained() {
     let (url, certificate, server) =

@@ -32,7 +32,7 @@ use crate::{PosixStore, PosixStoreState};
 pub struct FsckOptions {
     /// The buckets to check; all if empty.
     pub buckets: Vec<Bucket>,
-    /// Whether to also read the content of files that have an MD5 or a checksum, and check it.
+    /// Whether to also read the content of files that have an MD5 or a checksum, and check the content against it.
     pub read: bool,
 }
 
@@ -48,21 +48,21 @@ pub enum FsckEvent<'e> {
 /// The counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsckSummary {
-    /// Directory entries examined.
+    /// The number of directory entries examined.
     pub entries: u64,
-    /// Files among these entries: objects, old versions, delete markers, and parts of uploads.
+    /// The number of files examined: objects, old versions, delete markers, and parts of uploads.
     pub files: u64,
-    /// Total size of those files, in bytes.
+    /// The total size of the files examined, in bytes.
     pub size_bytes: u64,
-    /// Files whose content was checked against a digest.
+    /// The number of files whose content was checked against a digest.
     pub read_files: u64,
-    /// Bytes of content read to check digests.
+    /// The number of content bytes read to check digests.
     pub read_bytes: u64,
-    /// Findings of severity `Note`.
+    /// The number of findings of severity `Note`.
     pub notes: u64,
-    /// Findings of severity `Unreadable`.
+    /// The number of findings of severity `Unreadable`.
     pub unreadable: u64,
-    /// Findings of severity `Corrupt`.
+    /// The number of findings of severity `Corrupt`.
     pub corrupt: u64,
 }
 
@@ -253,7 +253,7 @@ impl FsckRun<'_> {
         let load = || volume.load_record(bucket, &file, &stat);
         let mut loaded = load();
         if loaded.as_ref().is_ok_and(|record| record.is_apart) {
-            // This node may have cached the sidecar file as missing.
+            // The sidecar file is looked up again, because this node may have cached it as missing.
             loaded = volume.reveal(&place_of(bucket, &stat), volume.sharing_of(bucket)).and_then(|()| load());
         }
         match loaded {
@@ -423,7 +423,7 @@ findings! {
         "move it away; Fordway neither reads nor removes it";
     /// `.fordway`, or a file in it, does not have the type with which Fordway creates it. For example, a link, a FIFO
     /// or a file is in the place of a directory. In a bucket with the sticky bit, the finding may also mean that the
-    /// file or directory belongs to a third user, who could remove other users' files there.
+    /// file or directory belongs to a third user, who could remove other users' files in the directory.
     NotOurs = "not-ours", Corrupt,
         "find out who created it, and remove it; or run `fordway fsck --migrate` as root, which makes the bucket's owner the owner of directories";
 }

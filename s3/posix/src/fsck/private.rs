@@ -56,7 +56,7 @@ impl FsckRun<'_> {
         }
     }
 
-    /// Checks that the private directory holds only files that Fordway creates there.
+    /// Checks that the private directory holds only files that Fordway creates in it.
     pub(super) fn private_area(&mut self, bucket: &Bucket) -> Result<()> {
         let path = private_dir(bucket);
         let dir = match self.inner.volume.open_to_scan(&path) {

@@ -1,6 +1,6 @@
-//! Removes files that interrupted work has left behind. The removal is safe while other processes write, because only
-//! three kinds are removed: old files, files that were rechecked under their key's lock, and empty directories, which
-//! writers recreate if necessary.
+//! Removes files that interrupted work has left behind. The removal is safe while other processes write. Only three
+//! kinds of entries are removed: old files, files that were rechecked under their key's lock, and empty directories.
+//! Writers recreate a removed directory if necessary.
 
 mod sidecars;
 mod tree;
@@ -28,13 +28,13 @@ pub struct GcOptions {
     pub buckets: Vec<Bucket>,
     /// The time for which a file must have been unchanged before it is removed. The time applies to staged files,
     /// remains of an upload whose record is gone, sidecar files whose objects are gone, and second names of the latest
-    /// version. It must be longer than the longest pause of any writer between two writes.
+    /// version. The value must be longer than the longest pause of any writer between two writes.
     pub staged_age: Duration,
     /// The time for which an upload must have been inactive before it is removed.
     pub upload_age: Duration,
     /// The time for which a directory must have been empty before it is removed. A put whose directory is removed
-    /// recreates it, but only a limited number of times. If this time is far longer than the tick of the file system's
-    /// clock (10 ms), a put never has to recreate a directory more than once.
+    /// recreates the directory, but only a limited number of times. If this time is far longer than the tick of the
+    /// file system's clock (10 ms), a put never has to recreate a directory more than once.
     pub empty_dir_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
@@ -164,8 +164,8 @@ pub(super) struct GcRun<'s> {
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     summary: GcSummary,
-    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
-    /// bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
+    /// in that bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
 }
 
@@ -197,8 +197,8 @@ impl<'s> GcRun<'s> {
         Ok(())
     }
 
-    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether it was
-    /// removed or, in a dry run, would have been removed.
+    /// Removes `garbage`, which belongs to `owner`, unless this is a dry run, and reports it. Returns whether the
+    /// garbage was removed or, in a dry run, would have been removed.
     pub(super) fn remove(
         &mut self,
         bucket: &Bucket,

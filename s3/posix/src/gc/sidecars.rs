@@ -78,7 +78,7 @@ impl GcRun<'_> {
     ) -> Result<bool> {
         let mut saw_all = true;
         if self.is_shared(bucket) {
-            // This node may have cached names that another node has changed since.
+            // Cached names are dropped, because another node may have changed the directory since.
             let _ = stat_now(dir);
             forget_names(dir);
         }
@@ -145,9 +145,9 @@ impl GcRun<'_> {
         }
     }
 
-    /// Returns whether the record of the file `name`, which has the state `stat`, is in a sidecar file, but not in the
-    /// sidecar file that is named after the file's inode. Cost: none for a bare object; one `getxattrat`, and a read of
-    /// the sidecar file if there is one.
+    /// Returns whether the record of the file `name` is in a sidecar file, but not in the sidecar file that is named
+    /// after the file's inode. `stat` is the file's state. Cost: none for a bare object; one `getxattrat`, and a read
+    /// of the sidecar file if there is one.
     fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
         if is_bare(stat) {
             return false;
@@ -188,7 +188,7 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
 fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
     let sharing = volume.sharing_of(bucket);
     let is_absent = || matches!(volume.read_sidecar(bucket, stat), Ok(None));
-    // This node may have cached the sidecar file as missing.
+    // A missing sidecar file is looked up again, because this node may have cached it as missing.
     let is_still_absent =
         || !sharing.is_shared() || volume.reveal(&place_of(bucket, stat), sharing).is_ok() && is_absent();
     stat.is_file && !(is_absent() && is_still_absent())

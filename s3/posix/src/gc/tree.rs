@@ -1,5 +1,5 @@
-//! Removes the remains of objects and versions: empty directories, files of odd keys that a plain file of the same key
-//! replaces, and names of old versions whose file is still the latest version.
+//! Removes three kinds of remains of objects and versions: empty directories, odd files that are hidden by a plain file
+//! with the same key, and names among the old versions whose file is still the latest version.
 
 use std::fs::File;
 

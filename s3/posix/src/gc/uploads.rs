@@ -67,8 +67,8 @@ impl UploadState {
     }
 }
 
-/// Removes an upload if it has not changed since it was found. The record of the upload is removed first: from then on,
-/// late parts are refused, so that no client gets a success response for a part that is then discarded.
+/// Removes an upload if it has not changed since it was found. The record of the upload is removed first, so that late
+/// parts are refused. Without this order, a client could get a success response for a part that is then discarded.
 fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState) -> bool) -> Result<bool> {
     let remove = || {
         if !is_unchanged(&UploadState::of(uploads, name)?) {

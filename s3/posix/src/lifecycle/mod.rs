@@ -174,14 +174,14 @@ pub(super) struct LifecycleRun<'s> {
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
-    /// The time when work on the bucket started: an object expires only if it was due by then.
+    /// The time when work on the bucket started: an object expires only if the object was due by that time.
     now: SystemTime,
     /// The earliest time of the next change.
     next: Instant,
     /// Whether `tell` has ended the run.
     is_ended: bool,
-    /// Whether waiting for a lock in the current bucket has timed out. If so, the run waits for no other lock in that
-    /// bucket: a user who holds all locks must not be able to stop the run.
+    /// Whether waiting for a lock in the current bucket has timed out. After a timeout, the run waits for no other lock
+    /// in that bucket: a user who holds all locks must not be able to stop the run.
     finds_locks_held: bool,
     /// Whether the run may act as the owner of an object.
     acts_for_owners: bool,

@@ -29,7 +29,7 @@ struct VersionScanState {
 }
 
 impl LifecycleRun<'_> {
-    /// Expires versions of a bucket that keeps them.
+    /// Expires versions in a bucket that keeps versions.
     pub(super) fn versions(&mut self, bucket: &Bucket, rules: &[LifecycleRule]) -> Result<()> {
         let (mut query, mut state) = (VersionsQuery::default(), VersionScanState::default());
         loop {
@@ -224,8 +224,8 @@ impl NoncurrentVersionReference<'_> {
     }
 
     /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due.
-    /// Whether it is due is determined again from the key's current versions, because a newer version may have been
-    /// removed.
+    /// Whether the version is due is determined again from the key's current versions, because a newer version may have
+    /// been removed.
     fn expire(
         &self,
         inner: &PosixStoreState,
@@ -254,8 +254,8 @@ impl NoncurrentVersionReference<'_> {
 }
 
 /// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names
-/// next to another user's versions. Such names must not make a version seem older than it is, or seem to have more
-/// newer versions than it has.
+/// next to another user's versions. The names that other users create must not make a version seem older than it is, or
+/// seem to have more newer versions than it has.
 struct VersionWitnesses {
     /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
     /// is trusted.
@@ -304,8 +304,8 @@ impl VersionWitnesses {
 
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
-    /// first. Cost: the cost of [`VersionWitnesses::trust_name`] for as many trusted names as the rule keeps and at
-    /// most two more, and for the untrusted names among these.
+    /// first. Cost: one call of [`VersionWitnesses::trust_name`] for each name that is examined; the examination ends
+    /// after at most two trusted names more than the rule keeps.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
@@ -328,8 +328,8 @@ impl ExpiryRecheck<'_> {
         let replaced = match (newer.first(), current) {
             (Some(next), _) => written(next),
             (None, Some(current)) => witnesses.written_latest(current),
-            // This version is now the latest, because a POSIX program has removed the file of the previous latest
-            // version.
+            // The version is now the latest, and is kept, because a POSIX program has removed the file of the previous
+            // latest version.
             (None, None) => return false,
         };
         let newer = u32::try_from(newer.len() - hidden).unwrap_or(u32::MAX);

@@ -42,9 +42,9 @@ struct LockedUpload {
 
 impl LockedUpload {
     /// Reopens the upload, so that it accepts parts again, after a completion has failed. If the upload has already
-    /// become an object, it remains closed: writing a part into `data` could change the object.
+    /// become an object, the upload remains closed: writing a part into `data` could change the object.
     fn reopen(self) {
-        // If this fails, the upload can still be completed and aborted, but accepts no parts.
+        // If the upload cannot be reopened, it can still be completed and aborted, but accepts no parts.
         if !self.is_published() && discard_whole(&self.held).is_ok() {
             let _ = rename(&self.held, CLOSED, &self.held, UPLOAD);
         }
@@ -165,8 +165,8 @@ impl MultipartUploadManager<'_> {
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
         // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. The
-        // file must be closed first: if a file is removed while it is open, NFS and FUSE keep it under a hidden name,
-        // and its directory cannot be removed.
+        // file must be closed first. If a file is removed while it is open, NFS and FUSE keep the file under a hidden
+        // name, and its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
@@ -204,7 +204,8 @@ impl MultipartUploadManager<'_> {
         self.inner.volume.check_keeping(bucket, &dir)?;
         let data = open_content(&held, DATA, OFlags::RDWR)?.ok_or_else(missing)?;
         match lock_file(&data, self.inner.volume.config.lock_patience) {
-            // Without locks, two concurrent completions may both succeed. Both completions create the same object.
+            // Without locks, two concurrent completions may both succeed. The result is still correct, because both
+            // completions create the same object.
             Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {}
             Err(errno) => return Err(not_locked(errno)),
         }
@@ -219,8 +220,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
-    /// whether it was closed already. Because this process holds the lock, only a completion whose process died can
-    /// have closed the upload.
+    /// whether the upload was closed already. Because this process holds the lock, only a completion whose process died
+    /// can have closed the upload.
     fn close_upload(
         &self,
         bucket: &Bucket,

@@ -142,8 +142,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Fills a part from an object or a range of it. If no digest of the bytes is needed, the kernel copies them, and
-    /// shares extents if the file system supports it. Errors: `InvalidRange` if the range extends beyond the object: a
-    /// read may be shorter than its range, but nobody would notice a part that is too short.
+    /// shares extents if the file system supports sharing. Errors: `InvalidRange` if the range extends beyond the
+    /// object: a read may be shorter than its range, but nobody would notice a part that is too short.
     pub(crate) fn copy_part(
         &self,
         from: (&Bucket, &Key),
@@ -183,7 +183,7 @@ impl MultipartUploadManager<'_> {
             let Some(upload) = upload_of(&name) else { continue };
             match self.summary_of(bucket, upload) {
                 Ok(summary) => uploads.extend(summary),
-                // A damaged upload must not hide the others; `fordway fsck` reports it.
+                // A damaged upload must not hide other uploads; `fordway fsck` reports the damage.
                 Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
                 // Another node has ended the upload.
                 Err(error) if is_stale(&error) => {}
@@ -267,8 +267,8 @@ impl OpenUpload {
 const GAP_MAX: u16 = 64;
 
 impl MultipartUploadManager<'_> {
-    /// Lists the parts of an upload. Cost: one read for each part on the page, and one for the part after it; if part
-    /// numbers are far apart, also a read of the directory.
+    /// Lists the parts of an upload. Cost: one read for each part on the page, and one for the part after the page; if
+    /// part numbers are far apart, also a read of the directory.
     pub(crate) fn list_parts(
         &self,
         bucket: &Bucket,

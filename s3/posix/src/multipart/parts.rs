@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! ID/upload         the record of the future object; named `closed` while the upload is being completed
-//! ID/data           the future object: part N of an upload of uniform parts starts at (N - 1) x size
-//! ID/part-size      that size, as text: the length of the first part whose length was announced
+//! ID/data           the future object: part N of an upload of uniform parts starts at byte (N - 1) x size
+//! ID/part-size      the size of uniform parts, as text: the length of the first part whose length was announced
 //! ID/NNNNN.claim    exists if part N is being written, or was written, into `data`
 //! ID/NNNNN          the record of part N: its ETag and size, and where its bytes are
 //! ID/NNNNN-RANDOM   the bytes of a part that could not be written into `data`
 //! ID/whole          the future object if it is not `data`: a copy of the parts
 //! ID/assembled      exists from the time when `whole` was complete
-//! ID/linked         the future object while it is linked to its key, where one rename cannot do that
+//! ID/linked         the future object while it is linked to its key, if one rename cannot move it
 //! ```
 //!
 //! The content of the object leaves the upload in the same step in which it becomes the object. After a crash, a closed
@@ -332,7 +332,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
         &dir,
         |name| role_of(name).is_some(),
         |dir, name| match remove_file(dir, name) {
-            // Fordway creates no directories here.
+            // Fordway creates no directories in an upload's directory, so a directory is left in place.
             Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
             removed => removed,
         },
@@ -450,8 +450,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node may not have read the whole directory, and so may not know yet that the upload is
-        // closed.
+        // A writer on another node may not yet know that the upload is closed, because the writer has not read the
+        // whole directory. After a pause, the names are read again, and then include any claim of that writer.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }
@@ -478,8 +478,8 @@ impl<'u> UploadDirectory<'u> {
     }
 }
 
-/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if it has none. Writes the bytes
-/// to stable storage if the durability requires it or if other nodes may change the file system.
+/// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if the record has none. Writes
+/// the bytes to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
@@ -488,7 +488,8 @@ pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut R
         sync_data(data).map_err(|errno| from_errno(errno, "writing to stable storage"))?;
     }
     if is_shared {
-        // The upload may be completed on another node, so this node's client must not change the time later.
+        // The upload may be completed on another node, so this node's client must not change the file's modification
+        // time later.
         settle_time(data);
         stat = state()?;
     }

@@ -61,7 +61,7 @@ fn a_store_in_use_is_clean() {
     for read in [false, true] {
         let (summary, found) = check(&rig, read);
         assert_eq!(found, []);
-        // Ten objects, two old versions, a delete marker and one part.
+        // The bucket contains ten objects, two old versions, one delete marker and one part.
         assert_eq!((summary.files, summary.corrupt, summary.notes), (14, 0, 0));
     }
 }
@@ -115,7 +115,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     }
     fs::remove_file(rig.sidecar_of("lost")).unwrap();
     fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
-    // Such a state results if a restore from a backup gives an old record to a new file.
+    // A restore from a backup can give an old record to a new file in this way.
     fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
     rig.put("versioned", "one");
     rig.put("versioned", "two");

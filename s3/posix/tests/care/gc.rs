@@ -77,7 +77,8 @@ fn staged_files_go_when_they_are_old() {
     let cutoff = Instant::now();
     thread::sleep(APART);
     rig.write(".fordway/tmp/0000000000000def", "1");
-    // A program can set the modification time, but this file was created just now.
+    // A program can set a file's modification time to the past, but not its change time, which shows that this file is
+    // new.
     let backdated = File::create(rig.path(".fordway/tmp/00000000000000ed")).unwrap();
     backdated.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     assert_collects(&rig, cutoff, &[("staged-file", "bkt/.fordway/tmp/0000000000000abc", 5)]);
@@ -173,13 +174,13 @@ fn empty_directories_that_we_made_go() {
     rig.put("left/deep/down/key", "x");
     rig.put("mixed/ours/key", "x");
     fs::create_dir_all(rig.path("mixed/foreign")).unwrap();
-    // This is the state after a crash between the removal of a file and the removal of its directories.
+    // After a crash between the removal of a file and the removal of its directories, the empty directories remain.
     fs::remove_file(rig.path("left/deep/down/key")).unwrap();
     fs::remove_file(rig.path("mixed/ours/key")).unwrap();
     let long = format!(".fordway/odd/{}%", "long".repeat(60));
     fs::create_dir_all(rig.path(&long)).unwrap();
     let long = format!("bkt/{long}");
-    // This empty directory is an object.
+    // The empty directory `folder` is an object.
     rig.put("folder/", "");
     assert!(rig.path("folder").is_dir());
     thread::sleep(APART);
@@ -279,7 +280,7 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     rig.put("deleted", "one");
     rig.delete("deleted");
     rig.put("torn", "one");
-    // This is the state after a crash: the version was linked as an old version, but was never replaced.
+    // After a crash, a version may be linked as an old version without having been replaced.
     let version = rig.store.head(&bucket(), &name("torn"), &GetOptions::default()).unwrap().version.unwrap();
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
