@@ -3,8 +3,8 @@
  *
  * usage: baskets URL RANGES [CA_BUNDLE]
  *
- * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. Both kinds of
- * reads must return the same bytes. The program prints their number and their 64-bit FNV-1a sum. */
+ * A line of RANGES is `offset length`, as `bench/vectored/root_ranges.py --list` prints them. The vector read and
+ * the batches must return the same bytes. The program prints the number of bytes and their 64-bit FNV-1a hash. */
 #include <fordway.h>
 
 #include <errno.h>
@@ -28,13 +28,13 @@ struct baskets {
 static int complain(const char *doing)
 {
     int number = errno;
-    /* ESTALE: the file has changed. A program that has read parts of it must start again. */
+    /* ESTALE: the file has changed. A program that has read parts of the file must start again. */
     const char *then = number == ESTALE ? " (what was read before is of no use)" : "";
     fprintf(stderr, "%s: %s%s\n", doing, fordway_last_error(), then);
     return -1;
 }
 
-/* Open and Stat. */
+/* Does what Open and Stat of XrdCl do. */
 static int remote_open(struct remote *remote, const char *url, const char *ca_bundle)
 {
     struct fordway_options options = {0};
@@ -47,7 +47,7 @@ static int remote_open(struct remote *remote, const char *url, const char *ca_bu
     return 0;
 }
 
-/* Read, and ReadBuffer: short only at the end of the file. */
+/* Does what Read of XrdCl and ReadBuffer of TFile do: returns fewer bytes only at the end of the file. */
 static int remote_head(const struct remote *remote)
 {
     char head[HEAD_BYTES];
@@ -78,7 +78,7 @@ static uint64_t sum_of(uint64_t sum, const struct fordway_fragment *fragments, s
 
 static const uint64_t NOTHING = UINT64_C(14695981039346656037);
 
-/* VectorRead, and ReadBuffers: all fragments are read when it returns. */
+/* Does what VectorRead of XrdCl and ReadBuffers of TFile do: returns after all fragments have been read. */
 static int read_vector(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t got = fordway_pread_vector(remote->handle, baskets->all, baskets->count);
@@ -88,7 +88,8 @@ static int read_vector(const struct remote *remote, const struct baskets *basket
     return got == length_of(baskets->all, baskets->count) ? 0 : -1;
 }
 
-/* Submitted reads own their buffers until they are waited for or cancelled. Free nothing before. */
+/* Cancels the remaining batches. A submitted read owns its buffers until it is waited for or cancelled, so the
+ * buffers must not be freed before that. */
 static int give_up(const struct remote *remote, const int64_t *tickets, size_t from, size_t to)
 {
     complain("batch");
@@ -97,7 +98,7 @@ static int give_up(const struct remote *remote, const int64_t *tickets, size_t f
     return -1;
 }
 
-/* The clusters of a TTreeCache: the next ones are in flight while one is unpacked. */
+/* Reads batches as a TTreeCache reads clusters: the next batches are in flight while one is unpacked. */
 static int read_batches(const struct remote *remote, const struct baskets *baskets, uint64_t *sum)
 {
     int64_t tickets[UNDER_WAY];
@@ -111,7 +112,7 @@ static int read_batches(const struct remote *remote, const struct baskets *baske
                 return give_up(remote, tickets, ended, begun);
             tickets[begun % UNDER_WAY] = ticket;
         }
-        /* The ticket is invalid after this, even after a failure. */
+        /* The ticket is invalid after the wait, even if the wait fails. */
         size_t first = ended * BATCH, left = baskets->count - first;
         if (fordway_wait(remote->handle, tickets[ended++ % UNDER_WAY]) < 0)
             return give_up(remote, tickets, ended, begun);

@@ -36,8 +36,8 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 ///
 /// # Safety
 ///
-/// `url` is a C string. `options` is NULL or points to as many bytes as its `size` says, and each of its pointers is
-/// NULL or a C string.
+/// `url` is a C string. `options` is NULL or points to options of `size` bytes, each pointer of which is NULL or a C
+/// string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_open(url: *const c_char, options: *const OpenOptions) -> c_int {
     guarded(|| {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ///
 /// # Safety
 ///
-/// As for `fordway_pread_vector`, for as long as the ticket is valid.
+/// The requirements are those of `fordway_pread_vector`. The buffers must stay valid as long as the ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {
@@ -181,12 +181,12 @@ pub unsafe extern "C" fn fordway_advise(
 ///
 /// # Safety
 ///
-/// As for `fordway_open`.
+/// `options` meets the requirements of `fordway_open`.
 unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFailure> {
     if options.is_null() {
         return Ok(CheckedOptions::default());
     }
-    // SAFETY: the field `size` comes first in every version.
+    // SAFETY: `size` is the first field of the structure in every version.
     let size = unsafe { options.cast::<usize>().read() };
     if !(OPTIONS_BYTES_MIN..=size_of::<OpenOptions>()).contains(&size) {
         let sentence = format!(
@@ -196,7 +196,8 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
         return Err(CallFailure::new(libc::EINVAL, sentence));
     }
     let mut known = MaybeUninit::<OpenOptions>::zeroed();
-    // SAFETY: the options have this many bytes, and `known` has room for them; its remaining fields are NULL.
+    // SAFETY: the options have `size` bytes, and `known` has room for them. The remaining bytes of `known` are zero,
+    // which is a valid value for each field.
     let options = unsafe {
         std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), size);
         known.assume_init()

@@ -82,7 +82,7 @@ impl OpenFile {
     /// Submits reads into `buffers`, and returns a ticket. Errors: any failure detected at submission.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
-        // Locked until the ticket is stored, so that nothing is submitted for a file that has been closed.
+        // The table stays locked until the ticket is stored, so that no read is submitted for a closed file.
         let mut submitted = self.locked();
         if submitted.is_closed {
             return Err(closed());
@@ -146,8 +146,8 @@ pub(crate) struct ReadBuffers {
     fragments: Vec<Fragment>,
 }
 
-// SAFETY: the caller keeps the memory and does not use it until the fragments have ended (wait, cancel or close has
-// returned), so any thread that drives the connections may write to it.
+// SAFETY: the caller does not free or use the memory until `wait`, `cancel` or `close` has returned. Until then, any
+// thread that drives the connections may write to the memory.
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
@@ -155,7 +155,7 @@ impl ReadBuffers {
     ///
     /// # Safety
     ///
-    /// `fragments` points to `count` fragments, unless it is NULL; their buffers belong to the library until the value
+    /// `fragments` is NULL or points to `count` fragments. Their buffers belong to the library until the returned value
     /// is dropped.
     pub(crate) unsafe fn new(fragments: *const Fragment, count: usize) -> Result<Self, CallFailure> {
         let fragments = match count {
@@ -219,8 +219,8 @@ impl FragmentMemory for ReadBuffers {
             return &mut [];
         }
         let place = self.place(fragment, within, len);
-        // SAFETY: the caller provided this many bytes at this address, which `check` verified is not NULL, and does not
-        // use them at the same time. The borrow of `self` prevents a second slice of overlapping memory.
+        // SAFETY: the caller provided `len` bytes at this address, and does not use them at the same time. `check` has
+        // verified that the address is not NULL. The borrow of `self` prevents a second slice of overlapping memory.
         unsafe { std::slice::from_raw_parts_mut(place, len) }
     }
 
@@ -235,7 +235,8 @@ impl FragmentMemory for ReadBuffers {
         let count = places.iter().take_while(is_behind).count();
         let lend = |(fragment, within, len): &(usize, usize, usize)| {
             let place = self.place(*fragment, *within, *len);
-            // SAFETY: as in `slice`; each slice begins at or after the end of the previous one, so none overlap.
+            // SAFETY: the conditions are those of `slice`. Each slice begins at or after the end of the previous slice,
+            // so the slices do not overlap.
             unsafe { std::slice::from_raw_parts_mut(place, *len) }
         };
         places[..count].iter().map(lend).collect()

@@ -1,9 +1,9 @@
 /* Checks each promise of fordway.h.
  *
- * usage: probe URL ENDPOINT COPY MISSING THREADS  every point, in THREADS threads; COPY is the same file,
- *                                                 MISSING an address without a file
- *        probe stalled URL                        with a server that stops within a response
- *        probe refused URL ENDPOINT               addresses that cannot be opened, and the errors
+ * usage: probe URL ENDPOINT COPY MISSING THREADS  checks every point in THREADS threads; COPY is a local copy of
+ *                                                 the file at URL, and no file exists at MISSING
+ *        probe stalled URL                        checks reads from a server that stalls in the middle of a response
+ *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
  */
 #include "fordway.h"
 
@@ -60,7 +60,7 @@ static int same(const struct fordway_fragment *fragments, size_t count)
     return 1;
 }
 
-/* Fragments with separate buffers, spread over the file. */
+/* Returns fragments that are spread over the file and have separate buffers. */
 static struct fordway_fragment *spread(size_t count, size_t length, size_t shift)
 {
     struct fordway_fragment *fragments = calloc(count, sizeof *fragments);

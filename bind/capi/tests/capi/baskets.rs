@@ -63,7 +63,7 @@ fn the_bytes_are_those_of_the_file_on_every_lane() {
         .on_requests(5..7, ResponseFault::ResetAt(500));
     for place in [at_a_server(ResponseFaultScript::honest()), at_a_server(cut), embedded()] {
         let mut command = baskets.command(&place, Build::AddressSanitizer);
-        // As for a plug-in, the environment says where the objects are.
+        // The environment specifies the endpoint, as it does for a plug-in.
         assert_eq!(run(command.env("AWS_ENDPOINT_URL_S3", &place.endpoint)), baskets.said());
     }
 }
