@@ -40,8 +40,8 @@ extern "C" {
 #endif
 #define S3_INIT_ALL (S3_INIT_WINSOCK)
 
-/* The result of a request. S3StatusError... is the error in the response. S3StatusHttpError... means a
- * response without a body, as for S3_head_object. */
+/* The result of a request. S3StatusError... is the error code in the body of the response. S3StatusHttpError...
+ * is the HTTP status of an error response without a body, for example to S3_head_object. */
 typedef enum {
     S3StatusOK = 0,
     S3StatusInternalError,
@@ -244,7 +244,7 @@ typedef struct S3NameValue {
     const char *value;
 } S3NameValue;
 
-/* Properties of a response. NULL or a negative time means that they are absent. ETags have quotes. */
+/* Properties of a response. NULL or a negative time means that the property is absent. ETags have quotes. */
 typedef struct S3ResponseProperties {
     const char *requestId;
     const char *requestId2;
@@ -361,7 +361,7 @@ typedef S3Status(S3ListServiceCallback)(const char *ownerId, const char *ownerDi
 typedef S3Status(S3ListBucketCallback)(int isTruncated, const char *nextMarker, int contentsCount,
                                        const S3ListBucketContent *contents, int commonPrefixesCount,
                                        const char **commonPrefixes, void *callbackData);
-/* Returns the bytes put into the buffer, or a negative number to abort. */
+/* Returns the number of bytes put into the buffer, or a negative number to abort the request. */
 typedef int(S3PutObjectDataCallback)(int bufferSize, char *buffer, void *callbackData);
 typedef S3Status(S3GetObjectDataCallback)(int bufferSize, const char *buffer, void *callbackData);
 #ifndef LIBS3_API_2_0
@@ -451,12 +451,12 @@ S3Status S3_get_request_context_fdsets(S3RequestContext *requestContext, fd_set 
                                        fd_set *writeFdSet, fd_set *exceptFdSet, int *maxFd);
 int64_t S3_get_request_context_timeout(S3RequestContext *requestContext);
 
-/* Requests. With a NULL requestContext, they are done when the call returns. */
+/* Requests. If requestContext is NULL, the request is complete when the call returns. */
 #ifndef LIBS3_API_2_0
 S3Status S3_create_request_context_ex(S3RequestContext **requestContextReturn, void *curlMulti,
                                       S3SetupCurlCallback setupCurlCallback, void *setupCurlCallbackData);
 S3Status S3_process_request_context(S3RequestContext *requestContext);
-/* Certificates are always verified; this has no effect. */
+/* Has no effect: certificates are always verified. */
 void S3_set_request_context_verify_peer(S3RequestContext *requestContext, int verifyPeer);
 /* expires: lifetime of the URL, in seconds. */
 S3Status S3_generate_authenticated_query_string(char *buffer, const S3BucketContext *bucketContext,
@@ -516,8 +516,8 @@ void S3_set_server_access_logging(const S3BucketContext *bucketContext, const ch
     const char *targetPrefix, int aclGrantCount, const S3AclGrant *aclGrants,
     S3RequestContext *requestContext, int timeoutMs, const S3ResponseHandler *handler,
     void *callbackData);
-/* Copies count + 1 bytes, as libs3 does: those from startOffset to startOffset + count, inclusive. If count is 0, copies
- * the bytes from startOffset to the end. */
+/* Copies count + 1 bytes, as libs3 does: the bytes from startOffset to startOffset + count, inclusive. If count is 0,
+ * copies the bytes from startOffset to the end. */
 void S3_copy_object_range(const S3BucketContext *bucketContext, const char *key,
     const char *destinationBucket, const char *destinationKey, const int partNo,
     const char *uploadId, const unsigned long startOffset, const unsigned long count,

@@ -255,7 +255,8 @@ pub type PropertiesCallback =
 /// `S3ResponseCompleteCallback`.
 pub type CompleteCallback =
     unsafe extern "C" fn(status: S3StatusCode, details: *const ErrorDetails, data: *mut c_void);
-/// `S3ListServiceCallback`, called with the owner's id and name, the bucket, and seconds since the epoch.
+/// `S3ListServiceCallback`, called with the owner's id and name, the bucket's name, and the time at which the bucket
+/// was created, in seconds since the epoch.
 pub type ListServiceCallback = unsafe extern "C" fn(
     *const c_char,
     *const c_char,
@@ -296,7 +297,7 @@ pub type ListUploadsCallback = unsafe extern "C" fn(
     prefixes: *const *const c_char,
     data: *mut c_void,
 ) -> S3StatusCode;
-/// `S3ListPartsResponseCallback`: the four unnamed arguments identify the initiator and the owner; `parts_before` is
+/// `S3ListPartsResponseCallback`. The four unnamed arguments identify the initiator and the owner. `parts_before` is
 /// the number of parts passed in earlier calls.
 pub type ListPartsCallback = unsafe extern "C" fn(
     is_truncated: c_int,

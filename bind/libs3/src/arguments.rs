@@ -31,7 +31,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'
 /// Returns the C string at `pointer`; `None` for NULL and for an empty string.
 ///
 /// # Safety
-/// As [`text`].
+/// The requirements are those of [`text`].
 unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
@@ -43,7 +43,8 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 /// Returns the text of a C string. Errors: it is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
-        // SAFETY: ASCII is UTF-8. Nearly all names are ASCII, and checking for ASCII takes half the time.
+        // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8. SAFETY: ASCII
+        // is valid UTF-8.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
     }
     bytes.to_str().map_err(|_| {
@@ -56,7 +57,7 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
 /// Like [`text`], but returns a copy.
 ///
 /// # Safety
-/// As [`text`].
+/// The requirements are those of [`text`].
 pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<String>> {
     // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
@@ -66,7 +67,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 /// text. Errors: `bad` if there are only blanks; the text is not UTF-8.
 ///
 /// # Safety
-/// As [`text`].
+/// The requirements are those of [`text`].
 unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult<Option<&'a str>> {
     // SAFETY: guaranteed by the caller.
     match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
@@ -79,7 +80,7 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
 /// directory. Errors: the text is not a valid key.
 ///
 /// # Safety
-/// As [`text`].
+/// The requirements are those of [`text`].
 pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
     // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
@@ -88,7 +89,7 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
 /// Returns a key, for an operation that needs one. Errors: the text is empty or not a valid key.
 ///
 /// # Safety
-/// As [`text`].
+/// The requirements are those of [`text`].
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> RequestResult<Key> {
     // SAFETY: guaranteed by the caller.
     let found = unsafe { key(pointer) }?;
@@ -113,13 +114,13 @@ pub(crate) trait AbiBucketContext {
     /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: no limit).
     ///
     /// # Safety
-    /// All its pointers are NULL or C strings.
+    /// All pointers of the context are NULL or C strings.
     unsafe fn address(&self, timeout_ms: c_int) -> EndpointSettings<&CStr>;
 
     /// Opens the bucket that the context describes. Errors: from the lane, and for an invalid address.
     ///
     /// # Safety
-    /// As [`AbiBucketContext::address`].
+    /// The requirements are those of [`AbiBucketContext::address`].
     unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: the caller guarantees that each pointer is NULL or valid.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
@@ -189,7 +190,7 @@ pub(crate) trait ParsePutProperties {
     /// or an invalid MD5.
     ///
     /// # Safety
-    /// All its pointers are NULL or valid for their fields.
+    /// All pointers of the properties are NULL or valid for their fields.
     unsafe fn read(&self) -> RequestResult<ParsedPutProperties>;
 }
 

@@ -1,9 +1,9 @@
-//! Bucket requests and listings. Also handles access control lists, whose grants are converted between S3's XML and C
-//! structures, and requests about lifecycle rules and access logs, neither of which exist here.
+//! Bucket requests and listings. Also converts the grants of access control lists between S3's XML and C structures,
+//! and handles requests about lifecycle rules and access logs, neither of which are supported.
 //!
-//! On the embedded lane, file permissions control access. They correspond to S3's `private` list, in which only the
-//! owner has a grant. Requests therefore return that list, and cannot set any other. On the http lane, such requests
-//! fail with `ErrorNotImplemented`.
+//! On the embedded lane, file permissions control access. They correspond to S3's `private` access control list, in
+//! which only the owner has a grant. Requests therefore return that list, and cannot set any other. On the http lane,
+//! requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -51,7 +51,7 @@ fn tell_bucket(
 ) -> RequestResult {
     let name = c_text(bucket.name.as_str());
     let created_s = seconds(bucket.created);
-    // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive it.
+    // SAFETY: the handler's creator guarantees the callback and its data. The texts outlive the call.
     checked(unsafe { callback(c"".as_ptr(), c"".as_ptr(), name.as_ptr(), created_s, responder.data()) })
 }
 
@@ -66,8 +66,8 @@ pub(crate) unsafe fn test(
     responder: &CallbackResponder,
 ) -> RequestResult {
     responder.call(|| {
-        // The location is empty for S3's original region (us-east-1), and for a directory. SAFETY: the caller
-        // guarantees `location`.
+        // The location is empty for S3's original region (us-east-1), and for a directory.
+        // SAFETY: the caller guarantees `location`.
         unsafe { write_text(location, capacity, "") };
         Ok(())
     })?;
@@ -144,8 +144,8 @@ fn tell_entries(
     for batch in page.entries.chunks(BATCH) {
         let batch = EntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
-        // SAFETY: the handler's creator guarantees the callback and its data; `batch`, `contents` and `prefixes`
-        // outlive the call, and the marker remains valid even after it.
+        // SAFETY: the handler's creator guarantees the callback and its data. `batch`, `contents` and `prefixes`
+        // outlive the call. The marker remains valid even after the call.
         checked(unsafe {
             callback(
                 is_truncated,
@@ -219,7 +219,7 @@ pub(crate) struct AclOutputPointers {
     pub(crate) grants: *mut AclGrant,
 }
 
-/// Checks that the request does not go to a service over HTTP, and that the object or bucket exists. Errors:
+/// Checks that the request is not on the http lane, and that the object or bucket exists. Errors:
 /// `ErrorNotImplemented` on the http lane; `NoSuchKey` or `NoSuchBucket` if the object or bucket does not exist.
 fn check(target: &ConnectedBucket, key: Option<&Key>, what: &str) -> RequestResult {
     let store = &target.lane.store;
@@ -234,7 +234,7 @@ fn check(target: &ConnectedBucket, key: Option<&Key>, what: &str) -> RequestResu
     Ok(())
 }
 
-/// Returns the effective user of this process.
+/// Returns the effective user ID of this process, in decimal.
 fn owner() -> String {
     rustix::process::geteuid().as_raw().to_string()
 }
@@ -316,7 +316,7 @@ pub(crate) unsafe fn write_no_logging(bucket: *mut c_char, prefix: *mut c_char, 
     }
 }
 
-/// Reports that access logging is off. The program already has the result ([`write_no_logging`]).
+/// Reports that access logging is off. [`write_no_logging`] has already written the result to the program's memory.
 pub(crate) fn get_logging(target: &ConnectedBucket, responder: &CallbackResponder) -> RequestResult {
     check(target, None, "access logs")?;
     responder.succeeded_plainly()
@@ -336,7 +336,7 @@ pub(crate) fn set_logging(
     responder.succeeded_plainly()
 }
 
-/// S3's groups, each with its `S3GranteeType`.
+/// The URIs of S3's groups, each with its `S3GranteeType`.
 const GROUPS: &[(&str, c_int)] = &[
     ("http://acs.amazonaws.com/groups/global/AuthenticatedUsers", 2),
     ("http://acs.amazonaws.com/groups/global/AllUsers", 3),

@@ -100,8 +100,9 @@ impl Drop for ConnectedBucketGuard {
     }
 }
 
-/// The host for requests that name none, as `S3_initialize` sets it. Several parts of a program may each initialize the
-/// library; the first one decides until all of them have deinitialized it, as in libs3.
+/// The default host set by `S3_initialize`, for requests that do not name a host. Several parts of a program may each
+/// initialize the library. The host of the first call remains until each part has deinitialized the library, as in
+/// libs3.
 #[derive(Default)]
 struct DefaultHost {
     host: Option<String>,
@@ -123,13 +124,13 @@ impl DefaultHost {
     }
 }
 
-/// Sets the host for programs that do not name one, unless it is already set; `None` leaves the choice to
-/// `AWS_ENDPOINT_URL` and related variables.
+/// Sets the default host, unless it is already set. If `host` is `None`, `AWS_ENDPOINT_URL` and related variables
+/// determine the host.
 pub(crate) fn initialize(host: Option<&str>) {
     DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).initialize(host);
 }
 
-/// Undoes one [`initialize`]. The host remains the default until the next one.
+/// Undoes one [`initialize`]. The default host remains until the next [`initialize`].
 pub(crate) fn deinitialize() {
     DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).deinitialize();
 }
@@ -223,15 +224,15 @@ impl EndpointSettings<&str> {
     }
 }
 
-/// The maximum number of open lanes, apart from those in use and the last one of each thread. A program whose credentials
-/// change often would otherwise keep the connections of all of them.
+/// The maximum number of open lanes, not counting lanes in use and the last lane of each thread. Without this limit, a
+/// program whose credentials change often would keep connections open for all of its former credentials.
 const LANES_MAX: usize = 32;
 
 /// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
 /// the child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
 struct SharedStorePool {
-    /// The lane that was used last is at the end.
+    /// The open lanes; the most recently used lane is the last.
     lanes: Mutex<Vec<(OwnedEndpointSettings, Lane)>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
@@ -239,7 +240,7 @@ struct SharedStorePool {
     _of_parent: Option<&'static SharedStorePool>,
 }
 
-/// NULL before the first use.
+/// The pool of this process, or NULL before the first use.
 static POOL: AtomicPtr<SharedStorePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
@@ -273,7 +274,7 @@ impl SharedStorePool {
         let lane = entry.1.clone();
         lanes.push(entry);
         let oldest = (lanes.len() > LANES_MAX).then(|| lanes.remove(0));
-        // Closing a lane may take time, so no lock is held meanwhile.
+        // Closing a lane may take time, so the lock is released first.
         drop(lanes);
         drop(oldest);
         Ok(lane)
@@ -295,10 +296,10 @@ fn pool() -> &'static SharedStorePool {
         ..Default::default()
     }));
     match POOL.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: as above.
+        // SAFETY: `new` was made by `Box::into_raw`, and is never freed once it is the pool.
         Ok(_) => unsafe { &*new },
         Err(other) => {
-            // SAFETY: `new` was never shared; `other` is valid for the reason given above.
+            // SAFETY: `new` was never shared. `other` is a pool, and pools are never freed.
             unsafe {
                 drop(Box::from_raw(new));
                 &*other

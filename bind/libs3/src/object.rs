@@ -32,10 +32,10 @@ pub(crate) struct CopyOutputPointers {
 }
 
 impl CopyOutputPointers {
-    /// Writes what a program finds if the copy fails: no time, and an empty ETag.
+    /// Writes the values that a program finds if the copy fails: no time, and an empty ETag.
     ///
     /// # Safety
-    /// As [`CopyOutputPointers::tell`], now.
+    /// The pointers meet the requirements of [`CopyOutputPointers::tell`] during this call.
     pub(crate) unsafe fn clear(&self) {
         // SAFETY: the caller guarantees the pointers.
         unsafe {
@@ -47,8 +47,8 @@ impl CopyOutputPointers {
     }
 
     /// # Safety
-    /// Whenever callbacks may run, each pointer is NULL or valid for writes; for `etag`, this means writes of
-    /// `etag_capacity` bytes.
+    /// Whenever callbacks may run, each pointer is NULL or valid for writes, and `etag` is valid for `etag_capacity`
+    /// bytes.
     pub(crate) unsafe fn tell(&self, made: &PutResult, responder: &CallbackResponder) -> RequestResult {
         // SAFETY: the caller guarantees the pointers.
         responder.call(|| unsafe {
@@ -61,7 +61,7 @@ impl CopyOutputPointers {
     }
 }
 
-/// Stores the content of `source`. Errors: `ErrorInvalidURI` if there is no key; see [`touch_bucket`] for an empty put
+/// Stores the content of `source`. Errors: `ErrorInvalidURI` if there is no key. [`touch_bucket`] handles an empty put
 /// without a key.
 pub(crate) fn put(
     target: &ConnectedBucket,
@@ -206,7 +206,7 @@ pub(crate) fn head(
         return responder.succeeded_plainly();
     };
     match store.head(&target.bucket, key, &GetOptions::default()) {
-        // By reference, because the value is large, and moving it out would copy it.
+        // The match borrows the value, because the value is large and a move would copy it.
         Ok(ref info) => responder.succeeded(|| SuccessProperties::of_object(info, info.size)),
         Err(error) => Err(RequestFailure::Head(error)),
     }
@@ -225,7 +225,7 @@ pub(crate) fn delete(
     responder.succeeded_plainly()
 }
 
-/// Copies `key` of the target's bucket to `to`. `said`, if given, replaces the metadata.
+/// Copies `key` of the target's bucket to `to`. If `said` is not `None`, it replaces the metadata.
 pub(crate) fn copy(
     target: &ConnectedBucket,
     key: &Key,
@@ -307,8 +307,8 @@ pub(crate) fn upload_part(
     with_piece(|piece| write_all(writer, source, piece, &expected, responder))
 }
 
-/// Converts the range of a copy. libs3 sends `bytes=START-(START + COUNT)`, so that programs (such as `s3`) pass one byte
-/// less than they want to copy. A `count` of 0 means to the end.
+/// Converts the range of a copy. libs3 sends `bytes=START-(START + COUNT)`, so programs (such as `s3`) pass a count
+/// that is one less than the number of bytes to copy. If `count` is 0, the range extends to the end of the object.
 pub(crate) fn copied_range(start: u64, count: u64) -> Option<ByteRange> {
     match (start, count) {
         (0, 0) => None,
@@ -463,9 +463,9 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
 /// The maximum lifetime of a URL: seven days, as signature version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
-/// Returns a URL for `method` (`None` is GET) that is valid for `lifetime_s` seconds: at least 1, and at most seven days.
-/// A negative lifetime means the maximum. Errors: a lane that has no URLs, a method or subresource that cannot be signed,
-/// missing keys, or a URL that is too long.
+/// Returns a URL for `method` (`None` means GET) that is valid for `lifetime_s` seconds. The lifetime is limited to at
+/// least 1 s and at most seven days; a negative lifetime means the maximum. Errors: a lane that has no URLs, a method
+/// or subresource that cannot be signed, missing keys, or a URL that is too long.
 pub(crate) fn presigned_url(
     target: &ConnectedBucket,
     key: &Key,

@@ -1,4 +1,4 @@
-//! Request contexts: requests that the program drives.
+//! Request contexts: sets of requests that make progress only while the program drives them.
 //!
 //! The arguments of a request with a context are checked and copied immediately. The request starts in the next call to
 //! one of the `run` functions. Requests to other machines are carried out concurrently by workers. Short requests for
@@ -42,8 +42,8 @@ pub(crate) enum RequestSchedulingClass {
 }
 
 impl RequestSchedulingClass {
-    /// Returns the class of a request that moves `bytes` of content; `is_local` means that it accesses files on this
-    /// node.
+    /// Returns the class of a request that transfers `bytes` of content. `is_local` means that the request accesses
+    /// files on this node.
     pub(crate) const fn of(is_local: bool, bytes: u64) -> Self {
         match is_local {
             true if bytes <= QUICK_MAX_BYTES => RequestSchedulingClass::Quick,
@@ -71,20 +71,21 @@ impl RequestContext {
 /// The requests of a context.
 pub(crate) struct RequestQueue(Mutex<QueueState>);
 
-/// The state of a queue. Only threads of the program lock it, never a worker: after a fork, the child would lack the
-/// worker, and the lock would be held forever.
+/// The state of a queue. Only threads of the program lock it, never a worker. If a worker held the lock during a fork,
+/// the lock would stay locked in the child, where the worker does not exist.
 struct QueueState {
     process: ProcessIdentity,
     relay: Arc<CallbackRelay>,
-    /// The demand last reported to the relay.
+    /// The pending work that was last reported to the relay.
     told: PendingDriverWork,
     signal: Option<Arc<OwnedFd>>,
     /// The requests whose completion has not been reported yet, in order of arrival.
     unfinished: BTreeMap<RequestNumber, UnfinishedRequest>,
     unstarted: VecDeque<(RequestNumber, RequestSchedulingClass, RequestWork)>,
     next_number: RequestNumber,
-    /// The number of long requests and the number of remote requests on workers.
+    /// The number of long requests on workers.
     long: usize,
+    /// The number of remote requests on workers.
     remote: usize,
 }
 
@@ -220,19 +221,19 @@ impl RequestQueue {
         state.tell_demand();
     }
 
-    /// Does everything that can be done without waiting, but starts nothing more after [`TURN_MAX`]. Errors: the caller
-    /// is a callback of an unfinished request in the same context.
+    /// Does all work that can be done without waiting, but starts no further work after [`TURN_MAX`]. Errors: the
+    /// caller is a callback of an unfinished request in the same context.
     pub(crate) fn run_once(&self) -> RequestResult {
         let until = Instant::now() + TURN_MAX;
         self.run_while(|| Instant::now() < until)
     }
 
-    /// Does everything that can be done without waiting. Errors: as for [`RequestQueue::run_once`].
+    /// Does all work that can be done without waiting. Errors: those of [`RequestQueue::run_once`].
     pub(crate) fn run_ready(&self) -> RequestResult {
         self.run_while(|| true)
     }
 
-    /// Carries out all requests, including those that callbacks add. Errors: as for [`RequestQueue::run_once`].
+    /// Carries out all requests, including those that callbacks add. Errors: those of [`RequestQueue::run_once`].
     pub(crate) fn run_all(&self) -> RequestResult {
         loop {
             self.run_ready()?;
@@ -253,7 +254,8 @@ impl RequestQueue {
             return Err(RequestFailure::refused(Status::InternalError, why));
         }
         loop {
-            // Alternate, so that neither a long queue nor a busy server holds up the other.
+            // Starting requests and relaying events alternate. A long queue therefore does not delay events, and
+            // frequent events do not delay the start of requests.
             let (has_started, has_relayed) = (self.start_next(), self.relay_next());
             if !(has_started || has_relayed) || !may_go_on() {
                 return Ok(());
@@ -278,7 +280,7 @@ impl RequestQueue {
         true
     }
 
-    /// Carries out the request on this thread, except for a step that would take too long, which is passed to a worker.
+    /// Carries out the request on this thread, but passes steps that would take too long to a worker.
     fn run_here(&self, state: MutexGuard<'_, QueueState>, number: RequestNumber, work: RequestWork) {
         let Some(request) = state.unfinished.get(&number) else { return };
         let responder = request.responder.on_driver(state.relay.clone());
@@ -337,15 +339,15 @@ impl RequestQueue {
     }
 
     fn finish(&self, number: RequestNumber, outcome: RequestResult) {
-        // If the request is gone, the context has been destroyed, and the request's completion has already been
-        // reported.
+        // If the request is no longer in the queue, the context has been destroyed, and the request's completion has
+        // already been reported.
         let responder = self.locked().take(number);
         if let Some(responder) = responder {
             responder.complete(outcome);
         }
     }
 
-    /// Ends all requests as interrupted, in order of arrival. No other callback runs from now on.
+    /// Ends all requests as interrupted, in order of arrival. Afterwards, no other callback runs.
     pub(crate) fn interrupt(&self) {
         let relay = self.locked().relay.clone();
         relay.close();
@@ -368,7 +370,7 @@ thread_local! {
     static IN_CALLBACK: RefCell<Vec<*const RequestQueue>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A guard: while it exists, this thread is, or may be, in a callback of an unfinished request.
+/// A guard that exists while this thread may be in a callback of an unfinished request.
 struct CallbackGuard;
 
 impl CallbackGuard {
@@ -388,7 +390,7 @@ impl Drop for CallbackGuard {
     }
 }
 
-/// Checks a request with `prepare`, then carries it out immediately, or adds it to `context`.
+/// Checks a request with `prepare`, and then carries out the request immediately or adds it to `context`.
 ///
 /// # Safety
 /// `context` is NULL, or was created by `S3_create_request_context` and has not been destroyed.

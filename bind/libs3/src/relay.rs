@@ -2,9 +2,9 @@
 //! Workers make the store calls, which wait for disks and other machines. Callbacks run only on the driving thread, so
 //! a worker passes each callback to that thread and waits for its result.
 //!
-//! Workers are started on demand, and exit when they have been idle for a while or when the relay closes. Closing does
-//! not wait for a worker that is waiting for another machine: that worker later finds the relay closed, and exits
-//! without a callback.
+//! Workers are started on demand, and exit when they have been idle for [`IDLE_MAX`] or when the relay closes. Closing
+//! does not wait for a worker that is waiting for another machine. Such a worker later finds the relay closed, and
+//! exits without a callback.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -26,7 +26,7 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 /// How long destroying a context waits for workers that can exit as soon as they get processor time.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
-/// A request's number in its context; requests are numbered in the order in which they are added.
+/// A request's number in its context. Requests are numbered in the order in which they are added.
 pub(crate) type RequestNumber = u64;
 
 /// The remaining work of a request. It may run on any thread. It uses the program's memory (pointers for callbacks, and
@@ -41,14 +41,14 @@ pub(crate) struct WorkerJob {
 }
 
 // SAFETY: the pointers in a responder and a `RequestWork` belong to the program, and are used only on the driving
-// thread. A target's pointer to its pool is only used in comparisons. Everything else in them is `Send`; for content,
-// the compiler checks this below.
+// thread. A target's pointer to its pool is only used in comparisons. All other fields of a job are `Send`. For
+// `ObjectContent`, the assertion below checks this at compile time.
 unsafe impl Send for WorkerJob {}
 
 const fn may_change_threads<T: Send>() {}
 const _: () = may_change_threads::<ObjectContent>();
 
-/// Something for the driving thread to do.
+/// A task for the driving thread.
 pub(crate) enum DrivingThreadEvent {
     Callback(WaitingCallback),
     Ended(RequestNumber, RequestResult),
@@ -61,12 +61,12 @@ pub(crate) struct WaitingCallback {
     progress: *const AtomicU8,
     worker: Thread,
     process: ProcessIdentity,
-    /// The value to store in `progress` at the end.
+    /// The value that is stored in `progress` when this value is dropped.
     end: u8,
 }
 
-// SAFETY: the worker does not touch the callback or its captures until `progress` says that the callback is over, so
-// only one thread at a time accesses them.
+// SAFETY: the worker does not access the callback or its captures while `progress` is `WAITING`, so only one thread at
+// a time accesses them.
 unsafe impl Send for WaitingCallback {}
 
 const WAITING: u8 = 0;
@@ -76,7 +76,7 @@ const DROPPED: u8 = 2;
 impl WaitingCallback {
     /// Runs the callback on the current thread.
     pub(crate) fn run(mut self) {
-        // SAFETY: the callback remains valid until this value is dropped, and nothing else accesses it until then.
+        // SAFETY: the callback remains valid until this value is dropped, and no other thread accesses it until then.
         unsafe { (*self.call)() };
         self.end = CALLED;
     }
@@ -86,7 +86,7 @@ impl Drop for WaitingCallback {
     fn drop(&mut self) {
         // If a callback forked, the child has no worker, and the worker's memory may have been reused.
         if self.process.is_current() {
-            // SAFETY: `progress` remains valid until this store, which is its last use here.
+            // SAFETY: `progress` remains valid until this store, and is not used after it.
             unsafe { (*self.progress).store(self.end, Ordering::Release) };
             self.worker.unpark();
         }
@@ -98,7 +98,7 @@ impl Drop for WaitingCallback {
 pub(crate) struct CallbackRelay {
     state: Mutex<CallbackRelayState>,
     is_closed: AtomicBool,
-    /// Notified when the driving thread has something to do.
+    /// Notified when the driving thread has work to do.
     ready: Condvar,
     /// Notified when there is a job for a worker.
     assigned: Condvar,
@@ -112,14 +112,14 @@ struct CallbackRelayState {
     demand: PendingDriverWork,
     /// The number of threads waiting in [`CallbackRelay::wait`].
     waiting_drivers: usize,
-    /// The descriptor for `select`, readable as long as there is something to do. Owned by the context.
+    /// The descriptor for `select`, which is readable as long as there is work to do. The context owns it.
     signal: Weak<OwnedFd>,
     is_signalled: bool,
     jobs: VecDeque<WorkerJob>,
     workers: WorkerCounts,
 }
 
-/// What a context's driver has to do apart from running callbacks.
+/// The work of a context's driver other than running callbacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingDriverWork {
     /// A request can be started.
@@ -139,14 +139,14 @@ impl CallbackRelayState {
         !self.events.is_empty() || self.demand.is_startable
     }
 
-    /// Makes the descriptor readable if there is something to do, and unreadable otherwise.
+    /// Makes the descriptor readable if there is work to do, and unreadable otherwise.
     fn update_signal(&mut self) {
         let has_work = self.has_work();
         if has_work == self.is_signalled {
             return;
         }
         let Some(signal) = self.signal.upgrade() else { return };
-        // Neither call can fail or block, because the counter alternates between 0 and 1.
+        // Neither call can fail or block, because the counter of the eventfd alternates between 0 and 1.
         let _ = match has_work {
             true => rustix::io::write(&*signal, &1_u64.to_ne_bytes()),
             false => rustix::io::read(&*signal, &mut [0; 8]),
@@ -156,26 +156,26 @@ impl CallbackRelayState {
 }
 
 impl CallbackRelay {
-    /// Creates a relay that starts with `events`, which have already happened.
+    /// Creates a relay whose queue initially contains `events`.
     pub(crate) fn with_events(events: impl IntoIterator<Item = DrivingThreadEvent>) -> Self {
         let relay = CallbackRelay::default();
         relay.locked().events.extend(events);
         relay
     }
 
-    /// Returns whether the driving thread has something to do.
+    /// Returns whether the driving thread has work to do.
     pub(crate) fn has_work(&self) -> bool {
         self.locked().has_work()
     }
 
-    /// Keeps `signal` readable as long as there is something to do.
+    /// Keeps `signal` readable as long as there is work to do.
     pub(crate) fn signal_by(&self, signal: Weak<OwnedFd>) {
         let mut state = self.locked();
         (state.signal, state.is_signalled) = (signal, false);
         state.update_signal();
     }
 
-    /// Sets what the driver has to do apart from running callbacks.
+    /// Sets the work of the driver other than running callbacks.
     pub(crate) fn demand(&self, demand: PendingDriverWork) {
         let mut state = self.locked();
         state.demand = demand;
@@ -190,7 +190,7 @@ impl CallbackRelay {
         event
     }
 
-    /// Sleeps until there is something to do, or all requests are finished.
+    /// Sleeps until there is work to do, or all requests are finished.
     pub(crate) fn wait(&self) {
         let mut state = self.locked();
         while state.demand.is_unfinished && !state.has_work() {
@@ -200,15 +200,15 @@ impl CallbackRelay {
         }
     }
 
-    /// Called by workers: runs `callback` on the driving thread, and returns its result. Errors: `Interrupted` once the
+    /// Runs `callback` on the driving thread, and returns its result. Called by workers. Errors: `Interrupted` if the
     /// relay is closed.
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
         let (mut callback, mut returned) = (Some(callback), None);
         let mut call = || returned = callback.take().map(|callback| without_panic(callback));
         let progress = AtomicU8::new(WAITING);
         let call: *mut (dyn FnMut() + '_) = &mut call;
-        // SAFETY: only the lifetime changes. The callback is not called after `progress` has left `WAITING`, and this
-        // function waits for that below.
+        // SAFETY: only the lifetime changes. The callback is not called after `progress` has changed from `WAITING` to
+        // another value, and this function waits below until `progress` has changed.
         let call: *mut (dyn FnMut() + 'static) = unsafe { mem::transmute(call) };
         let (worker, process) = (thread::current(), ProcessIdentity::current());
         self.push(DrivingThreadEvent::Callback(WaitingCallback {
@@ -277,7 +277,7 @@ impl CallbackRelay {
     }
 }
 
-/// Whether this process ever had a worker. If so, a forked child may find that locks of the lanes are held forever.
+/// Whether this process ever had a worker. If so, locks that a worker held during a fork stay locked in the child.
 static WERE_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether this process, or a process from which it was forked, ever had a worker.
@@ -286,8 +286,8 @@ pub(crate) fn workers_were_started() -> bool {
 }
 
 impl CallbackRelay {
-    /// Assigns `job` to a worker, starting a new one if all are busy. Returns the job if there is no worker and none
-    /// can be started.
+    /// Assigns `job` to a worker, and starts a new worker if all are busy. Returns the job if there is no worker and no
+    /// thread can be started.
     pub(crate) fn assign(self: &Arc<Self>, job: WorkerJob) -> Result<(), WorkerJob> {
         let number = job.number;
         let mut state = self.locked();
@@ -302,14 +302,14 @@ impl CallbackRelay {
         WERE_STARTED.store(true, Ordering::Release);
         let relay = self.clone();
         let worker = thread::Builder::new().name("fordway-s3".to_owned());
-        // Block signals, which must be delivered to the program's own threads.
+        // Block signals in the worker, because they must be delivered to the program's own threads.
         match with_signals_blocked(|| worker.spawn(move || relay.work())) {
             Ok(_) => Ok(()),
             Err(error) => self.without_worker(number, &error),
         }
     }
 
-    /// Leaves the request to the existing workers; returns it if there are none.
+    /// Leaves the job in the queue for the existing workers. Returns the job if there are no workers.
     fn without_worker(&self, number: RequestNumber, error: &std::io::Error) -> Result<(), WorkerJob> {
         tracing::debug!(%error, "no further thread can be started");
         let mut state = self.locked();
@@ -328,8 +328,8 @@ impl CallbackRelay {
         }
     }
 
-    /// Waits for a request. Returns `None` after a long wait or when the relay is closed; the worker is then no longer
-    /// counted, and must exit.
+    /// Waits for a request. Returns `None` if no request arrives within [`IDLE_MAX`] or if the relay is closed. The
+    /// worker is then no longer counted, and must exit.
     fn next_job(&self) -> Option<WorkerJob> {
         let mut state = self.locked();
         let mut is_patient = true;

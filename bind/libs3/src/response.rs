@@ -1,6 +1,6 @@
-//! Calls the two callbacks of every request, in the right order and the right number of times. Also represents failures
-//! before they are turned into a number and a message, and provides the buffer through which content passes between the
-//! caller's callbacks and a store.
+//! Calls the two callbacks of every request, in the right order and the right number of times. Also defines
+//! [`RequestFailure`], which is converted to a status number and a message, and the buffer through which content passes
+//! between the caller's callbacks and a store.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -45,7 +45,7 @@ enum CallbackRoute {
     /// Callbacks run directly, in the thread that makes and carries out the request.
     Direct,
     /// The thread that drives the context carries out the request, so callbacks run directly as long as the context
-    /// exists. Work that would occupy this thread for too long is left in the cell.
+    /// exists. The cell holds work that would occupy this thread for too long, and that a worker must do.
     Driver(Arc<CallbackRelay>, Cell<Option<RequestWork>>),
     /// A worker carries out the request, and passes callbacks to the thread that drives the context.
     Worker(Arc<CallbackRelay>),
@@ -119,9 +119,9 @@ impl CallbackResponder {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
 
-    /// Runs `callback` on the thread on which callbacks must run, and returns its result. All accesses to the program's
-    /// memory must be inside it; elsewhere, the program may already have freed that memory. Errors: the errors of
-    /// `callback`, `Interrupted`.
+    /// Runs `callback` on the thread on which callbacks must run, and returns its result. The program's memory must be
+    /// accessed only inside `callback`; at other times, the program may already have freed the memory. Errors: the
+    /// errors of `callback`, `Interrupted`.
     #[inline]
     pub(crate) fn call<T>(&self, callback: impl FnOnce() -> RequestResult<T>) -> RequestResult<T> {
         match &self.route {
@@ -131,8 +131,8 @@ impl CallbackResponder {
         }
     }
 
-    /// Runs `rest`, the last step of the request, which moves `bytes`: immediately, or on a worker if this thread
-    /// drives a context and would be busy for too long.
+    /// Runs `rest`, the last step of the request, which transfers `bytes`. The step runs immediately, or on a worker if
+    /// this thread drives a context and would be busy for too long.
     #[inline]
     pub(crate) fn finish_by(
         &self,
@@ -236,8 +236,8 @@ impl CallbackResponder {
 
     fn tell(&self, number: S3StatusCode, details: *const ErrorDetails) {
         if let Some(callback) = self.handler.complete {
-            // SAFETY: the handler's creator guarantees the callback and its data; `details` is NULL
-            // or lives until the call is over.
+            // SAFETY: the handler's creator guarantees the callback and its data. `details` is NULL or remains valid
+            // until the callback returns.
             unsafe { callback(number, details, self.data) };
         }
     }
@@ -305,7 +305,7 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// Writes `text` and a NUL to the `capacity` bytes at `to`, truncated to what fits.
+/// Writes `text` and a NUL to the `capacity` bytes at `to`. A text that does not fit is truncated.
 ///
 /// # Safety
 /// `to` is NULL, or `capacity` bytes there may be written.
@@ -326,9 +326,9 @@ pub(crate) unsafe fn write_text(to: *mut c_char, capacity: usize, text: &str) {
 pub(crate) enum RequestFailure {
     /// The store failed.
     Store(Error),
-    /// The store failed, in a request to which a service would respond without a body.
+    /// The store failed in a request to which an S3 service would respond without a body, such as HEAD.
     Head(Error),
-    /// This library refused the request; the text says what to do instead.
+    /// This library refused the request. The text gives the reason and the remedy.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
     Callback(S3StatusCode),
@@ -338,7 +338,7 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
-    /// Makes a failure for a refused argument or operation; `why` is a sentence that says what to do instead.
+    /// Creates a failure for a refused argument or operation. `why` is a sentence with the reason and the remedy.
     pub(crate) fn refused(status: Status, why: impl Into<String>) -> Self {
         RequestFailure::Refused(status, why.into())
     }
@@ -389,7 +389,7 @@ pub(crate) fn start_diagnosis() {
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_writer(std::io::stderr)
                 .finish();
-            // If the program has set up its own logging, keep that.
+            // This call fails if the program has set up its own logging, which then stays in use.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
         if !cfg!(test) {
@@ -398,10 +398,10 @@ pub(crate) fn start_diagnosis() {
     });
 }
 
-/// The size of a piece in bytes. A piece must fit in the L2 cache, so that the copies into and out of it stay there;
-/// larger pieces cost more in cache misses than they save in system calls. Measured with 2 MiB on tmpfs, compared with
-/// one `pwrite` or `pread` without a copy: pieces of 32 KiB cost 14 % more to write and 18 % more to read; pieces of
-/// 128 or 256 KiB, 10 % and 14 % more; pieces of 1 MiB, 23 % and 29 % more.
+/// The size of a piece in bytes. A piece must fit in the L2 cache, because larger pieces cost more in cache misses than
+/// they save in system calls. The following costs were measured with 2 MiB on tmpfs, relative to one `pwrite` or
+/// `pread` without a copy. Pieces of 32 KiB cost 14 % more to write and 18 % more to read. Pieces of 128 or 256 KiB
+/// cost 10 % and 14 % more, and pieces of 1 MiB cost 23 % and 29 % more.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 /// The maximum size, in bytes, of local file content that the driving thread transfers itself. Exchanging this much
@@ -409,7 +409,7 @@ pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 pub(crate) const QUICK_MAX_BYTES: u64 = 4 << 20;
 
 thread_local! {
-    /// Kept between requests, because newly allocated memory would cost a page fault per 4 KiB.
+    /// The thread's buffer, kept between requests because newly allocated memory would cost a page fault per 4 KiB.
     static SPARE: Cell<Option<Vec<u8>>> = const { Cell::new(None) };
 }
 
@@ -437,8 +437,9 @@ impl PutBodySource {
         self.left_bytes
     }
 
-    /// Fills `piece` with as much content as is left, and returns the number of bytes. Errors: the caller aborts, or
-    /// provides less content than announced. More content than announced is ignored, as in libs3.
+    /// Fills `piece` with the next content, and returns the number of bytes, which is smaller than the piece only at
+    /// the end of the content. Content beyond the announced size is ignored, as in libs3. Errors: the caller aborts, or
+    /// provides less content than announced.
     pub(crate) fn fill(&mut self, piece: &mut [u8], responder: &CallbackResponder) -> RequestResult<usize> {
         let wanted = usize::try_from(self.left_bytes).map_or(piece.len(), |left| left.min(piece.len()));
         let is_last = wanted as u64 == self.left_bytes;
@@ -455,7 +456,7 @@ impl PutBodySource {
         Ok(wanted)
     }
 
-    /// Asks the caller for content; `is_last` means that the content ends where `room` ends.
+    /// Calls the content callback once. `is_last` means that the content ends at the end of `room`.
     fn ask(&self, room: &mut [u8], is_last: bool) -> RequestResult<usize> {
         let missing = || self.left_bytes;
         let Some(callback) = self.callback else {
@@ -465,8 +466,8 @@ impl PutBodySource {
             ));
         };
         let room_bytes = i32::try_from(room.len()).unwrap_or(i32::MAX);
-        // SAFETY: the handler's creator guarantees the callback and its data; it may write
-        // `room_bytes` bytes to `room`.
+        // SAFETY: the handler's creator guarantees the callback and its data. The callback may write `room_bytes` bytes
+        // to `room`.
         let got = unsafe { callback(room_bytes, room.as_mut_ptr().cast(), self.data) };
         match got {
             1.. if got <= room_bytes => Ok(got as usize),

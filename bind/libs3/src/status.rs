@@ -8,7 +8,7 @@ use crate::abi::{AbiVersion, S3StatusCode};
 
 macro_rules! statuses {
     ($($name:ident),* $(,)?) => {
-        /// The outcome of a request, with the names of libs3 4.1, without their `S3Status` prefix. The discriminants
+        /// The outcome of a request. The names are those of libs3 4.1 without the prefix `S3Status`. The discriminants
         /// are the numbers of 4.1.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
@@ -68,8 +68,8 @@ statuses! {
     HttpErrorConflict, HttpErrorUnknown,
 }
 
-/// The statuses that 4.1 added to 2.0, each with the status that programs using 2.0 get instead. All others are in the
-/// same order in both versions.
+/// The statuses that 4.1 added to 2.0, each with the status that programs built for 2.0 receive instead. All other
+/// statuses are in the same order in both versions.
 const SINCE_4_1: &[(Status, Status)] = &[
     (Status::NotSupported, Status::ErrorNotImplemented),
     (Status::ErrorIllegalVersioningConfigurationException, Status::ErrorInvalidArgument),

@@ -1,7 +1,7 @@
-/* Checks the promises of request contexts, each by its name. usage: contexts HOST ACCESS SECRET BUCKET POINT [COUNT]
+/* Checks one property of request contexts. usage: contexts HOST ACCESS SECRET BUCKET POINT [COUNT]
  *
- * Prints "ok POINT" or "FAILED POINT: line N"; the exit status shows which. BUCKET exists, and
- * contains the object "object" of 1000 bytes.
+ * POINT is the name of the property. Prints "ok POINT" and exits with status 0, or prints "FAILED POINT: line N" and
+ * exits with another status. BUCKET must exist and contain the object "object" of 1000 bytes.
  */
 #include <errno.h>
 #include <poll.h>
@@ -18,10 +18,11 @@
 
 static Probe probe;
 static int count = 64;
-/* The thread that runs the context, while it does. No callback may come at another time or on another thread. */
+/* The thread that drives the context, valid while is_driving is set. Callbacks may run only on this thread and only
+ * while is_driving is set; otherwise, stray is set. */
 static pthread_t driver;
 static int is_driving, stray;
-/* Requests in the order of their ends. */
+/* The numbers of the requests, in the order in which the requests ended. */
 static int order[20000], ended_count;
 
 static void note_thread(void) {
@@ -109,7 +110,7 @@ static void destroy(S3RequestContext *context) {
 
 static int is_embedded(void) { return probe.host[0] == '/'; }
 
-/* The descriptor of the context, or -1. */
+/* Returns the descriptor of the context, or -1. */
 static int descriptor(S3RequestContext *context) {
     fd_set reading, writing, failing;
     int most = -1;
@@ -125,7 +126,7 @@ static int is_readable(int fd, int wait_ms) {
     return poll(&wanted, 1, wait_ms) == 1;
 }
 
-/* Like the event loops of programs. Returns a line, or 0. */
+/* Drives the context as the event loop of a program does. Returns 0, or the line of the check that failed. */
 static int select_loop(S3RequestContext *context, int *turns) {
     for (int remaining = 1; remaining; ++*turns) {
         int fd = descriptor(context);
@@ -175,7 +176,7 @@ static int all_at_once_by_select(void) {
     return finish(context, made);
 }
 
-/* The server never responds. */
+/* Checks that no call blocks although the server never responds. */
 static int nothing_waits_for_a_silent_server(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, count);
@@ -280,7 +281,7 @@ static int a_callback_destroys_the_context(void) {
     return 0;
 }
 
-/* Callbacks wait when the context ends, and puts are in the middle of their content. */
+/* Destroys the context while callbacks wait to run and puts have sent part of their content. */
 static int destroy_with_callbacks_waiting(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, 2 * count);
@@ -333,7 +334,7 @@ static int one_thread_drives_and_another_adds(void) {
     return finish(context, adder.items);
 }
 
-/* A child then has its own context: requests of the parent remain the parent's. */
+/* After a fork, the child has its own context, and the requests of the parent continue in the parent. */
 static int a_child_process_and_its_parent(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, count + 1);
@@ -346,7 +347,8 @@ static int a_child_process_and_its_parent(void) {
         if (run_all(context) != S3StatusOK || ended_count != count || stray) _exit(1);
         for (int i = before; i < count; i++) {
             S3Status said = made[order[i]].call.status;
-            /* On the driving thread alone there is nothing that a child could lack. */
+            /* Requests for local files run on the driving thread, so the child can finish them. The workers of other
+             * requests do not exist in the child. */
             if (made[order[i]].call.complete_calls != 1) _exit(2);
             if (said != (is_embedded() ? S3StatusOK : S3StatusInterrupted)) _exit(3);
         }
@@ -382,7 +384,7 @@ static int requests_given_before_a_fork(void) {
     return finish(context, made);
 }
 
-/* Local files: many small requests take many calls of runonce, and a large one does too. */
+/* Checks on local files that many small requests need many calls of runonce, and that one large request does too. */
 static int a_turn_is_bounded(void) {
     enum { HEADS = 20000 };
     const uint64_t large = 256ULL << 20;
@@ -407,7 +409,7 @@ static int a_turn_is_bounded(void) {
     return finish(context, made);
 }
 
-/* All other calls with callbacks or results, in one context. */
+/* Makes all other kinds of requests that have callbacks or results, in one context. */
 static int every_kind_of_request(void) {
     S3RequestContext *context = new_context();
     Item *made = items(context, 6);
@@ -437,7 +439,7 @@ static int every_kind_of_request(void) {
     made[5].context = context;
     S3_get_object(&probe.context, "put", NULL, 0, 0, context, 0, &ITEM_GET, &made[5]);
     CHECK(run_all(context) == S3StatusOK && ended(&made[5].call, S3StatusOK) && made[5].call.got_bytes == 3000000);
-    /* Segments of a network are gathered before a thread is woken for them. */
+    /* The worker collects network segments into pieces before it wakes the driving thread. */
     CHECK(!made[5].call.got_wrong && made[5].call.got_calls <= 3000000 / 65536 + 1);
     delete_object(&probe, "copied"), delete_object(&probe, "put");
     return finish(context, made);

@@ -72,8 +72,8 @@ fn on_the_node_lane() {
     holds(&Lane::node(), &plain(), &[], EVERYWHERE);
 }
 
-/// Returns the checks that do not fork. In a forked child, memory owned by the parent's other threads is lost, which
-/// leak checkers report, and locks of the address sanitizer may be held forever.
+/// Returns the checks that do not fork. In a forked child, memory owned by the parent's other threads becomes
+/// unreachable, which leak checkers report. Locks of the address sanitizer may stay locked in the child.
 fn without_fork(points: &[(&'static str, usize)]) -> Vec<(&'static str, usize)> {
     points.iter().copied().filter(|(point, _)| *point != "a_child_process_and_its_parent").collect()
 }
@@ -97,7 +97,8 @@ fn under_valgrind() {
     }
 }
 
-/// A server that returns the same object for every name, once a given number of requests are in flight.
+/// A server that returns the same object for every name, but responds only after a given number of requests are in
+/// flight.
 struct CountingServer {
     address: String,
     flights: Arc<RequestFlights>,
@@ -194,7 +195,7 @@ fn nothing_waits_for_a_silent_server() {
     }
 }
 
-/// If threads cannot be started, requests take longer but succeed.
+/// If no worker thread can be started, requests take longer but succeed.
 #[test]
 fn without_threads_the_driving_thread_does_it_all() {
     let lane = Lane::http();

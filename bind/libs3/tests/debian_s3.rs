@@ -26,7 +26,8 @@ fn succeeds(mut command: Command) -> String {
     String::from_utf8_lossy(&said.stdout).into_owned()
 }
 
-/// The client always exits with status 0, so the test examines its output.
+/// Checks that a command of the client fails with `status`. The client always exits with status 0, so this function
+/// examines its output.
 fn fails(mut command: Command, status: &str) {
     let said = command.output().unwrap();
     assert!(String::from_utf8_lossy(&said.stderr).contains(&format!("ERROR: {status}\n")), "{said:?}");
@@ -87,7 +88,7 @@ fn works_against_a_gateway() {
     }
 }
 
-/// A URL that was to expire long ago must not be valid for long.
+/// If the requested expiry time has passed, the URL must be valid for only one second.
 #[test]
 fn signed_urls_expire_when_they_should() {
     if !fordway_needs::programs(&["s3"]) {

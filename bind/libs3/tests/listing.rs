@@ -1,4 +1,4 @@
-//! A bucket of 100,000 keys, listed by a C program on the embedded lane and through a gateway.
+//! Lists a bucket of 100,000 keys with a C program, on the embedded lane and through a gateway.
 
 mod harness;
 

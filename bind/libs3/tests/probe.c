@@ -1,7 +1,7 @@
 /* Checks the semantics of the drop-in, point by point. usage: probe HOST ACCESS SECRET THREADS [big]
  *
- * HOST selects the lane. Each point prints a line, "ok NAME" or "FAILED NAME: ..."; the exit status shows
- * whether all hold. With THREADS over 1, all points run in each thread, in separate buckets.
+ * HOST selects the lane. The program prints a line for each point, "ok NAME" or "FAILED NAME: ...". The exit status
+ * is 0 if all points pass. If THREADS is greater than 1, each thread checks all points, in its own buckets.
  */
 #include <pthread.h>
 #include <sys/select.h>
@@ -58,7 +58,7 @@ static void round_trips(Probe *p) {
           call.status == S3StatusErrorIncompleteBody && ended(&read, S3StatusErrorNoSuchKey), &call);
 }
 
-/* Fills the room, and returns more than that: the size of what the program has. */
+/* Fills the buffer, and returns a number of bytes larger than the buffer. */
 static int on_put_more(int size, char *buffer, void *data) {
     Call *call = data;
     for (int i = 0; i < size; i++) buffer[i] = (char)pattern(call->seed, call->put_asked + i);
@@ -435,7 +435,7 @@ static Call copy_part(Probe *p, const char *id, int number, unsigned long start,
     return call;
 }
 
-/* As the program s3 copies in parts: the count is one less than the bytes to copy. */
+/* Copies an object in parts as the program s3 does: the count is one less than the number of bytes to copy. */
 static void copied_parts(Probe *p) {
     const unsigned long part = 5 << 20, whole = part + 100;
     Call begun = begin_upload(p, "upload/y");
@@ -513,7 +513,8 @@ static void on_chained(S3Status status, const S3ErrorDetails *details, void *dat
         S3_head_object(&chained->probe->context, "queued", chained->context, 0, &RESPONSE, &chained->added);
 }
 
-/* Returns the number of remaining requests: 0, unless the context had nothing to wait for. */
+/* Drives the context with select. Returns the number of remaining requests, which is 0 unless the context had nothing
+ * to wait for. */
 static int drive_by_select(S3RequestContext *queue) {
     int remaining = -1, fd = -1;
     do {

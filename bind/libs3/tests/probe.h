@@ -1,4 +1,4 @@
-/* Helpers of the probe: synchronous calls, and a record of their callbacks. */
+/* Helpers of the C test programs: synchronous calls, and a record of their callbacks. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -9,21 +9,21 @@
 
 #include "libs3.h"
 
-/* Each program uses only some of these. */
+/* Each program uses only some of the functions and constants below. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC diagnostic ignored "-Wunused-const-variable"
 
-/* Records of one request's callbacks, and their instructions. */
+/* Instructions for the callbacks of one request, and a record of what the callbacks received. */
 typedef struct {
-    /* Content to send: `bytes` repeats `seed`, at most `step` bytes at a time (0: all). */
+    /* The content to send: put_bytes bytes that depend on seed, at most put_step bytes per call (0: no limit). */
     uint64_t put_bytes;
     int put_step;
     int put_abort_after; /* calls after which the callback returns -1; 0 never */
-    int put_too_much;    /* the callback was offered room beyond the content */
+    int put_too_much;    /* the callback was offered a larger buffer than the rest of the content */
     uint64_t put_asked;
     uint32_t seed;
     const char *text; /* content to send instead */
-    /* Received. */
+    /* What the callbacks received. */
     uint64_t got_bytes;
     int got_wrong;
     uint64_t got_sum; /* depends on all bytes and their order */
@@ -31,7 +31,7 @@ typedef struct {
     S3Status get_answer;
     int properties_calls;
     S3Status properties_answer;
-    int properties_late; /* data or the end came before the properties */
+    int properties_late; /* the data callback or the complete callback was called before the properties callback */
     int complete_calls;
     S3Status status;
     char message[512];
@@ -213,7 +213,8 @@ static Call test_bucket(Probe *p, const char *bucket) {
     return call;
 }
 
-/* The call ended once, with this status, and its properties came only if that is OK. */
+/* Returns whether the call ended exactly once, with this status, and the properties callback was called only if the
+ * status is OK. */
 static int ended(const Call *call, S3Status status) {
     return call->complete_calls == 1 && call->status == status && !call->properties_late && !call->put_too_much &&
            call->properties_calls == (status == S3StatusOK);

@@ -69,7 +69,7 @@ fn under_valgrind() {
     }
 }
 
-/// A check that cannot pass must make the program fail. Otherwise, the results of the other checks mean nothing.
+/// A check that cannot pass must make the program fail. Otherwise, a failure in the other checks could go unnoticed.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

@@ -69,8 +69,8 @@ exported! {
         })
     }
 
-    /// Undoes one call of `S3_initialize`. Lanes remain open until the process ends, because another part of the process
-    /// may use them.
+    /// Undoes one call of `S3_initialize`. Lanes remain open until the process ends, because another part of the
+    /// process may use them.
     fn S3_deinitialize() {
         lane::deinitialize();
     }
@@ -104,7 +104,7 @@ exported! {
             // SAFETY: the caller guarantees the document, two buffers of 128 bytes, the count, and room for 100 grants,
             // which is the most that `AccessControlList` holds.
             unsafe {
-                // What a program finds if the document is not valid.
+                // The program finds these values if the document is not valid.
                 write_text(owner_id, MAX_OWNER_BYTES, "");
                 write_text(owner_name, MAX_OWNER_BYTES, "");
                 *count = 0;
@@ -148,8 +148,8 @@ exported! {
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Starts requests and runs callbacks until it would have to wait, or a short time has passed. Returns the number
-    /// of unfinished requests.
+    /// Starts requests and runs callbacks until neither is possible without waiting, or until a short time has passed.
+    /// Returns the number of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> S3StatusCode {
         // SAFETY: the caller guarantees both pointers.
         unsafe {
@@ -163,8 +163,8 @@ exported! {
         }
     }
 
-    /// Returns the descriptor to wait for, which is readable if and only if a callback is waiting or a request can be
-    /// started. Returns no descriptor if all requests are finished.
+    /// Returns the descriptor to wait for. The descriptor is readable if and only if a callback is waiting or a request
+    /// can be started. Returns no descriptor if all requests are finished.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,

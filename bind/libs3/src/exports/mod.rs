@@ -1,5 +1,5 @@
-//! The functions that C calls. Each takes its arguments as declared in the header, and passes them to `requests`, which
-//! is shared by both ABIs.
+//! The functions that C calls. Each function has the arguments that the header declares, and passes them to `requests`,
+//! which is shared by both ABIs.
 
 mod general;
 mod requests;
@@ -17,8 +17,8 @@ macro_rules! exported {
         $(#[$doc])*
         ///
         /// # Safety
-        /// All arguments are as the header describes: pointers that are NULL or point to structures, C strings and
-        /// buffers of the given sizes, and callbacks that may be called with `data`.
+        /// All arguments are as the header describes. Each pointer is NULL or points to a structure, a C string or a
+        /// buffer of the given size. Each callback may be called with `data`.
         #[cfg_attr($when, unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the name is that of the C interface")]
         pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $result)? $body

@@ -20,7 +20,7 @@ use crate::queue::{RequestContext, RequestSchedulingClass, submit};
 use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
 use crate::status::Status;
 
-/// The content size of a request that does not state its size, or that reads many names.
+/// The content size of a request that does not specify a size, or that lists names.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The arguments that all requests have in common.
@@ -33,7 +33,7 @@ pub(super) struct RequestArguments {
 }
 
 impl RequestArguments {
-    /// Checks a request with `prepare`, then carries it out, or adds it to its context.
+    /// Checks a request with `prepare`, and then carries out the request or adds it to its context.
     ///
     /// # Safety
     /// The handler is NULL or has callbacks that may be called with `data`. The queue is NULL or has not been
@@ -260,7 +260,7 @@ pub(super) unsafe fn delete_object<C: AbiBucketContext>(
 }
 
 /// The destination of a copy. If the bucket or key is NULL, the source's bucket or key is used. For a copy to a part,
-/// also contains the upload, the part number and the source range.
+/// the structure also contains the upload, the part number and the source range.
 pub(super) struct CopyDestinationArguments {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,
@@ -571,7 +571,7 @@ pub(super) unsafe fn list_uploads<C: AbiBucketContext>(
     }
 }
 
-/// Checks that no encoding of names is requested. Errors: an encoding is requested.
+/// Checks that the program does not request an encoding of names. Errors: an encoding is requested.
 fn plain_encoding(encoding: Option<&str>) -> RequestResult {
     match encoding {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The functions of libs3 2.0 whose arguments differ from 4.1's: no time limits, tokens or regions.
+//! The functions of libs3 2.0 whose arguments differ from those of 4.1: they have no time limits, tokens or regions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -20,8 +20,9 @@ use crate::response::{seconds, write_text};
 exported! {
     when feature = "abi-2-0";
 
-    /// Writes a presigned URL (signature version 4) that expires at `expires_s` (in seconds since the epoch; negative
-    /// means as late as possible), or in seven days if that is earlier. If that time is over, the URL expires at once.
+    /// Writes a presigned URL (signature version 4) that expires at `expires_s`, but after at most seven days.
+    /// `expires_s` is in seconds since the epoch; a negative value means as late as possible. If the time has already
+    /// passed, the URL is valid for one second.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
         context: *const BucketContext,
@@ -269,7 +270,7 @@ exported! {
 
 }
 
-/// Makes a context for functions that take its fields as separate arguments.
+/// Creates a context for functions whose arguments are the fields of a context.
 fn context(
     protocol: c_int,
     uri_style: c_int,

@@ -20,8 +20,8 @@ use crate::status::Status;
 exported! {
     when not(feature = "abi-2-0");
 
-    /// Like `S3_create_request_context`. Rejects a curl handle or a set-up callback, because this library does not use
-    /// curl.
+    /// Creates a request context, like `S3_create_request_context`. Rejects a curl handle or a set-up callback, because
+    /// this library does not use curl.
     fn S3_create_request_context_ex(
         made: *mut *mut RequestContext,
         curl_multi: *mut c_void,
@@ -36,7 +36,7 @@ exported! {
         unsafe { general::S3_create_request_context(made) }
     }
 
-    /// Starts requests and runs callbacks until it would have to wait.
+    /// Starts requests and runs callbacks until neither is possible without waiting.
     fn S3_process_request_context(context: *mut RequestContext) -> S3StatusCode {
         // SAFETY: guaranteed by the caller.
         unsafe { general::drive(context, RequestQueue::run_ready) }
@@ -208,8 +208,8 @@ exported! {
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Copies the bytes from `start` to `start + count`, inclusive, of an object to a part of an upload; a `count` of 0
-    /// means to the end. Without an upload, copies the whole object.
+    /// Copies the bytes from `start` to `start + count`, inclusive, of an object to a part of an upload. If `count` is
+    /// 0, copies the bytes from `start` to the end. Without an upload, copies the whole object.
     fn S3_copy_object_range(
         context: *const BucketContext,
         key: *const c_char,
@@ -472,7 +472,7 @@ exported! {
     }
 }
 
-/// Makes a context for functions that take its fields as separate arguments.
+/// Creates a context for functions whose arguments are the fields of a context.
 fn context(
     protocol: c_int,
     uri_style: c_int,

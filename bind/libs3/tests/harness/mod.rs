@@ -1,5 +1,4 @@
-//! Builds the libraries as `make libs3` would install them, and C programs that load them; provides lanes for these
-//! programs.
+//! Builds the libraries as `make libs3` does, and C programs that load them. Also provides lanes for these programs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 use std::net::SocketAddr;
@@ -29,7 +28,7 @@ pub fn built() -> &'static Path {
     })
 }
 
-/// Runs a command to completion, and returns its output. Panics with all its output if it fails.
+/// Runs a command to completion, and returns its output. If the command fails, panics with all of its output.
 pub fn run(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.output().unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
@@ -58,7 +57,7 @@ impl Program {
         Program { directory }
     }
 
-    /// Returns a command that runs the program, prefixed with `wrapper` unless that is empty.
+    /// Returns a command that runs the program, through `wrapper` if `wrapper` is not empty.
     pub fn command(&self, wrapper: &[&str]) -> Command {
         let program = self.directory.path().join("program");
         let mut command = match wrapper {
