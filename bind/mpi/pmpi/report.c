@@ -1,9 +1,9 @@
 /* Makes the ranks of any MPI program in C or C++ report their time in MPI calls. The library is preloaded, and
- * intercepts calls by MPI's profiling interface (MPI 3.1, chapter 14). A rank writes rank-N.json into the
- * directory FORDWAY_RANK_REPORTS when it calls MPI_Finalize.
+ * intercepts calls through MPI's profiling interface (MPI 3.1, chapter 14). When a rank calls MPI_Finalize, it writes
+ * rank-N.json into the directory that FORDWAY_RANK_REPORTS names.
  *
- * It counts point-to-point messages, waiting for them, and collective operations, but not one-sided operations
- * or files. Concurrent calls of several threads all count. */
+ * The reported time includes point-to-point messages, waits for them, and collective operations, but not one-sided
+ * operations or file operations. The times of concurrent calls in several threads are added. */
 
 #include <inttypes.h>
 #include <mpi.h>
@@ -14,7 +14,7 @@
 static uint64_t start_ns;
 static uint64_t mpi_ns;
 
-/* All ranks of a machine have the same clock, in any network. */
+/* The monotonic clock is the same for all ranks of a machine, even in different network namespaces. */
 static uint64_t now_ns(void)
 {
     struct timespec now;

@@ -133,7 +133,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     let crew = WorkloadRank::new(team, &watch, RunClock::start());
     let opened = open(setting);
     let (sites, outcome) = opened.map_or_else(|error| (Vec::new(), Err(error)), |sites| (sites, Ok(())));
-    // Fail on all ranks together: if only this rank failed, the others would wait for it in the workload.
+    // All ranks must fail together. If only this rank failed, the other ranks would wait for it in the workload.
     crew.agree(outcome)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
@@ -170,7 +170,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
         }
         let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Additional targets on the same lane get a numbered name, so that every lane name in the run is unique.
+        // Further targets on the same lane get a number in their names, so that every lane name in the run is unique.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =

@@ -13,7 +13,7 @@ use mpi::point_to_point::send_receive_into;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
-/// The temperature of the plate's upper edge; all other cells begin at 0.
+/// The temperature of the plate's upper edge. All other cells start at 0.
 const EDGE: f64 = 1.0;
 
 /// Options of `stencil`.
@@ -125,7 +125,8 @@ impl StencilSubdomain {
                 *cell = 0.25 * (above[x + 1] + below[x + 1] + own[x] + own[x + 2]);
             }
         }
-        // The neighbours' rows are received again in each step, and both buffers contain the edges of the plate.
+        // The buffers can be swapped without a copy, because the neighbours' rows are received again in each step, and
+        // both buffers contain the edges of the plate.
         std::mem::swap(&mut self.now, &mut self.next);
     }
 

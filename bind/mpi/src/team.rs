@@ -32,8 +32,8 @@ impl MpiTeam {
         }
     }
 
-    /// Returns the data of all ranks, which have these lengths, one after another: the counts of a single message
-    /// cannot hold their sum.
+    /// Returns the data of all ranks. `lens` contains the length of each rank's data. Each rank broadcasts its data
+    /// separately, because the count of a single message cannot represent the sum of the lengths.
     fn all_broadcast(&self, mine: &[u8], lens: &[u64]) -> Vec<Vec<u8>> {
         let receive = |(rank, len): (usize, &u64)| {
             let mut data = if rank == self.rank() { mine.to_vec() } else { vec![0; *len as usize] };
@@ -44,7 +44,7 @@ impl MpiTeam {
     }
 }
 
-/// The maximum size of a message. MPI counts bytes by 32-bit integers.
+/// The maximum size of a message, in bytes. MPI counts the bytes of a message in a 32-bit integer.
 const MESSAGE_BYTES: usize = 1 << 30;
 
 impl RankTeam for MpiTeam {
@@ -73,7 +73,7 @@ impl RankTeam for MpiTeam {
     }
 
     fn gather(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        // Use messages of each rank, because the data of all ranks together may exceed the maximum count of a single
+        // Each rank sends separate messages, because the data of all ranks may exceed the maximum count of a single
         // receive.
         if self.rank() > 0 {
             let root = self.world.process_at_rank(0);

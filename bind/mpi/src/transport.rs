@@ -1,4 +1,4 @@
-//! Messages between two ranks, either for `fordway bench transport` or standalone.
+//! Measures messages between two ranks, either for `fordway bench transport` or standalone.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;

@@ -101,8 +101,8 @@ fn sums_over_ranks_are_those_of_the_files() {
     assert_eq!(all.matches("choose another --name").count(), 1, "one rank tells: {all}");
 }
 
-/// Returns the process of rank `rank`, once it is running. The process is identified by its environment, because
-/// `mpirun` may also have other children, in any order.
+/// Returns the process of rank `rank`, or `None` if it is not running yet. The process is identified by its
+/// environment, because `mpirun` may also have other children, in any order.
 fn process_of_rank(job: &Child, rank: u64) -> Option<u32> {
     let told = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
     let is_rank = |pid: &u32| {
