@@ -43,8 +43,8 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 /// Returns the text of a C string. Errors: it is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
-        // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8. SAFETY: ASCII
-        // is valid UTF-8.
+        // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8.
+        // SAFETY: ASCII is valid UTF-8.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
     }
     bytes.to_str().map_err(|_| {
