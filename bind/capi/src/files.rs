@@ -151,7 +151,7 @@ pub(crate) struct ReadBuffers {
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
-    /// Takes over fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
+    /// Takes ownership of fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
     ///
     /// # Safety
     ///

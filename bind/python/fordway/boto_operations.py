@@ -526,7 +526,7 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
 
 @_operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
 def copy_object(store: Store, parameters: Parameters) -> Response | None:
-    """Copies an object with its metadata and tags, or with new ones."""
+    """Copies an object. Keeps its metadata and tags, or replaces them."""
     source, replacements = _source(parameters), _replacements(parameters)
     if source is None or replacements is None:
         return None
@@ -668,7 +668,7 @@ def get_bucket_location(store: Store, parameters: Parameters) -> Response:
 
 @_operation("Bucket")
 def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
-    """Returns whether the bucket keeps versions."""
+    """Returns the bucket's versioning state."""
     state = store.versioning(parameters["Bucket"])
     return response(Status=state.capitalize() if state else None)
 

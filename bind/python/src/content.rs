@@ -29,7 +29,8 @@ pub(crate) enum FetchedContent {
 }
 
 impl FetchedContent {
-    /// Reads small content, in the thread that will use it.
+    /// Reads small content into the buffer of the current thread. The same thread must call
+    /// [`FetchedContent::into_bytes`].
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         if content.len() > COPIED_BYTES_MAX {
             return Ok(FetchedContent::Open(content));

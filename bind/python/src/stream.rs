@@ -14,8 +14,8 @@ use crate::buffer::fill_buffer;
 use crate::content::FetchedContent;
 use crate::store::{drop_without_interpreter, without_interpreter};
 
-/// Content up to this size is read at once, so that a program may hold many small objects without holding as many open
-/// files.
+/// Content up to this size is read completely when the object is opened, so that a program can have many streams of
+/// small objects without many open files.
 const READ_AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// The content of an object, before the interpreter is re-attached.
@@ -25,7 +25,7 @@ pub(crate) enum UnreadContent {
 }
 
 impl UnreadContent {
-    /// Reads small content, in the thread that will use it.
+    /// Reads small content into the buffer of the current thread, which must also use it.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         match content.len() {
             ..=READ_AT_ONCE_BYTES => FetchedContent::new(content).map(UnreadContent::Short),
@@ -73,7 +73,7 @@ impl PyObjectStream {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the content for one read. Errors: `ValueError` if the stream is closed.
+    /// Removes the content from the stream for one read. Errors: `ValueError` if the stream is closed.
     fn begin(&self) -> PyResult<(StreamContent, u64)> {
         let mut state = self.locked();
         match mem::replace(&mut state.content, StreamContent::Busy) {

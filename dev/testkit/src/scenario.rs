@@ -25,7 +25,7 @@ pub struct OperationScenario {
     pub keeps_versions: bool,
 }
 
-/// An object as a reader sees it.
+/// The properties of an object that a reader can see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSnapshot {
     /// The object's content.

@@ -77,7 +77,7 @@ fn fills_up(store: &dyn Store) {
 /// The number of inodes of the file system that [`empties`] fills with files.
 const INODES: usize = 40;
 
-/// Checks that a bucket in which no lock was ever taken can be emptied when its file system has no inodes left.
+/// Checks that a bucket in which no lock was ever acquired can be emptied when its file system has no free inodes.
 fn empties(disk: &Path, store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();

@@ -136,7 +136,7 @@ exported! {
     /// machines.
     fn S3_destroy_request_context(context: *mut RequestContext) {
         if !context.is_null() {
-            // SAFETY: the pointer comes from `Box::into_raw`, and the caller gives up ownership.
+            // SAFETY: `Box::into_raw` returned the pointer, and the caller gives up ownership.
             let context = unsafe { Box::from_raw(context) };
             context.queue().interrupt();
         }
@@ -148,7 +148,7 @@ exported! {
         unsafe { drive(context, RequestQueue::run_all) }
     }
 
-    /// Starts requests and runs callbacks until neither is possible without waiting, or until a short time has passed.
+    /// Starts requests and runs callbacks until both would have to wait, or until a short time has passed.
     /// Returns the number of unfinished requests.
     fn S3_runonce_request_context(context: *mut RequestContext, remaining: *mut c_int) -> S3StatusCode {
         // SAFETY: the caller guarantees both pointers.

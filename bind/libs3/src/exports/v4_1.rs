@@ -36,7 +36,7 @@ exported! {
         unsafe { general::S3_create_request_context(made) }
     }
 
-    /// Starts requests and runs callbacks until neither is possible without waiting.
+    /// Starts requests and runs callbacks until both would have to wait.
     fn S3_process_request_context(context: *mut RequestContext) -> S3StatusCode {
         // SAFETY: guaranteed by the caller.
         unsafe { general::drive(context, RequestQueue::run_ready) }
@@ -405,7 +405,7 @@ exported! {
         unsafe { requests::upload_part(context.cast_const(), key, part, RequestArguments { queue, data, timeout_ms }, handler) }
     }
 
-    /// Completes a multipart upload: publishes the object made of its parts.
+    /// Completes a multipart upload: publishes the object that consists of its parts.
     fn S3_complete_multipart_upload(
         context: *mut BucketContext,
         key: *const c_char,

@@ -20,7 +20,7 @@ const TASK: Duration = Duration::from_secs(240);
 const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The script that the first process of a cluster runs once the file system is mounted.
+/// The script that the first process of a cluster runs after the file system has been mounted.
 const AGENT: &str = include_str!("agent.sh");
 /// Scripts that start file systems.
 const GLUSTERFS: &str = include_str!("glusterfs.sh");

@@ -341,7 +341,8 @@ pub fn conditional_reads(store: &dyn Store) {
     }
 }
 
-/// If many clients create one key at the same time, exactly one succeeds, and its object is the one that readers see.
+/// If many clients create a key at the same time, exactly one client succeeds, and readers see the object of this
+/// client.
 pub fn racing_creators_have_one_winner(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };

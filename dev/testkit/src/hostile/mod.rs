@@ -1,4 +1,4 @@
-//! An HTTP/1.1 or HTTP/2 server that serves a single file and responds as its script says, correctly or incorrectly.
+//! An HTTP/1.1 or HTTP/2 server that serves a single file. Its script determines which responses are incorrect.
 //!
 //! With an empty [`ResponseFaultScript`], the server is a correct origin server. It supports GET and HEAD, one or
 //! several ranges, `If-Range`, keep-alive and pipelining. A script adds [`ResponseFault`]s to some or all responses.

@@ -23,7 +23,7 @@ fn put(store: &PosixStore, name: &str, options: &PutOptions) -> Result<()> {
     store.put(&bucket(), &key(name), b"content", options).map(drop)
 }
 
-/// Returns options with more tags than an attribute can hold.
+/// Returns options with more tags than an extended attribute can contain.
 fn long() -> PutOptions {
     let tags: Tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
     PutOptions { tags, ..Default::default() }

@@ -191,7 +191,7 @@ impl Assembly {
         if self == Assembly::Linked { &[("renameat_with", Errno::INVAL)] } else { &[] }
     }
 
-    /// Creates a bucket that holds only an upload of two parts.
+    /// Creates a bucket that contains only an upload with two parts.
     fn prepared(self, dir: &Path) -> (UploadId, Vec<CompletedPart>) {
         if self != Assembly::Copied {
             let (_, upload, parts) = prepared(dir, Before::Nothing);

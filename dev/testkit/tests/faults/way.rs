@@ -113,7 +113,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// Returns the plain files below the bucket that are neither objects of `shown` nor in our private area.
+/// Returns the plain files below the bucket that are neither objects of `shown` nor in the bucket's private area.
 pub(crate) fn strays(root: &Path, shown: &BucketSnapshot) -> Vec<PathBuf> {
     let bucket = root.join(bucket().as_str());
     let own = bucket.join(PRIVATE_DIR);

@@ -467,7 +467,7 @@ fn an_old_root_is_migrated() {
         store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
         denied("odd key", put(store, &shared, "alice//key", b"new"));
     });
-    // The same applies if the owner created the area, as long as everybody may remove its files.
+    // The put is also denied if the owner created the area, as long as all users may remove its files.
     for path in ["", "odd"] {
         lchown(ground.path(&format!("shared/.fordway/{path}")), Some(0), Some(0)).unwrap();
     }

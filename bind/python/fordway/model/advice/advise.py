@@ -189,7 +189,7 @@ def file_system_doubt(machine: dict[str, Any], tree: Path) -> list[str]:
 
 
 def _kind_of(path: Path) -> str | None:
-    """Returns the kind of the file system at `path`; `None` if the system does not report it."""
+    """Returns the kind of the file system at `path`, or `None` if the system does not report it."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
