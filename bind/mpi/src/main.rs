@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneOptions;
-use fordway_measure::{Machine, MeasuredLane, RunClock, RunDocument};
+use fordway_measure::{LaneDescription, Machine, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::{self, Io500Plan};
@@ -173,8 +173,10 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
         // Further targets on the same lane get a number in their names, so that every lane name in the run is unique.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane =
-            MeasuredLane { name: format!("{}{number}", store.lane()), description: format!("S3 on {place}") };
+        let lane = LaneDescription {
+            name: format!("{}{number}", store.lane()),
+            description: format!("S3 on {place}"),
+        };
         sites.push(WorkloadSite::objects(lane, store, setting.name.clone(), None));
     }
     Ok(sites)

@@ -39,7 +39,7 @@ def test_the_source_is_read_rightly() -> None:
     fields = rust_fields()
     assert set(fields) == {
         "RunDocument",
-        "MeasuredLane",
+        "LaneDescription",
         "PhaseSummary",
         "LatencyQuantiles",
         "SpeedRatio",
@@ -80,7 +80,7 @@ def test_the_sample_is_what_rust_would_write(tmp_path: Path) -> None:
     compared = next(summary for summary in info["summaries"] if summary["ratio"])
     for name, part in {
         "RunDocument": info,
-        "MeasuredLane": info["lanes"][0],
+        "LaneDescription": info["lanes"][0],
         "PhaseSummary": compared,
         "LatencyQuantiles": compared["latency"],
         "SpeedRatio": compared["ratio"],

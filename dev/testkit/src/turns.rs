@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fordway_store::{
     Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
     DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLocks, ObjectPart, ObjectRenames,
-    ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
-    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
+    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 /// A store that passes its calls to several stores in turn.
@@ -82,7 +82,7 @@ in_turn! { ObjectVersions:
     fn list_versions(bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
 }
 
-in_turn! { ObjectLocks:
+in_turn! { ObjectLockOperations:
     fn lock_configuration(bucket: &Bucket) -> Result<Option<LockConfiguration>>;
     fn set_lock_configuration(bucket: &Bucket, configuration: &LockConfiguration) -> Result<()>;
     fn set_retention(

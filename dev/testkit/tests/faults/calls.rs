@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLocks, ObjectVersions, Objects,
+    Bucket, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLockOperations, ObjectVersions, Objects,
     PutOptions, VersioningState,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};

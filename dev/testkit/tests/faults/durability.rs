@@ -5,9 +5,9 @@
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, BucketDocuments, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind,
-    ExpectedContent, Key, LockConfiguration, MAX_TAGS, MIN_PART_BYTES, MultipartUploads, ObjectLocks,
-    ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags, VersionId, VersioningState,
-    VersionsQuery,
+    ExpectedContent, Key, LockConfiguration, MAX_TAGS, MIN_PART_BYTES, MultipartUploads,
+    ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags,
+    VersionId, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan};
 

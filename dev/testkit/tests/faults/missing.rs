@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use fordway_posix::{GcEvent, GcOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETagMatch, ErrorKind, GetOptions, Key, LockConfiguration, MAX_TAGS,
-    Metadata, ObjectLock, ObjectLocks, ObjectTags, ObjectVersions, Objects, PutOptions, Retention,
+    Metadata, ObjectLock, ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PutOptions, Retention,
     RetentionMode, Tags, VersioningState, ms_since_1970,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
