@@ -164,7 +164,7 @@ static int run(const struct remote *remote, const struct baskets *baskets)
     if (read_batches(remote, baskets, &in_batches))
         return -1;
     if (at_once != in_batches) {
-        fprintf(stderr, "the two ways of reading gave different bytes\n");
+        fprintf(stderr, "the vector read and the batches returned different bytes\n");
         return -1;
     }
     int64_t bytes = length_of(baskets->all, baskets->count);

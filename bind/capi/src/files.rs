@@ -151,7 +151,7 @@ pub(crate) struct ReadBuffers {
 unsafe impl Send for ReadBuffers {}
 
 impl ReadBuffers {
-    /// Takes over fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
+    /// Takes ownership of fragments. Errors: `EINVAL` if the list is NULL or impossibly long.
     ///
     /// # Safety
     ///
@@ -161,7 +161,7 @@ impl ReadBuffers {
         let fragments = match count {
             0 => Vec::new(),
             _ if fragments.is_null() || count > isize::MAX as usize / size_of::<Fragment>() => {
-                let sentence = format!("the list of {count} fragments is NULL or cannot be so long");
+                let sentence = format!("the list of {count} fragments is NULL or impossibly long");
                 return Err(CallFailure::new(libc::EINVAL, sentence));
             }
             // SAFETY: guaranteed by the caller; NULL and impossible lengths were rejected above.

@@ -171,7 +171,7 @@ pub struct ResponseProperties {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorDetails {
-    /// A message that says what failed, on which object, why, and what to do next.
+    /// A message with the operation, its target, the cause, and the remedy.
     pub message: *const c_char,
     /// `s3://BUCKET/KEY`, or NULL.
     pub resource: *const c_char,

@@ -19,7 +19,7 @@ use crate::status::Status;
 /// The length of `x-amz-meta-`, the prefix of metadata names.
 const METADATA_PREFIX_BYTES: usize = 11;
 
-/// Returns the text at `pointer`; `None` for NULL and for an empty text. Errors: the text is not UTF-8.
+/// Returns the text at `pointer`, or `None` for NULL and for an empty text. Errors: the text is not UTF-8.
 ///
 /// # Safety
 /// `pointer` is NULL or a C string that remains unchanged for `'a`.
@@ -28,7 +28,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'
     unsafe { bytes(pointer) }.map(checked).transpose()
 }
 
-/// Returns the C string at `pointer`; `None` for NULL and for an empty string.
+/// Returns the C string at `pointer`, or `None` for NULL and for an empty string.
 ///
 /// # Safety
 /// The requirements are those of [`text`].
@@ -43,8 +43,8 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
 /// Returns the text of a C string. Errors: it is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
-        // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8. SAFETY: ASCII
-        // is valid UTF-8.
+        // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8.
+        // SAFETY: ASCII is valid UTF-8.
         return Ok(unsafe { str::from_utf8_unchecked(bytes.to_bytes()) });
     }
     bytes.to_str().map_err(|_| {
@@ -63,8 +63,8 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
 }
 
-/// Returns the value of a header without the blanks around it, as libs3 sends it; `None` for NULL and for an empty
-/// text. Errors: `bad` if there are only blanks; the text is not UTF-8.
+/// Returns the value of a header without leading and trailing blanks, as libs3 does. Returns `None` for NULL and for an
+/// empty text. Errors: `bad` if there are only blanks; the text is not UTF-8.
 ///
 /// # Safety
 /// The requirements are those of [`text`].

@@ -42,9 +42,9 @@ pub(crate) struct ConnectedBucket {
 }
 
 impl ConnectedBucket {
-    /// Returns the target for an address. If the thread's last request had the same target, this is fast: it takes no
-    /// lock, copies no name and validates no characters. Errors: `InvalidBucketName`, a text that is not UTF-8, and
-    /// errors of the lane.
+    /// Returns the target for an address. If the thread's last request had the same target, this function is fast,
+    /// because it acquires no lock, copies no name and validates no characters. Errors: `InvalidBucketName`, a text
+    /// that is not UTF-8, and errors of the lane.
     pub(crate) fn take(
         address: &EndpointSettings<&CStr>,
         bucket: Option<&CStr>,
@@ -265,7 +265,7 @@ impl SharedStorePool {
         let entry = match known {
             Some(at) => lanes.remove(at),
             None => {
-                // The lock may be held here, because opening a lane runs no callback and makes no connection.
+                // The lock may be held while the lane is opened, because this runs no callback and opens no connection.
                 let lane = fordway_lanes::open(&address.options())?;
                 tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
                 (key, lane)

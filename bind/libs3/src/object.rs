@@ -159,7 +159,7 @@ fn deliver(
     }
 }
 
-/// Passes the next `left` bytes of `reader` to `hand_over`, in pieces of at least `least` bytes (except the last).
+/// Passes the next `left` bytes of `reader` to `hand_over`. Each piece except the last has at least `least` bytes.
 fn pump(
     mut reader: impl Read,
     mut left: u64,

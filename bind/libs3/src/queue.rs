@@ -33,7 +33,7 @@ const LONG_MAX: usize = 8;
 /// How long a request occupies the thread that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestSchedulingClass {
-    /// A short request for local files, which takes less time than handing it to another thread.
+    /// A short request for local files, which takes less time than passing it to another thread.
     Quick,
     /// A longer request for local files.
     Long,
@@ -190,8 +190,8 @@ impl RequestQueue {
         self.locked().unfinished.len()
     }
 
-    /// Returns a descriptor for `select` that is readable if and only if the driver has something to do; `None` if all
-    /// requests are finished. Errors: the system's error if no descriptor is available.
+    /// Returns a descriptor for `select` that is readable if and only if the driver has work to do. Returns `None` if
+    /// all requests are finished. Errors: the system's error if no descriptor is available.
     pub(crate) fn signal(&self) -> std::io::Result<Option<RawFd>> {
         let mut state = self.locked();
         if state.unfinished.is_empty() {
@@ -205,7 +205,7 @@ impl RequestQueue {
         Ok(Some(state.signal.insert(signal).as_raw_fd()))
     }
 
-    /// Returns whether the driver has something to do now.
+    /// Returns whether the driver has work to do now.
     pub(crate) fn has_work(&self) -> bool {
         let relay = self.locked().relay.clone();
         relay.has_work()

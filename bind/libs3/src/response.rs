@@ -68,7 +68,7 @@ const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
 /// The properties that a successful request passes to the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
-    /// The object's metadata; `None` if no object is described.
+    /// The object's metadata, or `None` if no object is described.
     metadata: Option<&'a Metadata>,
     content_bytes: u64,
     etag: Option<&'a ETag>,
@@ -157,7 +157,7 @@ impl CallbackResponder {
         }
     }
 
-    /// Takes the work that [`CallbackResponder::finish_by`] left for a worker.
+    /// Removes and returns the work that [`CallbackResponder::finish_by`] has deferred to a worker.
     pub(crate) fn take_rest(&self) -> Option<RequestWork> {
         match &self.route {
             CallbackRoute::Driver(_, left) => left.take(),
@@ -210,7 +210,7 @@ impl CallbackResponder {
         self.complete(outcome);
     }
 
-    /// Ends the request. Consumes the responder, so that the outcome is reported only once.
+    /// Ends the request and reports its outcome. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
         match outcome {
             Ok(()) => self.tell(self.abi.number(Status::OK), ptr::null()),

@@ -122,7 +122,7 @@ impl Status {
         )
     }
 
-    /// Returns the status to report if the response has no body (as for a HEAD request), so that only its HTTP status
+    /// Returns the status to report if the response has no body (such as the response to HEAD) and only its HTTP status
     /// is known.
     pub fn without_body(self) -> Status {
         match self {

@@ -108,7 +108,7 @@ struct RequestFlights {
     /// The current number of requests in flight, and the maximum so far.
     counts: Mutex<(usize, usize)>,
     changed: Condvar,
-    /// The number of requests to wait for; `None` if the server never responds.
+    /// The number of requests to wait for, or `None` if the server never responds.
     awaited: Option<usize>,
 }
 

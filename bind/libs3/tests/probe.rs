@@ -69,7 +69,8 @@ fn under_valgrind() {
     }
 }
 
-/// A check that cannot pass must make the program fail. Otherwise, a failure in the other checks could go unnoticed.
+/// A check that cannot pass must make the program fail. Otherwise, failures of the other checks could remain
+/// undetected.
 #[test]
 fn the_probe_can_fail() {
     let program = plain();

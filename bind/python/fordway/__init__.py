@@ -1,4 +1,6 @@
-"""S3 semantics over POSIX directories inside this process, or over HTTP, depending on the endpoint.
+"""Object stores with S3 semantics: POSIX directories, accessed inside this process, or servers, over HTTP.
+
+The endpoint selects between them.
 
 >>> store = fordway.open("file:///data/objects")
 >>> store.put("bucket", "key", b"content")
@@ -68,7 +70,7 @@ __all__ = [
     "open_url",
 ]
 
-# Register these as raw files of `io`, because some libraries check for this.
+# Register both classes as raw files of `io`, because some libraries check for that base class.
 io.RawIOBase.register(ObjectStream)
 io.RawIOBase.register(ObjectWriter)
 

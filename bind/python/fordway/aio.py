@@ -57,7 +57,7 @@ def _twin(
 def _begins(
     method: Callable[Concatenate[fordway.Store, P], fordway.Upload],
 ) -> Callable[Concatenate[AsyncStore, P], Awaitable[AsyncUpload]]:
-    """Returns the coroutine function that begins an upload on a thread."""
+    """Returns the coroutine function that starts an upload on a thread."""
 
     async def call(self: AsyncStore, /, *args: P.args, **kwargs: P.kwargs) -> AsyncUpload:
         return AsyncUpload(self, await self.run(method, *args, **kwargs))
@@ -81,7 +81,9 @@ def _part_twin(
 def _sending_twin(
     method: Callable[Concatenate[fordway.Upload, int, P], PutInfo],
 ) -> Callable[Concatenate[AsyncUpload, int, P], Awaitable[PutInfo]]:
-    """Returns the function that sends a part on a thread. From its call on, the part is unfinished."""
+    """Returns the function that sends a part on a thread. The part is unfinished as soon as the function is
+    called.
+    """
 
     def call(self: AsyncUpload, /, number: int, *args: P.args, **kwargs: P.kwargs) -> Awaitable[PutInfo]:
         attempt = self._unfinished[number] = object()
@@ -92,7 +94,7 @@ def _sending_twin(
 
 
 class AsyncStore:
-    """A store whose calls are awaited. Arguments, results and errors are as for `fordway.Store`."""
+    """A store whose calls are awaited. Arguments, results and errors are those of `fordway.Store`."""
 
     def __init__(self, store: fordway.Store) -> None:
         self.store = store
@@ -101,7 +103,7 @@ class AsyncStore:
     async def run(
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Runs any function of a store on a thread."""
+        """Calls `method` with the store on a thread. `method` can be any function of a store."""
         call = functools.partial(method, self.store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
@@ -149,7 +151,7 @@ class AsyncStore:
             start_after = page.next
 
     async def close(self) -> None:
-        """Closes the store after the calls in progress."""
+        """Waits for the calls in progress, and then closes the store."""
         await asyncio.to_thread(self._threads.shutdown)
         self.store.close()
 
@@ -161,16 +163,18 @@ class AsyncStore:
 
 
 class AsyncUpload:
-    """An upload whose calls are awaited. Arguments, results and errors are as for `fordway.Upload`.
+    """An upload whose calls are awaited. Arguments, results and errors are those of `fordway.Upload`.
 
-    As an asynchronous context manager, it is completed at the end of its block, or aborted if the block
-    raises.
+    An upload is also an asynchronous context manager: it is completed at the end of the block, or aborted if
+    the block raises an exception.
     """
 
     def __init__(self, store: AsyncStore, upload: fordway.Upload) -> None:
         self._store, self.upload = store, upload
         self._unfinished: dict[int, object] = {}
-        """The latest call for each part that is not sent: it waits for a thread, is cancelled, or failed."""
+        """The latest call for each part that has not been sent. The call waits for a thread or is running,
+        was cancelled, or failed.
+        """
 
     @property
     def id(self) -> str:
@@ -190,7 +194,9 @@ class AsyncUpload:
     async def run(
         self, method: Callable[Concatenate[fordway.Upload, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Runs any function of an upload on a thread of its store."""
+        """Calls `method` with the upload on a thread of its store. `method` can be any function of an
+        upload.
+        """
         return await self._store.run(lambda _: method(self.upload, *args, **kwargs))
 
     async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
@@ -210,8 +216,8 @@ class AsyncUpload:
         if_none_match: str | None = None,
         if_match: str | None = None,
     ) -> PutInfo:
-        """Publishes the object, as `fordway.Upload.complete` does. A part of which a call is not awaited, or
-        was cancelled, is unfinished too.
+        """Publishes the object, as `fordway.Upload.complete` does. A part also counts as unfinished if its
+        call has not been awaited or was cancelled.
         """
         self._check_finished(parts)
         conditions = {"if_none_match": if_none_match, "if_match": if_match}

@@ -1,4 +1,4 @@
-"""Listings as tables of Arrow."""
+"""Listings as Arrow tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def listing_table(
     etags: Sequence[str | None],
     modified_ns: Sequence[int | None],
 ) -> pyarrow.Table:
-    """Returns the table of a listing's columns. Called from Rust."""
+    """Returns a table with the columns of a listing. Called from Rust."""
     columns = {
         "key": pyarrow.array(keys, pyarrow.string()),
         "size": pyarrow.array(sizes, pyarrow.uint64()),

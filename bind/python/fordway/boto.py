@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from fordway import Store
 
 OWN_MODULES = ("botocore", "boto3", "s3transfer", "awscli")
-"""Modules whose event handlers do not examine requests, or only change parts that a call in the process
-does not have.
+"""Modules whose event handlers do not affect calls in the process. The handlers do not examine requests, or
+only change parts of requests that a call in the process does not have.
 """
 
 STUBS = "botocore.stub"
-"""The module of `Stubber`, whose responses come before the store's."""
+"""The module of `Stubber`, whose responses have precedence over those of the store."""
 
 ENDPOINT_VARIABLE = "FORDWAY_STORE"
 """The environment variable with the endpoint for `install()`."""
 
 OWN_ENDPOINTS = ("/", "file:", "unix:", "tcp:")
-"""Beginnings of Fordway's endpoints that are not HTTP servers."""
+"""Prefixes of Fordway's endpoints that are not HTTP servers."""
 
 AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 
 CREATING = "creating-client-class.s3"
 
 answered: Counter[tuple[str, str]] = Counter()
-"""Number of calls of each operation that were carried out `in process`, or sent by `botocore`."""
+"""Number of calls for each pair of an operation and the path of its calls, `in process` or `botocore`."""
 
 _VALIDATOR = ParamValidator()
 
 USUAL = {"string": str, "blob": bytes}
-"""Types that botocore accepts without looking at the values. (Bucket and key must not be empty, which is
-checked before.)
+"""Types for which botocore accepts every value. (Bucket and key must not be empty; `Operation.takes` checks
+that first.)
 """
 
 _usual_types: dict[str, dict[str, type | None]] = {}
@@ -71,7 +71,7 @@ _usual_types: dict[str, dict[str, type | None]] = {}
 _counting = threading.Lock()
 
 _call = threading.local()
-"""The thread's current call: `unknown`, the parameters that it has and `OPERATIONS` does not know."""
+"""The thread's current call. `unknown` contains the call's parameters that `OPERATIONS` does not support."""
 
 _botocore_call = BaseClient._make_api_call
 
@@ -123,8 +123,8 @@ def uninstall() -> None:
 
 
 def _provide_server(provider: Any) -> str | None:  # noqa: ANN401
-    """Returns the endpoint that the environment names for a client. Leaves out an S3 endpoint such as
-    `file:///data`, which Fordway's programs accept, and for which botocore refuses to create a client.
+    """Returns the endpoint that the environment names for a client. Returns `None` for an S3 endpoint such as
+    `file:///data`: Fordway's programs accept it, but botocore would refuse to create a client for it.
     """
     endpoint = _provide(provider)
     is_s3 = getattr(provider, "_client_name", None) == "s3"
@@ -137,18 +137,18 @@ def _count(operation: str, way: str) -> None:
 
 
 def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type], **_: object) -> None:
-    """Adds our call, and a check for event handlers, to the class of a client that botocore is about to
-    create.
+    """Adds our `_make_api_call`, and a check for event handlers, to the class of a client that botocore is
+    about to create.
     """
     bases = tuple(base_classes)
-    # Settings that other code added earlier remain in force.
+    # Attributes that other code added earlier remain effective.
     parent = type("ClientParent", bases, {})
     added_call: Callable[..., Any] | None = class_attributes.get("_make_api_call")
     own_init: Callable[..., None] = class_attributes.get("__init__", parent.__init__)
 
     def _make_api_call(self: Any, operation_name: str, api_params: dict[str, Any]) -> Any:  # noqa: ANN401
         store = _store
-        # A test may have replaced botocore's method after this class was made.
+        # A test may have replaced botocore's method after this class was created.
         own_call = added_call or parent._make_api_call
         if store is not None and not self._fordway_is_watched and not _is_replaced():
             answer = _answer(self, store, operation_name, api_params)
@@ -165,7 +165,7 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
         if _leads_to_aws(self):
-            # A stub may answer before.
+            # `_refuse` is registered last, so that a `Stubber` can return a response first.
             self.meta.events.register_last("before-call.s3", _refuse)
 
     class_attributes["_make_api_call"] = _make_api_call
@@ -173,7 +173,7 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
 
 
 def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ANN401
-    """Returns the response, or `None` for a call that botocore must send. Raises botocore's own
+    """Returns the response of the store, or `None` for a call that botocore must send. Raises botocore's
     `ClientError`.
     """
     known = OPERATIONS.get(operation)
@@ -190,13 +190,17 @@ def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any
 
 
 def _unknown_parameters(operation: str, parameters: dict[str, Any]) -> list[str]:
-    """Returns the parameters because of which botocore must send a call of a supported operation."""
+    """Returns the parameters of a call that are not supported for its operation, so that botocore must send
+    it.
+    """
     known = OPERATIONS.get(operation)
     return [] if known is None else sorted(parameters.keys() - known.known)
 
 
 def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool:  # noqa: ANN401
-    """Returns whether botocore accepts the types of all parameters. If not, its own path raises the error."""
+    """Returns whether botocore accepts the types of all parameters. If not, botocore raises the error when it
+    sends the call.
+    """
     usual = _usual_types.get(operation)
     # Most calls need no validation, which may take longer than the call itself.
     if usual is not None and all(type(value) is usual.get(name) for name, value in parameters.items()):
@@ -213,14 +217,14 @@ def _is_valid(client: Any, operation: str, parameters: dict[str, Any]) -> bool: 
 
 
 def _has_other_endpoint(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the program itself selected a server, even AWS, other than the one that the
-    environment names.
+    """Returns whether the program itself selected a server, including AWS, that is not the one named by the
+    environment.
     """
     return not _is_named(client) and (_is_selected(client) or not _is_aws(client))
 
 
 def _leads_to_aws(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the client's endpoint is AWS only because nothing names another one."""
+    """Returns whether the client's endpoint is AWS only because no other endpoint is configured."""
     return not _is_named(client) and not _is_selected(client) and _is_aws(client)
 
 
@@ -231,9 +235,9 @@ def _is_named(client: Any) -> bool:  # noqa: ANN401
 
 
 def _is_selected(client: Any) -> bool:  # noqa: ANN401
-    """Returns whether the client was created with an endpoint, from whatever source.
+    """Returns whether the client was created with an explicit endpoint, from any source.
 
-    botocore has no public way to ask. If its private attribute is not found, returns false.
+    botocore has no public interface for this query. If its private attribute does not exist, returns false.
     """
     builtins = getattr(getattr(client, "_ruleset_resolver", None), "_builtins", None) or {}
     return builtins.get(EndpointResolverBuiltins.SDK_ENDPOINT) is not None
@@ -256,8 +260,8 @@ def _refuse(model: Any, **_: object) -> None:  # noqa: ANN401
 
 
 def _is_replaced() -> bool:
-    """Returns whether a program has replaced botocore's call of an operation, as tests do, not merely wrapped
-    it.
+    """Returns whether a program, such as a test, has replaced botocore's `_make_api_call`. A wrapper around
+    the method is not a replacement.
     """
     current = BaseClient._make_api_call
     return current is not _botocore_call and inspect.unwrap(current) is not inspect.unwrap(_botocore_call)
@@ -273,7 +277,8 @@ def _is_own(handler: object) -> bool:
 def _has_foreign_handlers(events: Any) -> bool:  # noqa: ANN401
     """Returns whether a session had other event handlers before it created the client.
 
-    botocore has no public way to ask. If its private tree of handlers is not found, returns true.
+    botocore has no public interface for this query. If its private tree of handlers does not exist, returns
+    true.
     """
     try:
         nodes = [events._emitter._handlers._root]

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     Answer = Callable[[Store, Parameters], Response | None]
 
 BUFFER_BYTES = 1 << 20
-"""A body up to this size is read at once; a longer one in pieces of this size, as the program reads it."""
+"""A body up to this size is read at once. A longer body is read in pieces of this size while the program
+reads it.
+"""
 
 HEADER_NAMES = {
     "cache-control": "CacheControl",
@@ -45,19 +47,19 @@ DESCRIPTION = "ContentType Metadata CacheControl ContentDisposition ContentEncod
 """The parameters that describe an object."""
 
 REGION = "us-east-1"
-"""The region of all buckets, as a gateway has it by default."""
+"""The region of all buckets, which is a gateway's default region."""
 
 RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 BUCKET = re.compile(r"[a-zA-Z0-9._-]{1,255}")
-"""Names that botocore sends unchanged; the store decides which of them are valid. Others are ARNs, or
-refused.
+"""Bucket names that botocore sends unchanged. The store decides which of these names are valid. botocore
+interprets other names as ARNs, or refuses them.
 """
 NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
 NOT_NEW = (
     '"{}" is not 3 to 63 lower-case letters, digits, dots and hyphens; '
     "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit"
 )
-"""A gateway's text for the name of a new bucket that S3 would refuse."""
+"""A gateway's error message for a name of a new bucket that S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
 MOST_TAGS = 10
@@ -73,8 +75,8 @@ class Operation:
     answer: Answer
 
     def takes(self, parameters: Parameters) -> bool:
-        """Returns whether all parameters are supported, and the names are plain. botocore handles all
-        other calls.
+        """Returns whether all parameters are supported, and the bucket and key are plain names. botocore
+        handles all other calls.
         """
         if not (self.known >= parameters.keys() >= self.needed):
             return False
@@ -100,22 +102,24 @@ def _operation(needed: str = "", known: str = "") -> Callable[[Answer], Answer]:
 
 
 def _seconds(time: datetime) -> datetime:
-    # The precision of times in HTTP's headers.
+    # Times in HTTP headers have a precision of one second.
     return time.replace(microsecond=0)
 
 
 def _milliseconds(time: datetime) -> datetime:
-    # The precision of times in S3's documents.
+    # Times in S3's XML documents have a precision of one millisecond.
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def _etag(text: str | None) -> str | None:
-    """Returns a condition of a request, in the store's form."""
+    """Returns the ETag of a request's condition in the store's form, without quotes."""
     return text.strip('"') if text else None
 
 
 def _is_plain(store: Store, bucket: str) -> bool:
-    """Returns whether the bucket never kept versions. For other buckets, the response must name a version."""
+    """Returns whether versioning was never enabled in the bucket. For other buckets, the response must name a
+    version.
+    """
     return store.versioning(bucket) is None
 
 
@@ -127,7 +131,7 @@ def _checksum(algorithm: str | None, value: str | None) -> Response:
 
 
 def _described(info: ObjectInfo, mode: str | None) -> Response:
-    """Returns the fields that describe an object in the responses to get and head."""
+    """Returns the fields that describe an object in the responses to `GetObject` and `HeadObject`."""
     fields: Response = {
         "AcceptRanges": "bytes",
         "ContentType": info.content_type or "binary/octet-stream",
@@ -147,7 +151,7 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
 
 
 def _expiry(text: str | None) -> Response:
-    """Returns the fields for the header `Expires`. Like botocore, omits a time that cannot be read."""
+    """Returns the fields for the header `Expires`. Like botocore, omits a time that cannot be parsed."""
     if text is None:
         return {}
     try:
@@ -157,13 +161,15 @@ def _expiry(text: str | None) -> Response:
 
 
 class MeasuredBody:
-    """A file that is read to its end, where its length must be the one that the program stated."""
+    """A file whose length is compared at its end with the length that the program specified."""
 
     def __init__(self, body: Any, stated_bytes: int) -> None:  # noqa: ANN401 (any readable file)
         self._body, self._stated_bytes, self._read_bytes = body, stated_bytes, 0
 
     def read(self, size: int = -1) -> bytes:
-        """Returns the next bytes, or all. At the end, raises what `check_length` raises."""
+        """Returns the next `size` bytes, or all bytes if `size` is negative. At the end, raises the errors of
+        `check_length`.
+        """
         data: bytes = self._body.read(size)
         self._read_bytes += len(data)
         if not data or size < 0:
@@ -172,7 +178,7 @@ class MeasuredBody:
 
 
 def check_length(size: int, stated_bytes: int) -> None:
-    """Raises the error of a gateway that gets fewer or more bytes than the header `Content-Length` states."""
+    """Raises the error of a gateway that receives fewer or more bytes than `Content-Length` specifies."""
     if size < stated_bytes:
         raise DataError(f"the body has {size} bytes, but ContentLength is {stated_bytes}", "IncompleteBody")
     if size > stated_bytes:
@@ -180,8 +186,8 @@ def check_length(size: int, stated_bytes: int) -> None:
 
 
 def _content(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
-    """Returns the content for a put; `None` for content that botocore must handle. Raises what `check_length`
-    raises.
+    """Returns the content for a put, or `None` for content that botocore must handle. Raises the errors of
+    `check_length`.
     """
     body, stated_bytes = parameters.get("Body", b""), parameters.get("ContentLength")
     if stated_bytes is not None and stated_bytes < 0:
@@ -201,8 +207,8 @@ def _content(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore 
 
 
 def _description(parameters: Parameters) -> dict[str, Any] | None:
-    """Returns the arguments that describe an object; `None` for metadata that a header cannot carry, and for
-    a time that botocore must convert.
+    """Returns the arguments that describe an object. Returns `None` for metadata that a header cannot
+    contain, and for a time that botocore must convert.
     """
     metadata = {name: text.strip(" ") for name, text in parameters.get("Metadata", {}).items()}
     if not all(HEADER_NAME.fullmatch(name) and PRINTABLE.fullmatch(text) for name, text in metadata.items()):
@@ -227,7 +233,7 @@ def _tags(text: str | None) -> dict[str, str] | None:
 
 
 def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
-    """Returns the arguments of a put or an upload; `None` for a call that botocore must send."""
+    """Returns the arguments of a put or an upload, or `None` for a call that botocore must send."""
     described = _description(parameters)
     if described is None or parameters.get("StorageClass", "STANDARD") != "STANDARD":
         return None
@@ -240,7 +246,7 @@ def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
     f"Body Tagging IfNoneMatch IfMatch ChecksumAlgorithm ContentLength StorageClass {DESCRIPTION}",
 )
 def put_object(store: Store, parameters: Parameters) -> Response | None:
-    """Stores an object with the checksum that botocore would send."""
+    """Stores an object with the checksum that botocore would add to the request."""
     content, arguments = _content(parameters), _put_arguments(parameters)
     if content is None or arguments is None:
         return None
@@ -261,8 +267,8 @@ def _put_response(made: PutInfo, parameters: Parameters) -> Response:
 
 
 def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
-    """Returns the start and length that a `Range` requests; `None` for a form that the gateway must
-    handle.
+    """Returns the start and length of the range in a `Range` header, or `None` for a form that the gateway
+    must handle.
     """
     if text is None:
         return None, None
@@ -279,7 +285,9 @@ def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
 
 @_operation("Bucket Key", "Range VersionId ChecksumMode IfMatch IfNoneMatch")
 def get_object(store: Store, parameters: Parameters) -> Response | None:
-    """Opens an object. Its body stays what it was, even if the object is replaced while the program reads."""
+    """Opens an object. The body keeps the opened version, even if the object is replaced while the program
+    reads the body.
+    """
     asked = _wanted_range(parameters.get("Range"))
     if asked is None:
         return None
@@ -297,12 +305,12 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     end = info.size if length is None else min(info.size, begin + length)
     is_short = end - begin <= BUFFER_BYTES
     body = io.BytesIO(content.read()) if is_short else io.BufferedReader(content, BUFFER_BYTES)
-    # botocore requests the checksum of each get, to verify it.
+    # botocore requests the checksum in each get, to verify the content.
     described = _described(info, "ENABLED")
     if "Range" not in parameters:
         status, part = 200, None
     else:
-        # Checksums cover the whole object, so a range has none.
+        # Checksums cover the whole object, so the response with a range has no checksum.
         described = {name: value for name, value in described.items() if not name.startswith("Checksum")}
         status, part = 206, f"bytes {begin}-{end - 1}/{info.size}"
     return response(
@@ -316,7 +324,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
 
 
 def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayError) -> ObjectInfo | None:
-    """Returns the object that a get did not send because of its range or condition."""
+    """Returns the object that a get did not return because of the range or a condition."""
     if operation != "GetObject" or error.kind not in ("InvalidRange", "NotModified"):
         return None
     try:
@@ -327,7 +335,7 @@ def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayE
 
 @_operation("Bucket Key", "VersionId ChecksumMode")
 def head_object(store: Store, parameters: Parameters) -> Response:
-    """Describes an object."""
+    """Returns the properties of an object."""
     info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
     described = _described(info, parameters.get("ChecksumMode"))
     return response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
@@ -377,8 +385,9 @@ def _token(after: str | None) -> str | None:
 
 
 def _page(store: Store, parameters: Parameters, after: str | None, **entry_fields: object) -> Response | None:
-    """Returns the fields that both kinds of listing have, with the last name of the page as `next` if the
-    listing goes on; `None` for a listing that botocore must request. `entry_fields` are added to each object.
+    """Returns the fields that both kinds of listing have, or `None` for a listing that botocore must request.
+
+    If the listing continues, `next` is the last name of the page. `entry_fields` are added to each object.
     """
     limit = parameters.get("MaxKeys", 1000)
     if type(limit) is not int or not limit >= 1:
@@ -410,7 +419,7 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
         "Delimiter": delimiter,
         "MaxKeys": limit,
         "CommonPrefixes": prefixes or None,
-        # botocore requests this encoding by itself, and decodes it.
+        # botocore itself requests this encoding, and decodes the names.
         "EncodingType": "url",
     }
 
@@ -428,7 +437,7 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     page = _page(store, parameters, after)
     if page is None:
         return None
-    # In the gateway's form, because the gateway may return the next page.
+    # The token has the gateway's form, because a gateway may return the next page.
     following = _token(page.pop("next"))
     return response(
         KeyCount=len(page["Contents"] or ()) + len(page["CommonPrefixes"] or ()),
@@ -457,7 +466,7 @@ def list_objects(store: Store, parameters: Parameters) -> Response | None:
 
 @functools.cache
 def _process_owner() -> str:
-    """Returns the name of the user of this process, or the number of a user without a name."""
+    """Returns the name of the effective user of this process, or the user ID if the user has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -465,10 +474,12 @@ def _process_owner() -> str:
 
 
 def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
-    """Returns the bucket, key and version of a copy's source; `None` for a form that botocore must handle."""
+    """Returns the bucket, key and version of a copy's source, or `None` for a form that botocore must
+    handle.
+    """
     source = parameters["CopySource"]
     if isinstance(source, str):
-        # botocore looks for a version in this form.
+        # In a source with a query, botocore parses the version.
         if "?" in source:
             return None
         bucket, _, key = source.removeprefix("/").partition("/")
@@ -484,7 +495,9 @@ def _source(parameters: Parameters) -> tuple[str, str, str | None] | None:
 def _same_object(
     store: Store, address: tuple[str, str], etag: str, version: str | None = None
 ) -> ObjectInfo | None:
-    """Describes an object that was just published, unless another writer replaced or removed it meanwhile."""
+    """Returns the properties of an object that was just published, or `None` if another writer has replaced
+    or removed it since.
+    """
     try:
         info = store.head(*address, version=version)
     except FordwayError:
@@ -493,7 +506,7 @@ def _same_object(
 
 
 def _replacements(parameters: Parameters) -> dict[str, Any] | None:
-    """Returns the arguments of a copy that replaces metadata or tags; `None` for a call that botocore must
+    """Returns the arguments of a copy that replaces metadata or tags, or `None` for a call that botocore must
     send.
     """
     arguments: dict[str, Any] = {}
@@ -513,7 +526,7 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
 
 @_operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
 def copy_object(store: Store, parameters: Parameters) -> Response | None:
-    """Copies an object with its metadata and tags, or with new ones."""
+    """Copies an object. Keeps its metadata and tags, or replaces them."""
     source, replacements = _source(parameters), _replacements(parameters)
     if source is None or replacements is None:
         return None
@@ -531,7 +544,7 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
 
 @_operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
 def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
-    """Begins an upload."""
+    """Starts an upload."""
     algorithm, arguments = parameters.get("ChecksumAlgorithm", "CRC32"), _put_arguments(parameters)
     if arguments is None:
         return None
@@ -549,7 +562,7 @@ def upload_part(store: Store, parameters: Parameters) -> Response | None:
     upload = store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"])
     made = upload.put_part(number, content.read() if hasattr(content, "read") else content)
     answer = _put_response(made, parameters)
-    # In S3, only whole objects have a type.
+    # In S3, only the checksums of whole objects have a type.
     answer.pop("ChecksumType", None)
     return answer
 
@@ -582,7 +595,7 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
 
 @_operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
 def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
-    """Publishes the object made of the parts."""
+    """Publishes the object that consists of the parts."""
     listed = parameters["MultipartUpload"].get("Parts")
     if not listed or any("PartNumber" not in part or "ETag" not in part for part in listed):
         return None
@@ -595,7 +608,7 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
     )
     names = {"Bucket": bucket, "Key": key, "Location": f"/{bucket}/{quote(key)}"}
     fields = {"ETag": f'"{made.etag}"', "VersionId": made.version, **names}
-    # Only the object names the algorithm of its checksum.
+    # The algorithm of the checksum is known only from the published object.
     info = _same_object(store, (bucket, key), made.etag, made.version)
     checksum = info.checksum if info is not None else None
     return response(**fields, **_checksum(*(checksum or (None, None))))
@@ -621,7 +634,9 @@ def head_bucket(store: Store, parameters: Parameters) -> Response:
 
 @_operation("Bucket")
 def create_bucket(store: Store, parameters: Parameters) -> Response:
-    """Creates a bucket. Like a gateway, refuses names that S3 refuses, so that the content can move there."""
+    """Creates a bucket. Like a gateway, refuses names that S3 refuses, so that the bucket can be moved to
+    S3.
+    """
     if not NEW_BUCKET.fullmatch(parameters["Bucket"]):
         raise InvalidNameError(NOT_NEW.format(parameters["Bucket"]), "InvalidBucketName")
     store.create_bucket(parameters["Bucket"])
@@ -646,14 +661,14 @@ def list_buckets(store: Store, _: Parameters) -> Response:
 
 @_operation("Bucket")
 def get_bucket_location(store: Store, parameters: Parameters) -> Response:
-    """Returns the region, which S3 leaves out for the first of its regions."""
+    """Returns the region, which S3 omits for its first region (us-east-1)."""
     store.head_bucket(parameters["Bucket"])
     return {**response(), "LocationConstraint": None}
 
 
 @_operation("Bucket")
 def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
-    """Returns whether the bucket keeps versions."""
+    """Returns the bucket's versioning state."""
     state = store.versioning(parameters["Bucket"])
     return response(Status=state.capitalize() if state else None)
 

@@ -1,4 +1,4 @@
-"""Headers and errors of the responses of `fordway.boto`, as a gateway sends them."""
+"""Headers and errors of the responses of `fordway.boto`. They equal those of a gateway's responses."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     Response = dict[str, Any]
 
 WITHOUT_BODY = {"HeadObject", "HeadBucket"}
-"""Operations whose HTTP response has no body: the status is all that a client learns of an error."""
+"""Operations whose HTTP responses have no body, so that a client knows only the status of an error."""
 
 OK, NOT_MODIFIED = 200, 304
 
 ENCODED = "=?UTF-8?B?"
-"""The start of an encoded text in a header."""
+"""The prefix of an encoded text in a header (RFC 2047)."""
 
 DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
 MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
@@ -33,8 +33,8 @@ MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "
 DOCUMENT = {"content-type": "application/xml"}
 
 _header_names: dict[str, tuple[dict[str, str], bool]] = {}
-"""For each operation: the fields that come from headers, with the names of these headers; and whether a
-document follows.
+"""For each operation, the fields that botocore takes from headers, with the names of these headers, and
+whether the response also has a document.
 """
 
 
@@ -101,13 +101,15 @@ def _text(value: object) -> str:
 
 
 def _date(time: datetime) -> str:
-    """Returns a time in UTC as a date of HTTP. `email.utils` would take longer than the call to the store."""
+    """Returns a time in UTC as an HTTP date. `email.utils` would take longer than the call to the store."""
     day, month = DAYS[time.weekday()], MONTHS[time.month - 1]
     return f"{day}, {time.day:02} {month} {time.year:04} {time.hour:02}:{time.minute:02}:{time.second:02} GMT"
 
 
 def encoded(text: str) -> str:
-    """Returns metadata as it is in a header: text that would not arrive unchanged is encoded (RFC 2047)."""
+    """Returns metadata in its form in a header. Text that would not be transmitted unchanged is encoded (RFC
+    2047).
+    """
     is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text
     if is_plain and not _is_encoded(text):
         return text
@@ -130,8 +132,8 @@ def client_error(
     error: FordwayError,
     described: ObjectInfo | None,
 ) -> Exception:
-    """Returns the exception that botocore raises for this error over HTTP. `described` is the object that was
-    not sent, if there is one.
+    """Returns the exception that botocore raises for this error over HTTP. `described` is the object that a
+    get did not return because of the range or a condition, if any.
     """
     status, code, _ = _s3_error(error)
     answer = response(status)
@@ -156,7 +158,7 @@ def code_of(error: FordwayError) -> str:
 
 
 def _document(error: FordwayError) -> dict[str, str]:
-    """Returns the fields of an error document: AWS's message, and our own text as the detail."""
+    """Returns the fields of an error document: AWS's message, and Fordway's own message as the detail."""
     _, code, message = _s3_error(error)
     if message is None:
         return {"Code": code, "Message": error.detail}
@@ -164,5 +166,5 @@ def _document(error: FordwayError) -> dict[str, str]:
 
 
 def _s3_error(error: FordwayError) -> tuple[int, str, str | None]:
-    # If the kind is not one of the store's, it is a code of S3, and the text is AWS's message.
+    # A kind that the table does not contain is itself an error code of S3, and the text is AWS's message.
     return S3_ERRORS.get(error.kind, (400, error.kind, str(error)))

@@ -1,4 +1,4 @@
-"""`fordway run`: an unchanged program on a directory, as if the directory were S3."""
+"""`fordway run`: runs an unchanged S3 program on a directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 HOOK = Path(__file__).parent / "hook"
 READY = "fordway: serving "
 NOT_FOUND = 127
-"""The exit status of shells for a program that does not exist."""
+"""The exit status that shells return for a program that does not exist."""
 PASSED_ON = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that the program gets from this process."""
+"""Signals that this process forwards to the program."""
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that the terminal sends to the program too. This process ends after it."""
+"""Signals that the terminal also sends to the program. This process ignores them while the program runs."""
 PR_SET_PDEATHSIG = 1
 GATEWAY_END_S = 10
-"""The time in which the gateway ends its connections, before it is killed."""
+"""The maximum time for the gateway to end its connections. After this time, the gateway is killed."""
 
 DESCRIPTION = """\
 Runs PROGRAM with the objects of a directory as its S3.
@@ -94,9 +94,9 @@ def run(root: Path, command: list[str], is_explained: bool) -> int:
 
 
 def end_like(status: int) -> NoReturn:
-    """Ends this process as the program ended, so that a shell sees the same."""
+    """Ends this process with the program's exit status or signal, so that a shell sees no difference."""
     if status < 0:
-        # The program has written a core file already, if any.
+        # Only the program may write a core file, not this process.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -status not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-status, signal.SIG_DFL)
@@ -106,8 +106,9 @@ def end_like(status: int) -> NoReturn:
 
 @contextlib.contextmanager
 def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yields a list for the program. Once the program is in it, it gets the signals that this process gets.
-    Before that, they end this process and the gateway. Ignored signals stay ignored.
+    """Yields a list for the program. After the caller adds the program to the list, signals to this process
+    are forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
+    ignored.
     """
     programs: list[subprocess.Popen[bytes]] = []
 
@@ -127,7 +128,9 @@ def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def ending_with_parent() -> Callable[[], None]:
-    """Returns what a new process runs first, to get a signal when this process ends, even if it is killed."""
+    """Returns a function that a new process must run first. The new process then receives SIGTERM when this
+    process ends, even if this process is killed.
+    """
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def arrange() -> None:
@@ -155,7 +158,8 @@ def environment(
         **region,
         **kept,
         **keys,
-        # Without a gateway, a call to it fails at once, and does not leave the machine.
+        # Without a gateway, nothing listens at this address, so calls fail immediately and do not leave the
+        # machine.
         "AWS_ENDPOINT_URL": endpoint or "http://127.0.0.1:9",
         "FORDWAY_STORE": f"file://{root}",
         "PYTHONPATH": os.pathsep.join(path),
@@ -164,13 +168,15 @@ def environment(
 
 @contextlib.contextmanager
 def gateway(root: Path, keys: Mapping[str, str]) -> Iterator[str | None]:
-    """Serves `root` on loopback for the length of the block, if the program `fordway` is on PATH."""
+    """Serves `root` on loopback during the `with` block. Yields the gateway's address, or `None` if the
+    program `fordway` is not on PATH.
+    """
     program = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if program is None:
         yield None
         return
     command = [program, "serve", str(root), "--listen", "127.0.0.1:0"]
-    # In a separate process group, Ctrl-C does not end the gateway before the program.
+    # The gateway runs in a separate process group, so that Ctrl-C does not end it before the program.
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Objects as files for reading."""
+"""Readable files for objects."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ObjectReader(io.RawIOBase):
-    """An object for reading and seeking, in the version that existed when it was opened.
+    """A readable, seekable file with the version of an object that existed when the file was opened.
 
-    `Store.reader` creates it. Each read is a call to the store, so wrap it in `io.BufferedReader` for small
-    reads.
+    `Store.reader` returns this file. Each read is a call to the store, so wrap the file in
+    `io.BufferedReader` for small reads.
     """
 
     def __init__(self, store: Store, bucket: str, key: str, version: str | None = None) -> None:
@@ -29,7 +29,7 @@ class ObjectReader(io.RawIOBase):
 
     @property
     def info(self) -> ObjectInfo:
-        """The description of the object."""
+        """The properties of the object."""
         return self._info
 
     def readable(self) -> bool:
@@ -46,7 +46,9 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Moves to `offset`, relative to the position that `whence` selects, and returns the new position."""
+        """Moves to `offset`, which is relative to the position selected by `whence`. Returns the new
+        position.
+        """
         self._check_open()
         starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._info.size}
         if whence not in starts:
@@ -58,7 +60,7 @@ class ObjectReader(io.RawIOBase):
         return position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Reads into `buffer`, and returns the number of bytes; 0 at the end of the object."""
+        """Reads into `buffer`, and returns the number of bytes read, which is 0 at the end of the object."""
         self._check_open()
         if self._position >= self._info.size or not memoryview(buffer).nbytes:
             return 0

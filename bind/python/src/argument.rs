@@ -50,8 +50,9 @@ impl<'py> FromPyObject<'_, 'py> for StartOffset {
     }
 }
 
-/// Returns `start` and `length` as the range of a request; `None` is the whole object. A range whose start counts from
-/// the end extends to the end of the object: the caller truncates it. Errors: `InvalidArgument` for a length of 0.
+/// Returns `start` and `length` as the range of a request, or `None` for the whole object. If the start counts from the
+/// end, the range extends to the end of the object, and the caller must truncate the content. Errors: `InvalidArgument`
+/// for a length of 0.
 pub(crate) fn range(start: Option<StartOffset>, length: Option<ByteCount>) -> Result<Option<ByteRange>> {
     use StartOffset::{FromEnd, FromStart};
     match (start, length) {
@@ -83,7 +84,7 @@ fn shortened(content: ObjectContent, length: u64) -> ObjectContent {
     }
 }
 
-/// The requested bytes and version, and the conditions.
+/// The arguments of a read: the requested bytes and version, and the conditions.
 #[derive(Default)]
 pub(crate) struct ReadArguments<'a> {
     pub(crate) start: Option<StartOffset>,
@@ -94,7 +95,7 @@ pub(crate) struct ReadArguments<'a> {
 }
 
 impl ReadArguments<'_> {
-    /// Opens the object as the arguments request.
+    /// Opens the object with these arguments.
     pub(crate) fn open(
         self,
         store: &dyn fordway_store::Store,
@@ -121,8 +122,8 @@ impl ReadArguments<'_> {
     }
 }
 
-/// Headers that are stored with an object, apart from `Content-Type`. The case of their names does not matter. Errors:
-/// `InvalidArgument` for another name.
+/// Headers that are stored with an object, apart from `Content-Type`. Their names are case-insensitive. Errors:
+/// `InvalidArgument` for the name of any other header.
 pub(crate) struct StoredHeaders(Metadata);
 
 impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
@@ -167,7 +168,7 @@ impl Description {
         self.content_type.is_some() || self.metadata.is_some() || self.headers.is_some()
     }
 
-    /// The metadata, with its names in lower case.
+    /// Returns the metadata, with its names in lower case.
     pub(crate) fn metadata(&mut self) -> BoxedMetadata {
         let given = self.metadata.take().unwrap_or_default().into_iter();
         let user = given.map(|(name, value)| (name.to_lowercase(), value)).collect();
@@ -175,7 +176,7 @@ impl Description {
         BoxedMetadata::from(Metadata { content_type: self.content_type.take(), user, ..headers })
     }
 
-    /// The options of a put.
+    /// Returns the options of a put.
     pub(crate) fn options(mut self, conditions: Conditions) -> PutOptions {
         PutOptions {
             metadata: self.metadata(),

@@ -1,4 +1,4 @@
-//! Memory shared with Python through its buffer protocol: the only file in this crate with `unsafe`.
+//! Shares memory with Python through its buffer protocol. This is the only file in this crate with `unsafe`.
 #![expect(unsafe_code, reason = "the buffer protocol is a C interface")]
 
 use std::ffi::c_int;
@@ -25,8 +25,8 @@ pub(crate) fn read_into(
     fill_buffer(py, target, len as u64, |bytes| read_all(content, bytes))
 }
 
-/// Lets `fill` write the front of the caller's buffer, at most `max_bytes`, while other Python threads may run. Returns
-/// the number of bytes.
+/// Calls `fill` to write the first bytes of the caller's buffer (at most `max_bytes`) while other Python threads may
+/// run. Returns the number of bytes.
 pub(crate) fn fill_buffer(
     py: Python<'_>,
     target: &Bound<'_, PyAny>,
@@ -42,8 +42,8 @@ pub(crate) fn fill_buffer(
     if len == 0 {
         return Ok(0);
     }
-    // SAFETY: `buffer` keeps `room` contiguous writable bytes alive and in place until it is dropped. Another Python
-    // thread that accesses these bytes in the meantime sees them change, as with any `readinto`.
+    // SAFETY: `buffer` keeps `room` contiguous writable bytes valid at the same address until it is dropped. Another
+    // Python thread that accesses these bytes in the meantime sees them change, as with any `readinto`.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
     without_interpreter(py, || fill(bytes))?;
     Ok(len)
@@ -85,11 +85,11 @@ impl MappedContent {
     }
 
     /// # Safety
-    /// Part of the buffer protocol: `view` is a structure to fill in, or null.
+    /// Python calls this method as part of the buffer protocol. `view` is null or points to a structure to fill in.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let bytes = slf.get().bytes();
         let (start, len) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
-        // SAFETY: the memory does not move while the object exists, and the view holds a reference to the object; the
+        // SAFETY: the memory does not move while the object exists, and the view holds a reference to the object. The
         // view is read-only.
         match unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags) } {
             0 => Ok(()),

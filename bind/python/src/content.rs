@@ -1,4 +1,4 @@
-//! How the content of an object is passed to Python, and how many times it is copied.
+//! Passes the content of objects to Python with as few copies as possible.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -13,7 +13,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
 use crate::store::without_interpreter;
 
 /// Objects up to this size are read into a thread-local buffer while the interpreter is released, and then copied. The
-/// copy takes a few microseconds at most, which is less than attaching the interpreter a second time may take.
+/// copy takes at most a few microseconds, and re-attaching the interpreter a second time could take longer.
 const COPIED_BYTES_MAX: u64 = 64 * 1024;
 
 thread_local! {
@@ -29,7 +29,8 @@ pub(crate) enum FetchedContent {
 }
 
 impl FetchedContent {
-    /// Reads small content, in the thread that will use it.
+    /// Reads small content into the buffer of the current thread. The same thread must call
+    /// [`FetchedContent::into_bytes`].
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         if content.len() > COPIED_BYTES_MAX {
             return Ok(FetchedContent::Open(content));
@@ -46,7 +47,8 @@ impl FetchedContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // The length is only a server's claim, so memory grows as the bytes arrive, which costs a copy.
+            // The length is only a claim of the server. Memory is therefore allocated as the bytes arrive, which costs
+            // a copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
         }
@@ -68,8 +70,8 @@ pub(crate) fn bytes_of_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResu
     u8_buffer(py, data)?.to_vec(py)
 }
 
-/// Returns a buffer's bytes in a form that cannot change in the meantime: an immutable `bytes` object itself, or a copy
-/// of any other buffer.
+/// Returns a buffer's bytes in a form that cannot change while the interpreter is released: an immutable `bytes` object
+/// itself, or a copy of any other buffer.
 pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     match data.cast_into::<PyBytes>() {
         Ok(bytes) => Ok(bytes.into()),
@@ -80,7 +82,7 @@ pub(crate) fn held_bytes(py: Python<'_>, data: Bound<'_, PyAny>) -> PyResult<PyB
 /// The number of bytes read from a file at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns the pieces of content that does not come from a buffer: the blocks of a file, or the items of an iterable.
+/// Returns the pieces of content that is not a buffer: the blocks of a file, or the items of an iterable. Returns
 /// `None` for a buffer or any other object.
 pub(crate) fn pieces<'py>(data: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyIterator>>> {
     let py = data.py();
@@ -109,14 +111,14 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
         error.set_cause(py, Some(cause));
         error
     })?;
-    // Between colons are the names of fields.
+    // In a format, the names of fields are between colons.
     let format: String = view.getattr("format")?.extract()?;
     if format.split(':').step_by(2).any(|items| items.contains('O')) {
-        // Their bytes are addresses in this process. Overwriting them would crash the process.
+        // The bytes of references are addresses in this process. Overwriting them would crash the process.
         return Err(PyTypeError::new_err("the buffer has references to objects; convert it to plain items"));
     }
     if view.getattr("nbytes")?.extract::<usize>()? == 0 {
-        // Python's casts refuse an empty view of several dimensions.
+        // Python refuses to cast an empty view with several dimensions.
         return PyByteArray::new(py, b"").extract();
     }
     let bytes = view.call_method1("cast", ("B",)).and_then(|bytes| bytes.extract());

@@ -53,7 +53,7 @@ mod _fordway {
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
-    /// Returns each kind's status, code and AWS's message in S3's error responses.
+    /// Returns the status, the code and AWS's message in S3's error responses for each error kind.
     fn s3_errors(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         let errors = PyDict::new(py);
         for kind in ErrorKind::ALL {

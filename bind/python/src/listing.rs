@@ -188,7 +188,7 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
 pub(crate) struct EntryIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// The next request; `None` after the last page.
+    /// The next request, or `None` after the last page.
     query: Option<ListQuery>,
     page: vec::IntoIter<ListEntry>,
 }
@@ -198,7 +198,7 @@ impl EntryIterator {
         EntryIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
     }
 
-    /// Returns the next entry; fetches another page if the current one is used up.
+    /// Returns the next entry. Fetches another page if the current page has no more entries.
     fn advance(&mut self) -> fordway_store::Result<Option<ListEntry>> {
         loop {
             if let Some(entry) = self.page.next() {
@@ -216,7 +216,7 @@ impl EntryIterator {
     }
 }
 
-/// Entries as columns; a field that a common prefix does not have is `None`.
+/// The entries of a listing as columns. Fields that a common prefix does not have are `None`.
 #[derive(Default)]
 struct EntryColumns {
     keys: Vec<String>,
@@ -254,7 +254,8 @@ impl EntryIterator {
     }
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        // Most entries are in the page that has already been fetched, so do not release the interpreter for them.
+        // If the entry is in the page that has already been fetched, which is the usual case, do not release the
+        // interpreter.
         let ready = self.page.next();
         let entry = match ready {
             Some(entry) => Some(entry),
@@ -280,7 +281,7 @@ impl EntryIterator {
             }
             Ok(columns)
         });
-        // After an error, the next call returns these entries too.
+        // After an error, restore the state, so that the next call also returns these entries.
         let columns = columns.inspect_err(|_| (self.query, self.page) = start)?;
         table.call1((columns.keys, columns.sizes, columns.etags, columns.modified_ns))
     }
@@ -301,7 +302,7 @@ fn to_object(py: Python<'_>, entry: ListEntry) -> PyResult<Py<PyAny>> {
 pub(crate) struct VersionIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// The next request; `None` after the last page.
+    /// The next request, or `None` after the last page.
     query: Option<VersionsQuery>,
     page: vec::IntoIter<fordway_store::VersionSummary>,
 }

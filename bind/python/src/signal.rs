@@ -1,6 +1,6 @@
-//! Handles Ctrl-C during a wait. Python's own signal handler only records the signal; it becomes an exception when the
-//! main thread checks for signals. If a signal wakes a call that is waiting for a server, the call checks for signals,
-//! and then ends with that exception.
+//! Handles Ctrl-C during a wait. Python's own signal handler only records the signal. The signal becomes an exception
+//! when the main thread checks for signals. If a signal wakes a call that is waiting for a server, the call checks for
+//! signals, and ends with the exception if there is one.
 
 use std::cell::RefCell;
 
@@ -15,8 +15,8 @@ pub(crate) fn listen() {
     fordway_sys::ask_after_signals(must_stop);
 }
 
-/// Runs Python's handlers for the signals that have arrived; returns whether one raised an exception. Always returns
-/// false outside the main thread, because Python runs handlers only there.
+/// Runs Python's handlers for the signals that have arrived. Returns whether a handler raised an exception. Always
+/// returns false outside the main thread, because Python runs handlers only in the main thread.
 fn must_stop() -> bool {
     let asked = Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -29,7 +29,7 @@ fn must_stop() -> bool {
     asked.unwrap_or(true)
 }
 
-/// The exception that a handler raised during this thread's last call.
+/// Removes and returns the exception that a handler raised during this thread's last call.
 pub(crate) fn take_raised() -> Option<PyErr> {
     RAISED.take()
 }

@@ -1,5 +1,5 @@
-//! The store: each method converts its arguments to the store's types, releases the interpreter, makes one call,
-//! and converts the result, or turns the error into an exception.
+//! The Python class for stores. Each method converts its arguments to the store's types, releases the interpreter,
+//! makes one call, and converts the result. An error becomes an exception.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,9 +67,9 @@ fn endpoint_text(given: &Bound<'_, PyAny>) -> PyResult<String> {
 
 /// The arguments of [`open`], used to reopen the store after unpickling.
 struct OpenArguments {
-    /// `None` means the endpoint that the environment names.
+    /// The endpoint. `None` means the endpoint that the environment specifies.
     endpoint: Option<String>,
-    /// Seconds.
+    /// The timeout, in seconds.
     timeout: Option<f64>,
     max_retries: Option<u32>,
 }
@@ -109,8 +109,8 @@ fn seconds(timeout: f64) -> Result<Duration> {
 /// store is closed at the end of its block.
 #[pyclass(frozen, name = "Store", module = "fordway")]
 pub(crate) struct PyStore {
-    /// `None` once it is closed. The lock is taken only while the interpreter is held, so that a fork never copies
-    /// a locked lock.
+    /// The store, or `None` after it is closed. The lock is held only while the interpreter is attached, so that a fork
+    /// never copies a locked lock.
     inner: Mutex<Option<Arc<dyn fordway_store::Store>>>,
     lane: &'static str,
     opening: OpenArguments,
@@ -804,11 +804,12 @@ pub(crate) fn without_interpreter<T: Send>(
     }
 }
 
-/// Drops `value` while other Python threads may run, because the drop of a writer or a store may wait for a server.
+/// Drops `value` while other Python threads may run, because dropping a writer or a store may wait for a server.
 pub(crate) fn drop_without_interpreter<T: Send>(value: T) {
     // If the interpreter no longer exists, `value` is dropped with this closure.
     let _ = Python::try_attach(move |py| {
-        // Python drops objects also while it raises an exception, which the handler of a signal must not see.
+        // Python may drop objects while it raises an exception. A signal handler must not see this exception, so it is
+        // set aside.
         let raised = PyErr::take(py);
         py.detach(move || drop(value));
         if let Some(raised) = raised {
@@ -889,7 +890,8 @@ fn of_version(version: Option<String>) -> Result<GetOptions> {
     Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
 }
 
-/// The class for each kind is chosen in `fordway/errors.py`, where exceptions with several base classes can be defined.
+/// The module and function that create exceptions. They are in Python because exceptions with several base classes can
+/// be defined only there.
 const FACTORY: (&str, &str) = ("fordway.errors", "exception_for");
 
 static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

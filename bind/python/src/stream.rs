@@ -1,4 +1,4 @@
-//! Objects that are read from front to back, from a single open.
+//! Objects that are opened once and read sequentially.
 
 use std::io::Read;
 use std::mem;
@@ -14,8 +14,8 @@ use crate::buffer::fill_buffer;
 use crate::content::FetchedContent;
 use crate::store::{drop_without_interpreter, without_interpreter};
 
-/// Content up to this size is read at once, so that a program may hold many small objects without holding as many open
-/// files.
+/// Content up to this size is read completely when the object is opened, so that a program can have many streams of
+/// small objects without many open files.
 const READ_AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// The content of an object, before the interpreter is re-attached.
@@ -25,7 +25,7 @@ pub(crate) enum UnreadContent {
 }
 
 impl UnreadContent {
-    /// Reads small content, in the thread that will use it.
+    /// Reads small content into the buffer of the current thread, which must also use it.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         match content.len() {
             ..=READ_AT_ONCE_BYTES => FetchedContent::new(content).map(UnreadContent::Short),
@@ -40,7 +40,7 @@ impl UnreadContent {
 /// As a context manager, it is closed at the end of its block.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
-    /// The lock is taken only while the interpreter is held, so that a fork never copies a locked lock.
+    /// The state. The lock is held only while the interpreter is attached, so that a fork never copies a locked lock.
     inner: Mutex<StreamState>,
 }
 
@@ -50,13 +50,13 @@ struct StreamState {
 }
 
 enum StreamContent {
-    /// All bytes, of which those before the position have been read.
+    /// All bytes of the content. The bytes before the position have already been read.
     Held(Py<PyBytes>),
-    /// The bytes from the position on.
+    /// The content from the position to the end.
     Open(ObjectContent),
     /// A call in another thread is reading.
     Busy,
-    /// Closed, or a read failed.
+    /// The stream was closed, or a read failed.
     Closed,
 }
 
@@ -73,7 +73,7 @@ impl PyObjectStream {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the content for one read. Errors: `ValueError` if the stream is closed.
+    /// Removes the content from the stream for one read. Errors: `ValueError` if the stream is closed.
     fn begin(&self) -> PyResult<(StreamContent, u64)> {
         let mut state = self.locked();
         match mem::replace(&mut state.content, StreamContent::Busy) {
@@ -93,10 +93,10 @@ impl PyObjectStream {
     fn end<T>(&self, content: StreamContent, done: PyResult<(T, u64)>) -> PyResult<T> {
         let mut state = self.locked();
         let (result, read_bytes) = done.inspect_err(|_| state.content = StreamContent::Closed)?;
-        // A close during the read takes effect now.
+        // If the stream was closed during the read, it stays closed.
         if matches!(state.content, StreamContent::Busy) {
             state.content = match content {
-                // Releases the file or the connection.
+                // Dropping the finished content releases the file or the connection.
                 StreamContent::Open(rest) if rest.is_empty() => StreamContent::Open(nothing()),
                 content => content,
             };
@@ -144,7 +144,7 @@ impl PyObjectStream {
                 let read = PyBytes::new_with(py, len, fill);
                 self.end(StreamContent::Open(content), read.map(|read| (read, limit)))
             }
-            // `begin` returns neither.
+            // `begin` never returns these variants.
             StreamContent::Busy | StreamContent::Closed => Ok(PyBytes::new(py, b"")),
         }
     }
@@ -175,7 +175,7 @@ impl PyObjectStream {
                 let read = fill_buffer(py, buffer, left, |room| read_front(&mut content, room));
                 self.end(StreamContent::Open(content), read.map(|len| (len, len as u64)))
             }
-            // `begin` returns neither.
+            // `begin` never returns these variants.
             StreamContent::Busy | StreamContent::Closed => Ok(0),
         }
     }
@@ -222,7 +222,7 @@ fn nothing() -> ObjectContent {
     ObjectContent::Bytes(Default::default())
 }
 
-/// Returns at most `limit` bytes from `position` on: `bytes` itself if that is all of it.
+/// Returns at most `limit` bytes, starting at `position`. Returns `bytes` itself if the result is all of `bytes`.
 fn slice<'py>(bytes: &Bound<'py, PyBytes>, position: u64, limit: u64) -> Bound<'py, PyBytes> {
     let all = bytes.as_bytes();
     let start = usize::try_from(position).map_or(all.len(), |start| start.min(all.len()));

@@ -25,23 +25,24 @@ pub(crate) struct PyUpload {
     bucket: Bucket,
     key: Key,
     id: UploadId,
-    /// The lock is taken only while the interpreter is held, so that a fork never copies a locked lock.
+    /// The progress. The lock is held only while the interpreter is attached, so that a fork never copies a locked
+    /// lock.
     progress: Mutex<UploadProgress>,
 }
 
-/// What this object, and no other client, did to the upload.
+/// The state of the calls that were made through this object. It does not include calls of other clients.
 #[derive(Default)]
 struct UploadProgress {
     /// The number of calls that are sending each part.
     sending: BTreeMap<u16, usize>,
     /// Parts whose latest call failed.
     failed: BTreeSet<u16>,
-    /// The upload is completed or aborted.
+    /// Whether the upload has been completed or aborted.
     is_over: bool,
 }
 
 impl UploadProgress {
-    /// Errors: `InvalidPart` if a part is not yet sent, or failed.
+    /// Checks that all parts have been sent. Errors: `InvalidPart` if a part is still being sent, or failed.
     fn check_finished(&self) -> Result<()> {
         let unfinished: BTreeSet<u16> = self.failed.iter().chain(self.sending.keys()).copied().collect();
         if unfinished.is_empty() {
@@ -55,7 +56,7 @@ impl UploadProgress {
 }
 
 impl PyUpload {
-    /// Errors: `NoSuchBucket`.
+    /// Starts an upload. Errors: `NoSuchBucket`.
     pub(crate) fn begin(
         store: Arc<dyn Store>,
         bucket: String,
@@ -67,7 +68,7 @@ impl PyUpload {
         Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
     }
 
-    /// Errors: for invalid names.
+    /// Returns an upload that was started earlier. Errors: the name of the bucket or the key is invalid.
     pub(crate) fn resume(store: Arc<dyn Store>, bucket: String, key: String, id: String) -> Result<Self> {
         let (bucket, key, id) = (Bucket::new(bucket)?, Key::new(key)?, UploadId::foreign(id));
         Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
@@ -77,7 +78,7 @@ impl PyUpload {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `send`, and notes whether part `number` is being sent or failed.
+    /// Runs `send`, and records whether part `number` is being sent or failed.
     fn noting_part(&self, number: u16, send: impl FnOnce() -> PyResult<PyPutInfo>) -> PyResult<PyPutInfo> {
         *self.progress().sending.entry(number).or_default() += 1;
         let sent = send();
@@ -109,7 +110,7 @@ impl PyUpload {
         }
     }
 
-    /// Publishes the object made of `parts`, or of all parts.
+    /// Publishes the object that consists of `parts`, or of all parts if `parts` is `None`.
     fn publish(&self, parts: Option<Vec<(u16, String)>>, options: &CompleteOptions) -> Result<PyPutInfo> {
         let parts: Vec<CompletedPart> = match parts {
             Some(parts) => {

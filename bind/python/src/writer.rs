@@ -24,8 +24,8 @@ pub(crate) struct PyObjectWriter {
     inner: Mutex<WriterState>,
     /// A forked child neither commits nor discards an object that its parent is writing.
     begun_by: ProcessIdentity,
-    /// The exception that was being handled when the writer was created: if another exception is being handled at the
-    /// end, the object is discarded.
+    /// The exception that was being handled when the writer was created. If another exception is being handled when the
+    /// writer is closed, the object is discarded.
     begun_in: Py<PyAny>,
     /// The address of the object.
     target: String,
@@ -34,13 +34,13 @@ pub(crate) struct PyObjectWriter {
 
 enum WriterState {
     Open(Box<dyn Writer>),
-    /// A write failed, and `close` has not yet reported that there is no object.
+    /// A write failed, and `close` has not yet reported that the object was not published.
     Failed,
-    /// Committed, discarded, or failed and reported.
+    /// The object was committed or discarded, or the failure of a write was reported.
     Over,
 }
 
-/// The exception that is being handled, or `None`.
+/// Returns the exception that is being handled, or Python's `None`.
 fn handled_exception(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     py.import("sys")?.call_method0("exception")
 }
@@ -56,7 +56,8 @@ impl PyObjectWriter {
         })
     }
 
-    /// `None` in a forked child, where the lock may be held forever by a thread that does not exist there.
+    /// Locks the state. Returns `None` in a forked child, where the lock may stay locked because its owner does not
+    /// exist.
     fn locked(&self) -> Option<MutexGuard<'_, WriterState>> {
         let is_ours = self.begun_by.is_current();
         is_ours.then(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner))
@@ -67,7 +68,8 @@ impl PyObjectWriter {
         self.locked().map_or(WriterState::Over, |mut inner| mem::replace(&mut *inner, WriterState::Over))
     }
 
-    /// Appends `data`. After an error, it is unknown how much of the data has been written, so the object is discarded.
+    /// Appends `data`. If the write fails, it is unknown how much of the data has been written, so the object is
+    /// discarded.
     fn append(&self, data: &[u8]) -> Result<usize> {
         let mut inner = self.locked().ok_or_else(closed)?;
         let WriterState::Open(writer) = &mut *inner else { return Err(closed()) };
@@ -79,8 +81,8 @@ impl PyObjectWriter {
         Ok(data.len())
     }
 
-    /// Discards the object if `done` is an error. An interrupted caller does not know whether its data was written, and
-    /// may write it again.
+    /// Discards the object if `done` is an error, because an interrupted caller does not know whether its data was
+    /// written, and may write the data again.
     fn unless_interrupted(&self, py: Python<'_>, done: PyResult<usize>) -> PyResult<usize> {
         done.inspect_err(|_| {
             py.detach(|| {
@@ -92,8 +94,8 @@ impl PyObjectWriter {
         })
     }
 
-    /// Publishes the object unless the writer is over. Errors: what a commit returns; `InvalidArgument` after a failed
-    /// write, once.
+    /// Publishes the object unless the writer is already closed. Errors: those of a commit; `InvalidArgument` in the
+    /// first call after a failed write.
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || match self.take() {
             WriterState::Open(writer) => writer.commit(&ExpectedContent::default()).map(drop),
@@ -102,7 +104,7 @@ impl PyObjectWriter {
         })
     }
 
-    /// Discards the object. Warns the caller, who may not expect it.
+    /// Discards the object. Issues a warning, because the caller may not expect the object to be discarded.
     fn discard_while_handling(&self, py: Python<'_>, handled: &Bound<'_, PyAny>) -> PyResult<()> {
         if !without_interpreter(py, || Ok(matches!(self.take(), WriterState::Open(_))))? {
             return Ok(());
@@ -113,7 +115,8 @@ impl PyObjectWriter {
             handled.get_type().name()?
         );
         let warned = PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &CString::new(why)?, 1);
-        // If warnings are errors, it must not replace the exception that is being handled.
+        // If warnings are errors, the warning raises an exception, which must not replace the exception that is being
+        // handled.
         warned.or_else(|error| {
             error.write_unraisable(py, None);
             Ok(())

@@ -1,4 +1,4 @@
-"""Synthetic runs of `fordway compare` for the tests of advice: the cost of every operation is known."""
+"""Synthetic runs of `fordway compare` for the tests of advice. The cost of every operation is known."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ class Lane:
     listed_us: float = 2.0
     listed_directory_us: float = 4.0
     noise: float = 0.0
-    """Of single operations, as a share, and"""
+    """Relative standard deviation of the times of single operations."""
     state: float = 0.0
-    """of whole rounds."""
+    """Relative standard deviation of the times of whole rounds."""
 
     def cost_us(self, phase: str, objects: pd.DataFrame) -> np.ndarray:
-        """Of each of `objects`."""
+        """Returns the cost of an operation on each of `objects`."""
         moved = {
             "put": objects["bytes"],
             "get": objects["bytes"],
@@ -42,11 +42,11 @@ class Lane:
         return cost.to_numpy()
 
     def listing_us(self, objects: pd.DataFrame) -> float:
-        """Of all of them."""
+        """Returns the cost of a listing of all `objects`."""
         return self.listed_us * len(objects) + self.listed_directory_us * objects["made_directories"].sum()
 
     def pass_us(self, phase: str, objects: pd.DataFrame, random: np.random.Generator) -> float:
-        """Of one pass, with all that makes passes differ."""
+        """Returns the time of one pass, including all random deviations."""
         if phase == "list":
             each = np.array([self.listing_us(objects)])
         else:
@@ -55,7 +55,7 @@ class Lane:
         return float((each * state * noise).sum())
 
     def factors(self, count: int, random: np.random.Generator) -> tuple[float, np.ndarray]:
-        """The random deviation of a round, and of each of its operations."""
+        """Returns random factors for a round and for each of its operations."""
         return float(np.exp(self.state * random.standard_normal())), np.exp(
             self.noise * random.standard_normal(count) - self.noise**2 / 2
         )
@@ -84,7 +84,7 @@ class Tree:
         )
 
     def write(self, root: Path) -> Path:
-        """The same objects as files, each in one directory."""
+        """Writes the same objects as files, with `per_directory` files in each directory."""
         for at, size in enumerate(self.objects["bytes"].astype(int)):
             path = root / f"d{at // self.per_directory}" / f"f{at}"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def write_machine(
     seed: int = 1,
     change: Callable[[dict], object] | None = None,
 ) -> Path:
-    """Writes a run of `lanes` on `tree`; `change` may change its `run.json`."""
+    """Writes a run of `lanes` on `tree`. `change` may modify the content of `run.json`."""
     tree = tree or Tree()
     random = np.random.default_rng(seed)
     parts, objects = [], []

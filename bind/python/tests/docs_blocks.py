@@ -1,22 +1,24 @@
 """Parses the blocks of a page of the docs, and runs them in a shell as a reader would.
 
-In the directory of a new user, page by page and from top to bottom:
+The blocks of a page run in order, in the home directory of a new user:
 
-- `console`: each line that begins with `$ ` is a command (`> ` or a backslash continues it), and what
-  follows is its output, where any is shown; `...` stands for anything, also for whole lines.
-- `sh`: a script. `python`: a program.
-- A block of any language with `title="NAME"` is written to that file.
+- `console`: each line that starts with `$ ` is a command, which `> ` or a backslash continues. The lines
+  after a command are its output, if the page shows any. In the output, `...` matches any text, including
+  whole lines.
+- `sh`: the block is a script. `python`: the block is a program.
+- A block of any language with `title="NAME"` is written to the file NAME.
 
-Comments just before a block say more:
+Comments directly before a block contain instructions:
 
-- `<!-- not run: REASON -->`
-- `<!-- needs: PROGRAM, COMMAND ... -->`: the rest of the page is skipped where a program is missing, or a
-  command (of several words) fails.
-- `<!-- server -->`: its last command goes on until the page ends; the next block is another terminal.
-- `<!-- figures differ -->`: of each line of output, only what comes before the first digit is compared.
-- `<!-- exit code: N -->` of the last command; 0 without it.
+- `<!-- not run: REASON -->`: the block is not run.
+- `<!-- needs: PROGRAM, COMMAND ... -->`: if a program is missing, or a command (of several words) fails, the
+  rest of the page is skipped.
+- `<!-- server -->`: the last command of the block runs until the page ends. The next block uses another
+  terminal.
+- `<!-- figures differ -->`: only the text before the first digit of each output line is compared.
+- `<!-- exit code: N -->`: the exit status of the last command must be N. The default is 0.
 
-Each loopback port of a page is replaced by one that is free.
+Each loopback port of a page is replaced by a free port.
 """
 
 from __future__ import annotations
@@ -53,26 +55,28 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether a test runs the block or writes it to a file."""
+        """Returns whether a test runs the block or writes it to a file."""
         return "not run" not in self.marks and (self.title is not None or self.language in RUN)
 
 
 @dataclass
 class Step:
-    """A command of a console block, and its output on the page; `None` if the page shows none."""
+    """A command of a console block, and its output on the page, which is `None` if the page shows no
+    output.
+    """
 
     command: str
     output: str | None = None
 
 
 def pages() -> list[str]:
-    """The pages whose commands are run, as paths from the root of the repository."""
+    """Returns the pages whose commands are run, as paths relative to the root of the repository."""
     found = [*ROOT.glob("docs/start/*.md"), *ROOT.glob("docs/howto/*.md")]
     return ["README.md", *sorted(str(page.relative_to(ROOT)) for page in found)]
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page."""
+    """Returns the fenced blocks of a page."""
     found, marks = [], {}
     lines = iter(enumerate((ROOT / page).read_text().splitlines(), 1))
     for number, line in lines:
@@ -99,7 +103,7 @@ def _until_fence(lines: iter, indent: str) -> list[str]:
 
 
 def steps(text: str) -> list[Step]:
-    """The commands of a console block."""
+    """Returns the commands of a console block."""
     found: list[Step] = []
     continues = False
     for line in text.splitlines():
@@ -114,7 +118,9 @@ def steps(text: str) -> list[Step]:
 
 
 def mismatch(shown: str, actual: str, figures_differ: bool) -> str | None:
-    """Returns the first difference between the output of a command and the page; `None` if there is none."""
+    """Returns a description of the difference between the output of a command and the page, or `None` if they
+    match.
+    """
     lines = [line.rstrip() for line in shown.splitlines()]
     if figures_differ:
         labels = [re.split(r"\d|\.\.\.", line)[0].split() for line in lines]
@@ -132,7 +138,7 @@ def _line(line: str) -> str:
 
 @dataclass
 class Terminal:
-    """A shell in the home directory of a new user, and the servers that the page has started."""
+    """A shell in the home directory of a new user, with the servers that the page has started."""
 
     directory: Path
     environment: dict[str, str]
@@ -214,7 +220,9 @@ class Terminal:
         return found[1].decode(errors="replace"), int(found[2])
 
     def with_free_ports(self, text: str) -> str:
-        """Returns the text with each loopback port replaced, in the same way on the whole page."""
+        """Returns the text with each loopback port replaced by a free port. A port has the same replacement
+        on the whole page.
+        """
 
         def free(match: re.Match) -> str:
             if match[2] not in self.ports:

@@ -12,7 +12,7 @@ SIZES = np.arange(1, 500_001)
 
 
 def messages(seed: int, count: int = 1600, noise: float = 0.12, largest: int = 500_000) -> pd.DataFrame:
-    """Returns sizes across the range, and the times of a network: 300 µs, 2.5 ns for each byte, and rare
+    """Returns sizes across the range, and simulated network times: 300 µs, 2.5 ns for each byte, and rare
     stalls.
     """
     random = np.random.default_rng(seed)
@@ -23,7 +23,7 @@ def messages(seed: int, count: int = 1600, noise: float = 0.12, largest: int = 5
 
 
 def run_of(rows: Mapping[tuple[str, str], pd.DataFrame], parameters: Mapping[str, Any] | None = None) -> Run:
-    """Writes a run of these messages, by lane and phase; the first lane is the reference."""
+    """Returns a run with these messages, by lane and phase. The first lane is the reference."""
     lanes = list(dict.fromkeys(lane for lane, _ in rows))
     phases = list(dict.fromkeys(phase for _, phase in rows))
     parts = [table.assign(lane=lane, phase=phase) for (lane, phase), table in rows.items()]

@@ -1,5 +1,5 @@
-"""Synthetic measurements for the tests of models, in the formats of measuring tools; also runs
-the command.
+"""Synthetic measurements for the tests of models, in the formats of measuring tools. Also contains functions
+that run the command.
 """
 
 import json
@@ -23,7 +23,9 @@ TRUTH = [0.7, 1.2, 5.0, 0.9, 1.8, 1.4]
 def by_size(
     t0_us: float = 80.0, k: float = 1.3, k2: float = 0.6, *, noise: float = 0.01, seed: int = 1
 ) -> pd.DataFrame:
-    """One run of a load generator for each size; the core's frequency is higher for large sizes."""
+    """Returns a table with one run of a load generator for each size. The clock frequency is higher for large
+    sizes.
+    """
     random = np.random.default_rng(seed)
     mhz = np.where(SIZES < 2**20, 1_200.0, 3_000.0)
     time_us = t0_us + k * SIZES / mhz + k2 * np.minimum(SIZES, 65_536) / mhz
@@ -50,7 +52,7 @@ def by_size(
 
 
 def independent(rows: int = 150, noise: float = 0.01, seed: int = 2) -> pd.DataFrame:
-    """Counters that vary independently, and the times that eq. 9 predicts from them."""
+    """Returns a table of counters that vary independently, and the times that eq. 9 predicts from them."""
     random = np.random.default_rng(seed)
 
     def drawn(low: float, high: float) -> np.ndarray:
@@ -85,7 +87,9 @@ def model(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Returns the message with which `fordway-model WORDS` fails; it must print nothing else."""
+    """Returns the error message of `fordway-model WORDS`. The command must fail and print nothing else,
+    except for `check`.
+    """
     assert cli.main(list(words)) == cli.BAD_INPUT
     said = capsys.readouterr()
     assert said.out == "" or words[0] == "check"

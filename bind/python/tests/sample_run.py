@@ -1,4 +1,4 @@
-"""Creates a run as `fordway compare` would write it, from realistic distributions."""
+"""Creates a run in the format of `fordway compare`, with times from realistic distributions."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,9 +65,10 @@ def write_sample_run(
     blocks: int = BLOCKS,
     **changes: Any,  # noqa: ANN401 (any value JSON can hold)
 ) -> Path:
-    """Writes a run of `lanes`; operations of the phase and lane in `fail` fail now and then.
+    """Writes a run of `lanes`. Some operations of the phase and lane in `fail` fail.
 
-    `changes` replace fields of `run.json`. Fewer than 5 `blocks` give no intervals, as in Rust.
+    `changes` replace fields of `run.json`. With fewer than 5 `blocks`, there are no intervals, as in real
+    runs.
     """
     random = np.random.default_rng(seed)
     operations = pd.concat(_operations(random, lane, fail, blocks) for lane in lanes)
@@ -124,7 +125,7 @@ def _blocks(operations: pd.DataFrame, lane: str) -> pd.DataFrame:
 
 
 def write_arrow(path: Path, rows: pd.DataFrame, types: dict[str, pa.DataType]) -> None:
-    """Writes `rows` as a file of a run."""
+    """Writes `rows` as an Arrow file of a run."""
     schema = pa.schema(list(types.items()))
     table = pa.Table.from_pandas(rows, schema=schema, preserve_index=False)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -191,7 +192,7 @@ def _limit(lane: str) -> dict[str, str]:
 
 
 def run_info(lanes: Mapping[str, str], summaries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The `run.json` of a comparison."""
+    """Returns the content of `run.json` for a comparison."""
     return {
         "schema": "fordway.run",
         "schema_version": 1,

@@ -16,7 +16,7 @@ FAILED = 500, {}, b"<Error><Code>InternalError</Code><Message>scripted</Message>
 
 
 class Server(ThreadingHTTPServer):
-    """A server to clients that may leave before its response."""
+    """A server whose clients may disconnect before they receive the response."""
 
     daemon_threads = True
 
@@ -26,9 +26,11 @@ class Server(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def scripted(respond: Callable[[str, str, bytes], Response]) -> Iterator[str]:
-    """Yields the address of a server whose responses `respond` makes of method, path and body.
+    """Yields the address of a server. `respond` returns each response, given the method, the path and the
+    body.
 
-    It answers in a thread of this process, so a call that holds the interpreter never gets a response.
+    The server runs in a thread of this process, so a call that does not release the interpreter never gets a
+    response.
     """
 
     class Handler(BaseHTTPRequestHandler):

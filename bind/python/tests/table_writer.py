@@ -2,10 +2,10 @@
 
 usage: table_writer.py icechunk|delta PLACE RANK COMMITS
 
-PLACE is JSON: {"path": DIRECTORY} or {"endpoint": URL, "bucket": NAME}. RANK -1 makes the table. Each
-commit adds one entry, which no other writer adds. The program prints a line when it has the table open,
-waits for one on standard input, and prints how many commits succeeded and how many attempts met a
-conflict, as JSON.
+PLACE is JSON: {"path": DIRECTORY} or {"endpoint": URL, "bucket": NAME}. With RANK -1, the program creates the
+table. Each commit adds one entry, which no other writer adds. The program prints a line after it has opened
+the table, and waits for a line on standard input before it commits. At the end, it prints the number of
+successful commits and the number of attempts with a conflict, as JSON.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Table(Protocol):
     """A table to which programs commit."""
 
     def make(self) -> None:
-        """Makes it, empty."""
+        """Creates the table, without entries."""
 
     def add(self, rank: int, number: int) -> int:
-        """Commits the entry; returns the number of attempts that had a conflict."""
+        """Commits the entry. Returns the number of attempts that had a conflict."""
 
     def entries(self) -> list[tuple[int, int]]:
         """Returns the table's entries, sorted."""
@@ -39,7 +39,7 @@ class Table(Protocol):
 
 
 class IcechunkTable:
-    """An icechunk repository; an entry is an array."""
+    """An icechunk repository. Each entry is an array."""
 
     def __init__(self, place: dict[str, str]) -> None:
         import icechunk
@@ -64,7 +64,7 @@ class IcechunkTable:
         return icechunk.Repository.open(self._storage)
 
     def make(self) -> None:
-        """Makes the repository."""
+        """Creates the repository."""
         import icechunk
         import zarr
 
@@ -90,7 +90,7 @@ class IcechunkTable:
                 session.rebase(icechunk.ConflictDetector())
 
     def entries(self) -> list[tuple[int, int]]:
-        """Returns the arrays, and checks that their values are those that were written."""
+        """Returns the entries, and checks that the values in their arrays are correct."""
         import zarr
 
         group = zarr.open_group(self._opened().readonly_session("main").store, mode="r")
@@ -98,12 +98,12 @@ class IcechunkTable:
         return sorted((rank, number) for rank, number, value in found if number == value)
 
     def commits(self) -> int:
-        """Counts the snapshots, without the first one and the creation of the group."""
+        """Returns the number of snapshots, without the initial snapshot and the creation of the group."""
         return len(list(self._opened().ancestry(branch="main"))) - 2
 
 
 class DeltaTable:
-    """A table of delta-rs; an entry is a row."""
+    """A table of delta-rs. Each entry is a row."""
 
     def __init__(self, place: dict[str, str]) -> None:
         if "path" in place:
@@ -158,12 +158,12 @@ class DeltaTable:
         return sorted(zip(rows["rank"], rows["number"], strict=True))
 
     def commits(self) -> int:
-        """Counts the versions after the first one."""
+        """Returns the number of versions after the initial version."""
         return self._opened().version()
 
 
 def table(kind: str, place: dict[str, str]) -> Table:
-    """Returns the table of this kind at a place."""
+    """Returns a table of this kind at this place."""
     return {"icechunk": IcechunkTable, "delta": DeltaTable}[kind](place)
 
 

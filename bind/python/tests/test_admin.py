@@ -1,4 +1,4 @@
-"""Tests that the command `fordway admin` and boto3 see the same settings of a bucket."""
+"""Tests that the command `fordway admin` and boto3 return the same settings of a bucket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PUBLIC = json.dumps(
         ],
     }
 )
-# Each setting: its value, and boto3's calls that set and get it, with the name of the argument.
+# For each setting: its value, the name in boto3's calls that set and get it, and the name of the argument.
 SETTINGS = {
     "policy": (PUBLIC, "bucket_policy", "Policy"),
     "public-access": (
@@ -125,11 +125,11 @@ def test_settings_are_those_of_boto3(setting: str, url: str, tmp_path: Path) -> 
     get = getattr(s3, f"get_{call}")
     getattr(s3, f"put_{call}")(Bucket="bkt", **{argument: value})
     told = {key: item for key, item in get(Bucket="bkt").items() if key != "ResponseMetadata"}
-    # A header, not part of the document.
+    # This field is a header, and not part of the document.
     told.pop("TransitionDefaultMinimumObjectSize", None)
     assert json.loads(admin(url, "get", setting, "s3://bkt", "--json")) == told
     file = tmp_path / "setting"
-    # boto3 and aws-cli take some settings without the object around them that they print.
+    # For some settings, boto3 and aws-cli print an enclosing object that their input must not have.
     taken = value if isinstance(value, str) else json.dumps(value)
     for form in (taken, json.dumps(told), admin(url, "get", setting, "s3://bkt").rstrip()):
         file.write_text(form.replace("bkt", "other"))

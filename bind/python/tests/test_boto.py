@@ -1,4 +1,4 @@
-"""Tests boto3 within the process: the responses must equal a gateway's on the same directory."""
+"""Tests boto3 within the process. The responses must equal those of a gateway on the same directory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
     metadata = response["ResponseMetadata"]
     headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
     if headers.get("content-type") == "application/xml":
-        # There is no document.
+        # The response has no document.
         headers.pop("content-length", None)
     return {"status": metadata["HTTPStatusCode"], "headers": headers}
 
@@ -398,7 +398,9 @@ def test_a_deletion_that_fails_is_told_by_its_key(
 
 
 def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    """The outcomes of the calls of an upload of two parts, one of them copied, and of one that is aborted."""
+    """Returns the outcomes of all calls of two uploads. The first upload has two parts, one of which is
+    copied. The second upload is aborted.
+    """
     begun = {"Key": "upload", "Metadata": {"run": "7"}, "ChecksumAlgorithm": "CRC32"}
     upload = {"Key": "upload", "UploadId": client.create_multipart_upload(Bucket=BUCKET, **begun)["UploadId"]}
     first = client.upload_part(Bucket=BUCKET, PartNumber=1, Body=bytes(5 << 20), **upload)
@@ -419,12 +421,12 @@ def upload_outcomes(client: Any) -> list[dict[str, Any]]:  # noqa: ANN401
     upload = {"Key": "aborted", "UploadId": begun["UploadId"]}
     outcomes += [outcome(client, "abort_multipart_upload", upload) for _ in range(2)]
     for each in outcomes:
-        # They differ between any two uploads.
+        # These fields differ between any two uploads.
         each.get("headers", {}).pop("last-modified", None)
         each.pop("Detail", None)
         each.pop("Location", None)
         if "CopyPartResult" in each:
-            # A store does not name the algorithm of an upload's checksums.
+            # A store does not return the algorithm of an upload's checksums.
             each["CopyPartResult"] = each["CopyPartResult"]["ETag"]
     return outcomes
 
@@ -444,7 +446,7 @@ def test_names_that_the_store_refuses_get_a_gateways_error(
     ours, theirs = (
         outcome(client, "get_object", {"Bucket": names[0], "Key": names[1]}) for client in clients
     )
-    # The gateway refuses them before it asks the store, without a detail.
+    # The gateway refuses these names before it calls the store, so the error has no detail.
     assert {name: ours[name] for name in theirs if name != "headers"} == {
         name: it for name, it in theirs.items() if name != "headers"
     }
@@ -597,7 +599,7 @@ def test_an_endpoint_that_the_program_selected_is_used(clients: tuple[Any, Any],
 
 
 class SlowCounter(Counter[tuple[str, str]]):
-    """A counter that another thread can always interrupt between reading and writing."""
+    """A counter that sleeps between reading and writing, so that another thread can interrupt it there."""
 
     def __getitem__(self, name: tuple[str, str]) -> int:
         found = super().__getitem__(name)

@@ -1,6 +1,7 @@
 """Tests that no commit is lost if several processes commit to one table.
 
-With FORDWAY_SOAK, 8 processes make 50 commits each, and again on a plain directory, whose losses are printed.
+If FORDWAY_SOAK is set, 8 processes make 50 commits each. They do the same on a plain directory, and the test
+prints the number of commits that are lost there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 IS_SOAK = bool(os.environ.get("FORDWAY_SOAK"))
 WRITERS, COMMITS = (8, 50) if IS_SOAK else (4, 12)
 QUIET = os.environ | {"ICECHUNK_LOG": "error"}
-"""Icechunk logs to standard output."""
+"""Settings that stop icechunk from logging to standard output."""
 WRITER = Path(__file__).parent / "table_writer.py"
 
 
@@ -39,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def commit_at_once(kind: str, place: dict[str, str]) -> tuple[int, int]:
-    """Makes all writers commit to a new table; returns the numbers of reported commits and conflicts."""
+    """Makes all writers commit to a new table. Returns the numbers of reported commits and conflicts."""
     command = [sys.executable, str(WRITER), kind, json.dumps(place)]
     subprocess.run([*command, "-1", "0"], check=True, timeout=60)
     writers = [
@@ -59,7 +60,7 @@ def commit_at_once(kind: str, place: dict[str, str]) -> tuple[int, int]:
 
 
 def show(kind: str, where: str, commits: int, conflicts: int, lost: int) -> None:
-    """Prints the figures of a run, for `pytest -s`."""
+    """Prints the results of a run, for `pytest -s`."""
     sys.stdout.write(f"{kind}, {where}: {commits} commits reported, {conflicts} conflicts, {lost} lost\n")
 
 
@@ -78,8 +79,8 @@ if IS_SOAK:
 
     @pytest.mark.parametrize("kind", ["icechunk", "delta"])
     def test_a_plain_directory_beside_it(kind: str, tmp_path: Path) -> None:
-        """Prints the same figures for a plain directory, for comparison. Passes with any result, because
-        that is not our code.
+        """Prints the same results for a plain directory, for comparison. Passes with any result, because the
+        plain directory does not use our code.
         """
         place = {"path": str(tmp_path)}
         commits, conflicts = commit_at_once(kind, place)

@@ -14,7 +14,7 @@ from fordway.diff.compare import log_mean
 
 
 def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: str | int) -> Path:
-    """A run with 12 rounds; operations of the lane `embedded` take `factor` times as long."""
+    """Writes a run with 12 rounds, in which operations of the lane `embedded` take `factor` times as long."""
     run = write_sample_run(directory, seed=sample)
     with pa.OSFile(str(run / "operations.arrow")) as source:
         rows = pa.ipc.open_file(source).read_all().to_pandas()
@@ -55,7 +55,7 @@ def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
     status, found = diff(capsys, before, after)
     verdicts = {(cell["phase"], cell["lane"]): cell["verdict"] for cell in found["cells"]}
     assert status == 1
-    # The phase of listings has few operations, whose times vary a lot.
+    # The listing phase is not checked, because it has few operations, and their times vary widely.
     slower = {cell for cell, verdict in verdicts.items() if verdict == "slower"}
     assert {lane for _, lane in slower} == {"embedded"}
     assert {phase for phase, _ in slower} >= {"put", "head", "get", "range", "delete"}

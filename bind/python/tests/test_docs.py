@@ -16,7 +16,9 @@ from docs_blocks import Terminal
 
 
 def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
-    """Returns the environment of a new user: the two programs, this Python, and no S3 settings."""
+    """Returns the environment of a new user. It contains the two programs and this Python, but no S3
+    settings.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -33,13 +35,14 @@ def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
         "BLOCKS": str(blocks),
         "AWS_EC2_METADATA_DISABLED": "true",
         "PYTHONUNBUFFERED": "1",
-        # Tests run in parallel, so the machine is rarely idle.
+        # Without this setting, `fordway-lab` may refuse to measure, because tests run in parallel and the
+        # machine is rarely idle.
         "FORDWAY_LAB_FORCE": "1",
     }
 
 
 def fordway() -> Path:
-    """The binary."""
+    """Returns the path of the binary `fordway`."""
     named = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if named is None:
         pytest.skip("fordway is missing: FORDWAY_BIN names the binary")
@@ -47,8 +50,9 @@ def fordway() -> Path:
 
 
 def as_ordinary_user() -> list[str]:
-    """Returns the command that runs a program as another user who owns root's files here, because the
-    pages are for ordinary users.
+    """Returns a command prefix that runs a program as an ordinary user, because the pages are for ordinary
+    users. If the tests run as root, the prefix creates a user namespace in which root's files belong to this
+    user.
     """
     if os.geteuid() != 0:
         return []
@@ -72,7 +76,7 @@ def runs(
 def run_page(page: str, place: Path) -> None:
     """Runs the blocks of a page in a new home directory. Raises `AssertionError` if the page is wrong."""
     binary = fordway()
-    # Readers run the commands in some directory below their home directory.
+    # Readers run the commands in a directory below their home directory.
     home, blocks = place / "you", place / "blocks"
     directory = home / "tutorial"
     directory.mkdir(parents=True)
@@ -88,7 +92,7 @@ def run_page(page: str, place: Path) -> None:
 
 
 def is_there(needed: str, variables: dict[str, str]) -> bool:
-    """Returns whether the program exists, or the command succeeds."""
+    """Returns whether `needed` is an existing program or a command that succeeds."""
     words = needed.split()
     if shutil.which(words[0], path=variables["PATH"]) is None:
         return False

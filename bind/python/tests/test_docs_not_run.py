@@ -1,6 +1,4 @@
-"""Lists the blocks of the README, docs/start and docs/howto that no test runs, each by name with its
-reason.
-"""
+"""Lists each block of the README, docs/start and docs/howto that no test runs, with the reason."""
 
 from __future__ import annotations
 

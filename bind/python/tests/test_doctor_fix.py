@@ -1,5 +1,5 @@
-"""Validates the manifests of `fordway doctor --fix kubernetes` against the schemas of
-Kubernetes and of the scheduler plug-ins, for every recorded kind of node.
+"""Validates the manifests that `fordway doctor --fix kubernetes` writes for every recorded kind of node. The
+schemas are those of Kubernetes and of the scheduler plug-ins.
 """
 
 import json
@@ -29,7 +29,7 @@ def manifests(kind: str, nodes: int = 3) -> dict[str, Any]:
 
 
 def close(schema: object) -> None:
-    """Forbids fields that the schema does not name, as the API server's strict mode does."""
+    """Forbids fields that are not in the schema, as the API server's strict mode does."""
     parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else []
     for part in parts:
         close(part)
@@ -44,13 +44,13 @@ def pod_group_schema() -> dict[str, Any]:
         pytest.skip("there is no go to bring the definition of PodGroups with")
     command = [go, "mod", "download", "-json", SCHEDULER_PLUGINS]
     told = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    # An old go succeeds, but prints no JSON.
+    # An old version of go succeeds, but does not print JSON.
     if told.returncode != 0 or not told.stdout.startswith("{"):
         pytest.skip(f"go does not bring {SCHEDULER_PLUGINS}: {told.stdout or told.stderr}")
     definition = yaml.safe_load((Path(json.loads(told.stdout)["Dir"]) / POD_GROUP).read_text())
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     close(schema)
-    # The definition omits the fields of every object, which the API server checks.
+    # The definition omits the metadata fields that every object has, because the API server checks them.
     schema["properties"]["metadata"] = {"type": "object", "required": ["name"]}
     return schema
 
@@ -84,8 +84,8 @@ def test_all_pods_start_together_and_own_what_they_ask_for(kind: str) -> None:
     assert pod["metadata"]["labels"][LABEL] == group["metadata"]["name"]
     assert group["spec"]["minMember"] == job["parallelism"] == job["completions"] == 3
     resources = pod["spec"]["containers"][0]["resources"]
-    # The QoS class is Guaranteed, with whole processors, which the static CPU manager assigns
-    # exclusively.
+    # The QoS class is Guaranteed, and the number of processors is an integer, so the static CPU manager
+    # assigns the processors exclusively.
     assert resources["requests"] == resources["limits"]
     assert isinstance(resources["limits"]["cpu"], int)
     assert group["spec"]["minResources"]["cpu"] == 3 * resources["limits"]["cpu"]

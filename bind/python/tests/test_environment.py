@@ -1,4 +1,4 @@
-"""Tests the pinned versions of this environment, as bind/python/requirements.txt lists them."""
+"""Tests the package versions of this environment, which bind/python/requirements.txt pins."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from importlib.metadata import distributions
 
 from packaging.specifiers import SpecifierSet
 
-# /usr/bin/python3 of Debian 12, the oldest Python of a machine on which `make run` and `make test` must work.
+# The version of /usr/bin/python3 in Debian 12. It is the oldest Python with which `make run` and `make test`
+# must work.
 OLDEST_PYTHON = "3.11.2"
 
 
 def test_every_version_installs_on_the_oldest_python() -> None:
-    """A newer Python here does not hide that `make setup` fails on Debian 12."""
+    """Detects that `make setup` would fail on Debian 12, even if this environment has a newer Python."""
     wanted = {each.name: SpecifierSet(each.metadata.get("Requires-Python") or "") for each in distributions()}
     assert len(wanted) > 20, "this is not the environment of the tests"
     assert [f"{name} {python}" for name, python in wanted.items() if OLDEST_PYTHON not in python] == []

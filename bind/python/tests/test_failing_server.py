@@ -1,4 +1,4 @@
-"""Tests what a store does after a server failed in the middle of a task."""
+"""Tests the behaviour of a store after a server failed in the middle of an operation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ ABOUT = '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"a"</ETag><S
 OBJECT = f"<Contents><Key>{{}}</Key>{ABOUT}</Contents>"
 VERSION = f"<Version><Key>{{}}</Key><VersionId>1</VersionId><IsLatest>true</IsLatest>{ABOUT}</Version>"
 PAGE_ENTRIES = 1000
-"""Entries of a full page. The client requests another page only after these."""
+"""Number of entries of a full page. The client requests the next page only after it has returned these
+entries.
+"""
 KEYS_LISTED = [f"{number:04}" for number in range(PAGE_ENTRIES)] + ["last"]
 
 
 def failing_pages(kind: str, entry: str, token: str) -> list[Response]:
-    """Returns the responses to a listing of two pages, of which the second fails twice."""
+    """Returns the responses to a listing with two pages. The request for the second page fails twice."""
     entries = [entry.format(key) for key in KEYS_LISTED]
 
     def page(entries: list[str], is_truncated: str, token: str) -> Response:
@@ -85,12 +87,14 @@ def test_a_listing_of_versions_does_not_end_at_an_error() -> None:
 
 
 MUCH = bytes(20_000_000)
-"""More than one part of an upload."""
+"""Content that is larger than one part of an upload."""
 STARTED = b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMultipartUploadResult>"
 
 
 class Uploads:
-    """The responses to one multipart upload, and the requests so far. `at_part` makes those to parts."""
+    """The responses to the requests of one multipart upload, and the requests so far. `at_part` returns the
+    responses to parts.
+    """
 
     def __init__(self, at_part: Callable[[], Response]) -> None:
         self.at_part = at_part
@@ -104,7 +108,7 @@ class Uploads:
 
 
 def writers(where: str) -> Iterator[Any]:
-    """Yields an open file of each kind."""
+    """Yields an open writer of each kind."""
     with fordway.open(where, retries=0) as store:
         yield store.writer("bucket", "key")
     files = fsspec.filesystem("fordway", endpoint=where, skip_instance_cache=True)
@@ -172,7 +176,7 @@ def test_other_threads_run_while_an_unfinished_object_is_discarded() -> None:
         writer = store.writer("bucket", "key")
         writer.write(MUCH)
         del writer
-        # The server runs in this process: it has answered only if the interpreter was free.
+        # The server runs in this process, so it can respond only if the call has released the interpreter.
         assert uploads.requests[-1] == "DELETE"
 
 

@@ -1,4 +1,4 @@
-"""Runs fsspec's own tests of file systems on every lane, in a new bucket for each run."""
+"""Runs fsspec's own tests for file systems on every lane, in a new bucket for each run."""
 
 from __future__ import annotations
 

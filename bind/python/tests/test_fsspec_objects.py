@@ -1,4 +1,4 @@
-"""Tests fsspec's access to objects on every lane, beyond fsspec's own tests."""
+"""Tests fsspec's access to objects on every lane, in addition to fsspec's own tests."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_a_move_to_the_same_place_keeps_the_object(fs: ObjectFileSystem, bucket:
 
 
 def contents(fs: ObjectFileSystem, bucket: str) -> dict[str, bytes]:
-    """Returns all objects of a bucket, also those that mark directories."""
+    """Returns the contents of all objects of a bucket, including objects that mark directories."""
     return {each.key: fs.store.get(bucket, each.key) for each in fs.store.list(bucket)}
 
 
@@ -613,7 +613,7 @@ def test_pandas_reads_and_writes(place: str, fs: ObjectFileSystem, bucket: str) 
 
 
 def test_s3_addresses_can_be_taken_over(place: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for protocol in ("s3", "s3a"):  # what is registered here goes with the test
+    for protocol in ("s3", "s3a"):  # monkeypatch restores the registry after the test
         monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, protocol, None)
     register_s3()
     with fsspec.open(f"s3://{bucket}/a", "wb", endpoint_url=place) as file:

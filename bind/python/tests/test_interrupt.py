@@ -9,7 +9,7 @@ import sys
 import pytest
 
 WITHIN_S = 0.2
-"""The maximum time from the signal to the exception."""
+"""The maximum time from the signal to the exception, in seconds."""
 
 PROGRAM = '''
 import json, os, signal, socket, sys, tempfile, threading, time
@@ -180,7 +180,8 @@ def test_every_call_ends_soon_after_the_signal(lane: str, monkeypatch: pytest.Mo
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "key")
     fastest = times_of_calls(lane)
-    # On a busy machine, any call may be late once; a call that takes too long is late each time.
+    # Repeat the measurement, because any call may be late once on a busy machine. A call with a defect is
+    # late each time.
     for _ in range(4):
         if max(fastest.values()) < WITHIN_S:
             break

@@ -1,4 +1,4 @@
-"""Tests how `fordway run` and what it started end."""
+"""Tests how `fordway run` and the processes that it started end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def started(
     command: list[str], request: pytest.FixtureRequest
 ) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """A command that runs the program of the test, and descriptors of the processes that it started."""
+    """Yields a command that runs the test's program, and descriptors of the processes that the command
+    started.
+    """
     words = [*command, sys.executable, "-c", request.param]
     with subprocess.Popen(words, stdout=subprocess.PIPE, preexec_fn=as_at_a_terminal) as run:
         assert int(run.stdout.readline()) > 0

@@ -1,4 +1,4 @@
-"""Tests reads into buffers, reads of many ranges, and reads that return new memory."""
+"""Tests reads into buffers, reads of many ranges, and reads that return newly allocated memory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tests that a fit reports when the model does not hold, and when its table is inconsistent."""
+"""Tests that a fit reports a model that does not describe the rows, and a table that is inconsistent."""
 
 import warnings
 from collections.abc import Callable

@@ -85,8 +85,8 @@ def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.C
                 each = of_lane(found, phase, name)
                 held.append(each["low"] <= lane.pass_us(phase, flat, random) / 1e6 <= each["high"])
     assert len(held) == 72
-    # The target is 95 %; with 72 trials, less than 86 % would be a defect and not
-    # chance.
+    # The intervals should contain 95 % of the times. With 72 trials, a share below 86 % is almost certainly a
+    # defect.
     assert np.mean(held) >= 0.86
     widths = [each["high"] / each["low"] for part in found["phases"] for each in part["lanes"]]
     assert np.median(widths) < 4
@@ -128,7 +128,7 @@ def test_a_link_adds_a_round_trip_and_the_bytes_that_it_is_slower_with(
     assert head == pytest.approx(1.0)
     get = of_lane(there, "get", "http")["seconds"] - of_lane(here, "get", "http")["seconds"]
     line_us = 65_536 / (12.5 * 1_448 / 1_500)
-    slow_start_us = 2 * 10_000  # 14,480 B, then 28,960 and 57,920: 64 KiB want three flights
+    slow_start_us = 2 * 10_000  # three windows: 14,480, 28,960 and 57,920 B
     expected_us = 100 * (10_000 + line_us - 0.0006 * 65_536) + slow_start_us
     assert get == pytest.approx(expected_us / 1e6, rel=0.001)
 
@@ -137,7 +137,7 @@ def test_slow_start_ends_where_the_line_is_full() -> None:
     path = link.Link(30_000, 125)
     full = path.slow_start_us(2**40, "get")
     assert full == path.slow_start_us(2**30, "get")
-    assert full / 30_000 == 7  # 14,480 B doubled until 3.6 MB are under way
+    assert full / 30_000 == 7  # the window doubles from 14,480 B until 3.6 MB are in flight
     assert path.slow_start_us(10_000, "get") == path.slow_start_us(2**30, "head") == 0
     assert link.Link(30_000, None).listing_us(2_500) == 90_000
 

@@ -284,7 +284,8 @@ def test_many_rows_are_left_out_several_at_a_time(
     assert found["reliable"] is True
     assert found["leave_one_out"]["rows"] == 1_000
     assert all(each["left_out_error_pct"] is not None for each in found["points"])
-    # 100 fits of each model and one of all rows; a break is sought at no more than 50 sizes.
+    # There are 100 fits of each model that leave out rows, and one fit of all rows. Each fit of a break tries
+    # at most 50 sizes.
     assert len(solved) <= 101 * (1 + models.BREAKS_MAX)
 
 

@@ -1,5 +1,5 @@
-"""Tests the models on the measurements that were published with the paper. FORDWAY_REST_OVERHEAD
-is their directory.
+"""Tests the models on the measurements that were published with the paper. FORDWAY_REST_OVERHEAD names the
+directory of these measurements.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Tests that formats are recognised by their content: header names, units and the labels that tools print."""
+"""Tests that formats are recognised by their content: header names, units, and the labels that tools
+print.
+"""
 
 import json
 import random
@@ -213,7 +215,7 @@ def test_summaries_of_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def _summary(size: int, time_us: float) -> dict:
-    """Returns the fields of the output of `bench rest --json` that models use, for one load."""
+    """Returns the output of `bench rest --json` for one load, with only the fields that models use."""
     time_ns = int(1e3 * time_us)
     counters = {"cpu_ns": 1_000_000, "cycles": 2_000_000, "reference_cycles": None}
     tcp = {"count": 1, "rtt_us": 50, "rtt_max_us": 60, "retransmits": 1_000, "mss_bytes": 1_460}

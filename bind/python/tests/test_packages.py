@@ -1,7 +1,8 @@
-"""Tests Debian packages of the built programs: installed, upgraded under load, interrupted and removed.
+"""Tests the installation, upgrade under load, interrupted upgrade and removal of Debian packages.
 
-All of this happens in a separate root directory, an overlay over this machine's, so that the machine does not
-change. tools/soak-dist tests the packages that tools/dist makes for a release.
+The packages contain the built programs. They are installed in a separate root directory, which is an overlay
+over the root directory of this machine, so that the machine does not change. tools/soak-dist tests the
+packages that tools/dist creates for a release.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BUCKET = "bucket"
 
 
 def make_packages(place: Path, version: str) -> Path:
-    """Builds the package `fordway` of this version as tools/dist does, but with little compression."""
+    """Builds the package `fordway` with this version as tools/dist does, but with a low compression level."""
     work, out = place / f"work-{version}", place / version
     (work / "bin").mkdir(parents=True)
     out.mkdir()
@@ -56,8 +57,8 @@ def make_packages(place: Path, version: str) -> Path:
 
 
 class OwnRoot:
-    """A root directory that is an overlay over this machine's, in a mount namespace that ends with the
-    test.
+    """A root directory that is an overlay over the root directory of this machine, in a mount namespace that
+    ends with the test.
     """
 
     def __init__(self, place: Path) -> None:
@@ -117,7 +118,7 @@ def machine(tmp_path: Path, packages: dict[str, Path]) -> Iterator[OwnRoot]:
 
 
 class ServiceManager:
-    """Does what systemd would do for the units fordway-serve, in a root directory without systemd."""
+    """Does what systemd would do for the units `fordway-serve`, in a root directory without systemd."""
 
     def __init__(self, machine: OwnRoot) -> None:
         self.machine = machine
@@ -140,7 +141,7 @@ class ServiceManager:
         assert self.gateway.stdout.readline().startswith(READY)
 
     def refusal(self, *options: str) -> str:
-        """Returns the gateway's message when it does not start."""
+        """Starts the gateway with `options`, which must fail, and returns the gateway's error message."""
         command = ["fordway", "serve", self.root, "--listen", "127.0.0.1:0", "--until-eof", *options]
         words = self.machine.words("setpriv", "--reuid=fordway", "--clear-groups", *command)
         ended = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
@@ -252,7 +253,7 @@ def test_an_upgrade_under_load_fails_no_request(
         machine.install(packages[NEW])
         assert installed(machine) == f"{NEW}-1 installed"
         load.wait_for_more()
-        # A stand-in for the systemd commands that after-install runs.
+        # Do what the systemd commands in the script after-install would do.
         manager.restart()
         load.wait_for_more()
     assert load.failures == []
@@ -266,7 +267,7 @@ def test_an_upgrade_that_was_interrupted_is_finished_later(
     machine: OwnRoot, manager: ServiceManager, packages: dict[str, Path]
 ) -> None:
     machine.run("sh", "-c", "echo '# the admin wrote this' >>/etc/fordway/serve.conf")
-    # The files are installed, but the script after them has not run.
+    # Install the files without running the script after-install.
     machine.install(packages[NEW], "--unpack")
     assert installed(machine) == f"{NEW}-1 unpacked"
     manager.start()
@@ -281,7 +282,7 @@ def test_an_upgrade_that_was_interrupted_is_finished_later(
 def test_what_a_later_release_wrote_is_refused_by_an_older_one(
     machine: OwnRoot, manager: ServiceManager
 ) -> None:
-    """After a downgrade, the directory, the users and the options may come from a later release."""
+    """After a downgrade, a later release may have written the directory, the users file and the options."""
     users = """[[user]]\nname = "a"\naccess_key = "A"\nsecret_key = "a-long-secret"\nof_the_future = 1\n"""
     machine.run("sh", "-c", f"umask 077; printf '%s' '{users}' >/etc/users; chown fordway /etc/users")
     assert "of_the_future" in manager.refusal("--credentials", "/etc/users")

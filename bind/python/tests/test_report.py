@@ -191,7 +191,7 @@ def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
 
 
 class EditedRun:
-    """A run with a `run.json` that a test changes."""
+    """A run whose `run.json` a test changes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

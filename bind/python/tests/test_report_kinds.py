@@ -1,5 +1,5 @@
-"""Tests reports of every kind of run that the binary writes, and of counters that likwid-perfctr records
-during a run.
+"""Tests reports of every kind of run that the binary writes, and reports with counters that likwid-perfctr
+recorded during a run.
 """
 
 import json
@@ -35,7 +35,7 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(b"x" * 1000)
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Prints nothing."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def server() -> Iterator[str]:
 
 
 def bench(directory: Path, *words: str) -> Path:
-    """Runs `fordway bench WORDS`, and returns the run. Skips the test if there is no binary."""
+    """Runs `fordway bench WORDS`, and returns the run. Skips the test if the binary is missing."""
     if FORDWAY is None:
         pytest.skip("FORDWAY_BIN is not set, and no fordway is in PATH")
     run = directory / f"{words[0]}.run"
@@ -67,7 +67,7 @@ def report(run: Path, *options: str) -> tuple[Page, dict]:
 
 
 def assert_says(page: Page, info: dict, names: list[str]) -> None:
-    """Asserts that the page has a row for each summary with its limit, and the figures called `names`."""
+    """Asserts that the page has a row with the limit for each summary, and exactly the figures `names`."""
     assert page.tags.count("svg") == len(names)
     for name in names:
         assert kinds.DRAWINGS[name].title in page.text
@@ -94,7 +94,7 @@ def test_workloads_have_densities_and_ratios(tmp_path: Path, words: list[str], p
     assert info["kind"] == words[0]
     assert_says(page, info, ["ratios", "density", "latency", "cpu"])
     assert [said for said in [*phases, *LANES] if said not in page.text] == []
-    # With one round there is no interval, only the ratio of the rates.
+    # With one round, there is no interval, and only the ratio of the rates is known.
     assert "too few blocks" in page.text
     read = runfile.read_run(run)
     row = read.summary(phases[0], "embedded")
@@ -116,7 +116,7 @@ def test_transports_are_drawn_over_the_size(tmp_path: Path) -> None:
     )
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes] == ["latency", "half-round-trip"]
-    # Half a round trip is known only for a link.
+    # Half round trips are known only for links.
     lines = [[line for line in axes.get_lines() if len(line.get_xdata()) == 3] for axes in figure.axes]
     assert [len(of) for of in lines] == [3, 1]
 
@@ -135,7 +135,7 @@ REPORTING_RANK = (
     'echo "{\\"rank\\": $r, \\"start_ns\\": 1000000, \\"end_ns\\": $e, \\"mpi_ns\\": 1000000}" '
     "> $FORDWAY_RANK_REPORTS/rank-$r.json"
 )
-"""A job that reports 10 ms on one rank and 5.5 ms on two ranks, each of which spent 1 ms in MPI."""
+"""A job that reports 10 ms on one rank, and 5.5 ms on each of two ranks, of which 1 ms is spent in MPI."""
 
 
 def has_open_mpi() -> bool:
@@ -209,8 +209,7 @@ def test_latency_of_the_open_loop_counts_from_the_intended_start(tmp_path: Path,
     read = runfile.read_run(run)
     summary = info["summaries"][0]
     durations = read.operations["duration_ns"]
-    # The two middle values may differ; the histogram returns one of them, to three
-    # digits.
+    # The two middle values may differ. The histogram returns one of them, with three significant digits.
     low_ns, high_ns = (float(np.quantile(durations, 0.5, method=which)) for which in ("lower", "higher"))
     assert low_ns * 0.99 <= summary["latency"]["p50_ns"] <= high_ns * 1.01
     assert summary["limit"]["name"] == "rate"

@@ -1,4 +1,6 @@
-"""Tests the analysis of messages of many sizes, on data with known parameters and on published data."""
+"""Tests the analysis of messages of many sizes with synthetic data of known parameters and with published
+data.
+"""
 
 import os
 import re
@@ -24,7 +26,7 @@ HEADER = (
 
 
 def with_step(rows: pd.DataFrame, at: float, delay_ns: float) -> pd.DataFrame:
-    """Returns the messages; those of at least `at` bytes take longer."""
+    """Returns the messages. Messages of at least `at` bytes take `delay_ns` longer."""
     return rows.assign(duration_ns=rows["duration_ns"] + delay_ns * (rows["bytes"] >= at))
 
 
@@ -34,7 +36,7 @@ def found(rows: pd.DataFrame, seed: int = 1) -> list[changes.Change]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_jump_is_found_where_it_is(seed: int) -> None:
-    # The sizes are close enough here to place a jump within 2 %.
+    # The sizes are dense enough to locate a jump within 2 %.
     rows = with_step(messages(seed, 6000), STEP, 1.5e6)
     (change,) = found(rows)
     assert change.size_bytes == pytest.approx(STEP, rel=0.02)
@@ -61,8 +63,8 @@ def test_few_messages_and_one_size_tell_nothing() -> None:
 
 
 def sweep(place: float, moved: float) -> list[windows.Verdict]:
-    """Returns the verdicts on a jump that is at `place` with one window, and at `moved` with twice that
-    window.
+    """Returns the verdicts on a jump that occurs at `place` with one window, and at `moved` with a window of
+    twice the size.
     """
     rows = {
         ("bare", "kept c=1 tcp_rmem=87380"): with_step(messages(1, 5000), place, 2e6),
@@ -207,7 +209,9 @@ def test_what_a_run_lacks_is_said(
 
 
 def ppbench(path: Path, rows: list[tuple[str, int, float, int, int]]) -> Path:
-    """Writes a table in ppbench's format: experiment, size, milliseconds, failed requests, retries."""
+    """Writes a table in ppbench's format. Each row has an experiment, a size, milliseconds, failed requests
+    and retries.
+    """
     lines = [
         f'"m","{tag}","/mping/{size}","{failed}","10","{size}","{ms}","1","{1000 / ms}","{retries}","200"'
         for tag, size, ms, failed, retries in rows
@@ -262,7 +266,7 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
     out = tmp_path / "page.html"
     assert cli.main([str(run), "--out", str(out)]) == 0
     told = Page(out.read_text(encoding="utf-8"))
-    # A single set-up cannot be compared.
+    # With a single set-up, there is no figure of a comparison.
     assert told.tags.count("svg") == 3
     rows = [row for row in told.rows if row[1:2] == ["loopback"] and len(row) == 6]
     assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
@@ -276,16 +280,16 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
 def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, option: str, verdict: str) -> None:
     sweep = ["--setup", "bare", "--connection-policy", "kept", "--tcp-rmem", "87380,131072", "--seed", "1"]
     sizes = ["--min", "100kB", "--max", "500kB", "--scale", "linear", "--points", "300", "--rounds", "2"]
-    # This is longer than any stall of a busy machine that affects more than a few messages.
+    # Use a delay that is longer than any stall of a busy machine that affects more than a few messages.
     delay = ["--pong-option=--delay=10ms", f"--pong-option={option}"]
     places = {window: window * 2 if verdict == windows.MOVES else 262_144 for window in (87_380, 131_072)}
-    # "cannot tell" is the right verdict where a busy machine stalled a phase: measure again.
+    # If a busy machine stalled a phase, "cannot tell" is the correct verdict. In that case, measure again.
     for attempt in range(3):
         place = tmp_path / str(attempt)
         place.mkdir()
         run = runfile.read_run(bench(place, "pingpong", *sweep, *sizes, *delay))
         found = windows.all_changes(run)
-        # Rounds on a busy machine differ, which may look like another small jump.
+        # On a busy machine, rounds differ, and the differences may look like another small jump.
         is_there = [
             one
             for one in windows.verdicts(run, found)
@@ -297,7 +301,7 @@ def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, optio
     window = windows.window_bytes(run, highest.phase)
     assert highest.change.size_bytes == pytest.approx(places[window or 0], rel=0.02)
     assert {one.verdict for one in is_there} == {verdict}
-    # A stall of the machine can move the smaller jump. The other verdict would place it 33 % away.
+    # A stall of the machine can shift the smaller jump. With the other verdict, the jump would be 33 % away.
     assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.15)
 
 

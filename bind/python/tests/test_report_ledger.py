@@ -19,7 +19,7 @@ def interval(value: float) -> dict[str, float]:
 
 
 def entry(size: int) -> dict[str, object]:
-    """A path of 3 µs, of which two components explain 2.5 µs."""
+    """Returns a path that takes 3 µs. Its two components explain 2.5 µs of this time."""
     parts = [
         {"component": "socket", "times": 1.0, "ns": interval(2_000.0)},
         {"component": "copy", "times": 2.0, "ns": interval(500.0)},
@@ -38,7 +38,7 @@ def entry(size: int) -> dict[str, object]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    """A ledger of one path at three sizes, two of which were printed."""
+    """A ledger with one path at three sizes, two of which were printed."""
     run = write_sample_run(tmp_path / "x.run", kind="ledger", parameters={"printed_bytes": [4096, 1 << 20]})
     account = {"components": [], "paths": [], "entries": [entry(size) for size in (1, 4096, 1 << 20)]}
     (run / "ledger.json").write_text(json.dumps(account), encoding="utf-8")

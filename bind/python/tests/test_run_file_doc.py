@@ -1,5 +1,5 @@
-"""Tests that the three descriptions of the run file agree: the Rust code that writes it, its page, and
-the sample of these tests.
+"""Tests that the three descriptions of the run file agree: the Rust code that writes it, its page in the
+docs, and the sample run of these tests.
 """
 
 import json
@@ -21,7 +21,7 @@ COLUMN = re.compile(r"\(\s*\"([a-z_]+)\",")
 
 
 def rust_fields() -> dict[str, set[str]]:
-    """Returns the fields of every struct in `run.json`, as the Rust source declares them."""
+    """Returns the fields of every struct in `run.json`, taken from the Rust source."""
     sources = "\n".join(
         (MEASURE / name).read_text() for name in ("run.rs", "conditions.rs", "machine.rs", "stats.rs")
     )

@@ -409,8 +409,7 @@ def increment(store: fordway.Store, times: int) -> None:
             seen = store.head(BUCKET, "count").etag
             count = int(store.get(BUCKET, "count"))
             try:
-                # The object may change between a head and a get; the condition detects
-                # that.
+                # The object may change between the head and the get. The condition detects such a change.
                 store.put(BUCKET, "count", str(count + 1).encode(), if_match=seen)
                 break
             except errors.PreconditionFailedError:

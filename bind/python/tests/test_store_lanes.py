@@ -346,7 +346,7 @@ def test_an_upload_is_not_published_without_a_part(store: fordway.Store) -> None
             with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
                 end()
         assert keys(store) == []
-    # The caller may publish without it, on purpose.
+    # The caller may deliberately publish the object without the failed part.
     upload.complete([(part.number, part.etag) for part in upload.parts()])
     assert store.get(BUCKET, "key") == b"first"
     with store.upload(BUCKET, "key") as upload:
@@ -396,7 +396,7 @@ def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fo
 
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
-    # Files and iterators have their own calls, which `run` runs.
+    # Calls that return files or iterators have no asynchronous twin. Programs can use `run` for them.
     assert calls - set(dir(fordway.aio.AsyncStore)) == {
         *("closed", "lane", "list_versions", "reader", "stream", "writer"),
     }

@@ -1,5 +1,5 @@
 //! Runs a shell command in an environment where a shared file system is mounted twice: `cluster nfs 'ls /mnt/1/root
-//! /mnt/2/root'`. The command sees the files of this machine; it may write below the two mounts, `/run` and `/tmp`.
+//! /mnt/2/root'`. The command sees the files of this machine. It may write below the two mounts, `/run` and `/tmp`.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // If it does not start, the reason has been printed.
+    // If the cluster does not start, the reason has already been printed.
     let Some(cluster) = started else { return ExitCode::FAILURE };
     print!("{}", cluster.task(command).output());
     ExitCode::SUCCESS

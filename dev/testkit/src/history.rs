@@ -1,35 +1,36 @@
 //! Checks whether the operations of several clients on one key are linearizable.
 //!
-//! This is the algorithm of Wing and Gong: it searches for an order of all operations that respects real time (an
-//! operation that ended before another began comes first) and in which every response is correct. Each client runs one
-//! operation at a time, so a state of the search is each client's position and the value of the key; a state that led
-//! to a dead end is not tried again.
+//! The algorithm of Wing and Gong searches for an order of all operations in which every response is correct. The order
+//! must respect real time: an operation that ended before another operation began must come first. Each client runs one
+//! operation at a time, so a state of the search consists of the position of each client and the value of the key. A
+//! state that led to a dead end is not tried again.
 
 use std::collections::HashSet;
 
-/// An operation of a client on the key, with its result. Values identify versions: no two puts have the same value.
+/// An operation of a client on the key, with its result. Values identify versions, because no two puts have the same
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistoryOperation {
-    /// Put this value.
+    /// The client put this value.
     Put(u64),
-    /// Put this value, on the condition that there was no object.
+    /// The client put this value with the condition that there is no object.
     Created(u64),
     /// The conditional put was refused, because there was an object.
     NotCreated,
-    /// Read this value; `None` means that there was no object.
+    /// The client read this value. `None` means that there was no object.
     Read(Option<u64>),
-    /// Deleted the object, or found nothing to delete.
+    /// The client deleted the object, or there was no object.
     Deleted,
 }
 
 /// An event, with its times in nanoseconds on a clock shared by all clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedHistoryOperation {
-    /// What happened.
+    /// The operation and its result.
     pub event: HistoryOperation,
     /// A time before the operation began.
     pub began_ns: u64,
-    /// A time after it ended.
+    /// A time after the operation ended.
     pub ended_ns: u64,
 }
 
@@ -58,7 +59,7 @@ pub fn is_linearizable(clients: &[Vec<TimedHistoryOperation>]) -> Result<(), Vec
             longest.clone_from(&done);
         }
         let next = |client: usize| clients[client].get(done[client]);
-        // The next operation must have begun before any of the remaining ones ended.
+        // The next operation must have begun before any of the remaining operations ended.
         let Some(deadline_ns) = (0..clients.len()).filter_map(next).map(|timed| timed.ended_ns).min() else {
             return Ok(());
         };
@@ -93,12 +94,12 @@ mod tests {
     fn what_could_have_happened_is_accepted() {
         assert!(fits(&[]));
         assert!(fits(&[&[(Read(None), 0, 1), (Put(1), 2, 3), (Read(Some(1)), 4, 5), (Deleted, 6, 7)]]));
-        // While a put is in progress, a reader may see the new value or not; once a reader has seen it, all later
-        // readers do, too.
+        // While a put is in progress, a reader may see the old or the new value. After a reader has seen the new value,
+        // all later readers must also see it.
         let put: &[_] = &[(Put(1), 0, 10)];
         assert!(fits(&[put, &[(Read(None), 1, 2), (Read(Some(1)), 3, 4)]]));
         assert!(fits(&[put, &[(Put(2), 0, 10)], &[(Read(Some(2)), 11, 12)]]));
-        // If two clients create the key at the same time, one of them is refused, even if the refused one ends first.
+        // If two clients create the key at the same time, one client is refused. The refused operation may end first.
         assert!(fits(&[&[(Created(1), 0, 10)], &[(NotCreated, 1, 2)]]));
         assert!(fits(&[&[(Created(1), 0, 1), (Deleted, 2, 9)], &[(Created(2), 3, 4)]]));
     }

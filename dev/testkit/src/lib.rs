@@ -1,10 +1,14 @@
 //! Code shared by the tests of all lanes. Only tests depend on this crate.
 //!
-//! [`conformance`] is one suite that runs on every lane; [`model`] checks random operations against the in-memory
-//! store; [`history`] checks that concurrent operations on one key are linearizable; [`scenario`] contains operations
-//! that are tested with a fault at every step; [`hostile`] serves a single file and responds incorrectly wherever its
-//! script says so; [`cluster`] starts shared file systems, with two mounts each; [`turns`] uses several stores in turn;
-//! [`proxy`] is a proxy between a client and its servers; [`foreign`] starts third-party WebDAV servers.
+//! * [`conformance`]: a test suite that runs on every lane
+//! * [`model`]: compares the results of random operations with those of the in-memory store
+//! * [`history`]: checks that concurrent operations on one key are linearizable
+//! * [`scenario`]: operations that are tested with a fault at every step
+//! * [`hostile`]: a server for a single file that adds the faults of a script to its responses
+//! * [`cluster`]: starts shared file systems with two mounts each
+//! * [`turns`]: a store that passes its calls to several stores in turn
+//! * [`proxy`]: a proxy between a client and its servers
+//! * [`foreign`]: starts third-party WebDAV servers
 
 pub mod cluster;
 pub mod conformance;

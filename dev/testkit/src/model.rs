@@ -1,4 +1,4 @@
-//! Random operations, checked against the in-memory store.
+//! Compares the results of random operations with those of the in-memory store.
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
@@ -9,12 +9,12 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// One operation on a bucket. Few keys are used, so that operations conflict.
+/// One operation on a bucket. The operations of a sequence use few keys, so that they conflict.
 #[derive(Clone, Debug)]
 pub enum ModelOperation {
     /// Put this many bytes of a value.
     Put(Key, u8, usize),
-    /// Put only if there is no object.
+    /// Put this many bytes of a value, only if there is no object.
     Create(Key, u8, usize),
     /// Get the whole object or a range.
     Get(Key, Option<(u64, u64)>),
@@ -26,13 +26,13 @@ pub enum ModelOperation {
     Copy(Key, Key),
     /// List with prefix, delimiter, start and page size.
     List(String, bool, Option<String>, usize),
-    /// Keep old versions from now on, or stop doing so.
+    /// Enable or suspend versioning.
     Versioning(bool),
-    /// List versions with prefix, delimiter and page size, to the last page.
+    /// List all pages of versions with prefix, delimiter and page size.
     ListVersions(String, bool, usize),
     /// Act on the version at this position in a list of all versions.
     Version(usize, VersionOperation),
-    /// Replace the tags of a key with this many new ones.
+    /// Replace the tags of a key with this many new tags.
     Tag(Key, usize),
 }
 
@@ -43,9 +43,9 @@ pub enum VersionOperation {
     Get,
     /// Delete the version permanently.
     Delete,
-    /// Copy the version over the latest one.
+    /// Copy the version over the latest version.
     Restore,
-    /// Replace the version's tags with this many new ones, and read them.
+    /// Replace the version's tags with this many new tags, and read them.
     Tag(usize),
 }
 
@@ -56,12 +56,12 @@ pub fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases: asked.unwrap_or(cases), failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Sequences of up to `max` operations.
+/// Generates sequences of up to `max` operations.
 pub fn operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     proptest::collection::vec(operation(), 1..max)
 }
 
-/// Sequences of up to `max` operations in a bucket that keeps versions some of the time.
+/// Generates sequences of up to `max` operations in a bucket in which versioning is sometimes enabled.
 pub fn versioned_operations(max: usize) -> impl Strategy<Value = Vec<ModelOperation>> {
     let version = prop_oneof![
         3 => Just(VersionOperation::Get),
@@ -137,28 +137,28 @@ fn key() -> impl Strategy<Value = Key> {
     text().prop_filter_map("a key is not empty", |text| Key::new(text).ok())
 }
 
-/// The part of an operation's result that all stores must agree on.
+/// The part of an operation's result that must be equal in all stores.
 #[derive(Debug, PartialEq)]
 enum ModelOutcome {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
-    /// For each version, its key, whether it is the latest, whether its ID is `null`, and its size; then the common
-    /// prefixes.
+    /// The versions and the common prefixes. A version has its key, whether it is the latest, whether its ID is `null`,
+    /// and its size.
     Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
     Tags(Tags, usize),
     Failed(ErrorKind),
 }
 
-/// Runs `operations` on `store` (empty) and on the model, and panics where they differ.
+/// Runs `operations` on `store`, which must be empty, and on the model. Panics if a result differs.
 pub fn check(store: &dyn Store, operations: &[ModelOperation]) {
     let bucket = Bucket::new("model").unwrap_or_else(|error| panic!("{error}"));
     store.create_bucket(&bucket).unwrap_or_else(|error| panic!("{error}"));
     BucketReferenceModel::new(bucket).follow(store, operations);
 }
 
-/// A model that follows a bucket, or the part of a bucket that nothing else changes.
+/// A reference model of a bucket, or of the part of a bucket that no other client changes.
 pub struct BucketReferenceModel {
     model: MemoryStore,
     bucket: Bucket,
@@ -173,7 +173,7 @@ impl BucketReferenceModel {
         BucketReferenceModel { model, bucket, done: 0 }
     }
 
-    /// Runs `operations` on `store` and on the model, and panics where they differ.
+    /// Runs `operations` on `store` and on the model. Panics if a result differs.
     pub fn follow(&mut self, store: &dyn Store, operations: &[ModelOperation]) {
         for operation in operations {
             let found = answer(store, &self.bucket, operation);

@@ -1,8 +1,8 @@
-//! An HTTP proxy on real sockets: it forwards requests in absolute form, opens tunnels for `CONNECT`, and records its
-//! requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or the proxy resolves
-//! names. It shares no code with the client that it tests.
+//! An HTTP proxy on real sockets. The proxy forwards requests in absolute form, opens tunnels for `CONNECT`, and
+//! records its requests. Only the proxy can resolve the host `127-1-0-7.test`, so a test can check whether the client
+//! or the proxy resolves names. The proxy shares no code with the client that it tests.
 //!
-//! This file also contains the socket code of every test server: each connection has a thread, and all threads end with
+//! This file also contains the socket code of every test server. Each connection has a thread, and all threads end with
 //! the server.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,15 +14,15 @@ use std::thread::JoinHandle;
 /// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyBehaviour {
-    /// The value of `Proxy-Authorization` that the proxy requires; it responds 407 to any other.
+    /// The value of `Proxy-Authorization` that the proxy requires. It responds 407 to requests with another value.
     pub login: Option<String>,
     /// The status with which the proxy refuses every request.
     pub refuses: Option<u16>,
-    /// Whether the proxy sends nothing until the client leaves.
+    /// Whether the proxy sends nothing until the client disconnects.
     pub is_mute: bool,
 }
 
-/// The proxy. It listens on a free port of 127.0.0.1; dropping it stops it.
+/// The proxy. It listens on a free port of 127.0.0.1. Dropping this value stops the proxy.
 #[derive(Debug)]
 pub struct ProxyServer {
     shared: Arc<ProxyState>,
@@ -36,7 +36,7 @@ struct ProxyState {
 }
 
 impl ProxyServer {
-    /// Panics if no port is free.
+    /// Starts a proxy. Panics if no port is free.
     pub fn start(rules: ProxyBehaviour) -> Self {
         let shared = Arc::new(ProxyState { rules, heads: Mutex::default() });
         let serve = {
@@ -128,7 +128,7 @@ impl ProxyState {
     }
 }
 
-/// Reads a head, and returns it without its empty line; `None` at the end of the connection.
+/// Reads a head, and returns it without its empty line. Returns `None` at the end of the connection.
 fn read_head(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -145,7 +145,7 @@ fn header<'h>(head: &'h str, wanted: &str) -> Option<&'h str> {
     lines.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value)
 }
 
-/// Accepts connections on a free port. Dropping it closes them, even if a thread is waiting on them.
+/// Accepts connections on a free port. Dropping this value closes the connections, even if threads are waiting on them.
 #[derive(Debug)]
 pub(crate) struct ConnectionAcceptor {
     open: Arc<OpenSockets>,
@@ -153,7 +153,7 @@ pub(crate) struct ConnectionAcceptor {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The sockets to close at the end.
+/// The sockets that are closed when the acceptor is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct OpenSockets {
     sockets: Mutex<Vec<TcpStream>>,
@@ -161,8 +161,9 @@ pub(crate) struct OpenSockets {
 }
 
 impl ConnectionAcceptor {
-    /// Calls `serve` for each connection to `address`, with its number from 0 and the list that keeps further sockets,
-    /// and then closes the connection. Panics if no port is free, like all functions here when a test cannot continue.
+    /// Calls `serve` for each connection to `address`, and then closes the connection. The arguments of `serve` are the
+    /// connection, its number (counted from 0), and the list to which `serve` adds further sockets. Panics if no port
+    /// is free.
     pub(crate) fn start(
         address: Ipv4Addr,
         serve: impl Fn(&TcpStream, usize, &OpenSockets) + Send + Sync + 'static,
@@ -194,7 +195,7 @@ impl Drop for ConnectionAcceptor {
         for socket in lock(&self.open.sockets).iter() {
             let _ = socket.shutdown(Shutdown::Both);
         }
-        // Wakes the thread; if the connection is refused, the thread has ended.
+        // Connect to wake the thread. If the connection is refused, the thread has already ended.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -203,7 +204,7 @@ impl Drop for ConnectionAcceptor {
 }
 
 impl OpenSockets {
-    /// Serves each connection in a thread, and waits for all of them at the end.
+    /// Serves each connection in a separate thread, and waits for all threads at the end.
     fn accept(&self, listener: &TcpListener, serve: &(impl Fn(&TcpStream, usize, &OpenSockets) + Sync)) {
         std::thread::scope(|scope| {
             for stream in listener.incoming() {
@@ -213,7 +214,7 @@ impl OpenSockets {
                 let Ok(stream) = stream else { continue };
                 let Some(number) = self.keep(&stream) else { continue };
                 scope.spawn(move || {
-                    // Without this, Nagle's algorithm would delay the bytes after a head until the client acknowledges
+                    // Disable Nagle's algorithm, which would delay the bytes after a head until the client acknowledges
                     // the head.
                     let _ = stream.set_nodelay(true);
                     serve(&stream, number, self);
@@ -225,8 +226,8 @@ impl OpenSockets {
         lock(&self.sockets).clear();
     }
 
-    /// Registers the socket to be closed at the end, and returns its number. `None` if the process has run out of file
-    /// descriptors.
+    /// Registers a socket that must be closed at the end, and returns its number. Returns `None` if the process has no
+    /// free file descriptors.
     pub(crate) fn keep(&self, socket: &TcpStream) -> Option<usize> {
         let mut sockets = lock(&self.sockets);
         sockets.push(socket.try_clone().ok()?);

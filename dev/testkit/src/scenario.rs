@@ -1,5 +1,5 @@
-//! Operations that are tested with a fault at every step: the initial state, the operation, and a snapshot of
-//! everything visible in the store afterwards.
+//! Operations that are tested with a fault at every step. A scenario consists of an initial state and an operation.
+//! This module also takes snapshots of everything that is visible in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,19 @@ use fordway_store::{
 pub struct OperationScenario {
     /// The name in messages.
     pub name: &'static str,
-    /// The objects put beforehand, in this order; `DELETED` deletes one again.
+    /// The objects that are put before the operation, in this order. The content `DELETED` deletes the object.
     before: &'static [(&'static str, &'static str)],
-    /// The part sizes of a multipart upload to the key `dir/k` that has been sent beforehand.
+    /// The sizes of the parts of a multipart upload to the key `dir/k`, which are sent before the operation.
     parts: &'static [usize],
     /// The operation.
     pub act: fn(&dyn Store) -> Result<()>,
-    /// The error with which the operation must be refused; `None` if it must succeed.
+    /// The error with which the operation must fail, or `None` if it must succeed.
     pub refused: Option<ErrorKind>,
     /// Whether the bucket keeps versions. The operation must not lose any of them.
     pub keeps_versions: bool,
 }
 
-/// An object as a reader sees it.
+/// The properties of an object that a reader can see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSnapshot {
     /// The object's content.
@@ -37,10 +37,11 @@ pub struct ObjectSnapshot {
 /// All objects of the bucket except [`NOTES`].
 pub type BucketSnapshot = BTreeMap<String, ObjectSnapshot>;
 
-/// The key of the client's notes on an upload: an odd key, so that it does not conflict with other keys.
+/// The key of the object in which the client stores its notes on an upload. It is not a path, so that it does not
+/// conflict with other keys.
 const NOTES: &str = "notes//of the client";
 
-/// Deletes an object that was put beforehand.
+/// The content that deletes an object of the initial state.
 const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must depend on the content only (policy MD5), so that two runs can be compared.
@@ -139,9 +140,11 @@ pub const SCENARIOS: &[OperationScenario] = &[
 /// The body of an object whose metadata is too large for an attribute.
 const LONG: &str = "long";
 
-/// The object `a` is not at its plain path: the path was occupied when `a` was written, and is free now.
+/// An initial state in which the object `a` is not at its plain path. The path was occupied when `a` was written, and
+/// is now free.
 const HIDDEN_PLACE: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED)];
-/// Like [`HIDDEN_PLACE`], but `a` was written again afterwards: its older copy is hidden, and must remain hidden.
+/// An initial state like [`HIDDEN_PLACE`], but in which `a` was then written again. The older copy of `a` is hidden,
+/// and must remain hidden.
 const TWO_PLACES: &[(&str, &str)] = &[("a/b", "x"), ("a", "apart"), ("a/b", DELETED), ("a", "newer")];
 
 impl OperationScenario {
@@ -153,7 +156,7 @@ impl OperationScenario {
         OperationScenario { name, before, parts: &[], act, refused: None, keeps_versions: false }
     }
 
-    /// Returns whether the scenario moves so much data that not every test runs it.
+    /// Returns whether the scenario transfers so much data that only some tests run it.
     pub fn is_large(&self) -> bool {
         self.parts.iter().sum::<usize>() as u64 >= MIN_PART_BYTES
     }
@@ -262,7 +265,7 @@ fn delete(store: &dyn Store, name: &str) -> Result<()> {
     store.delete(&bucket(), &key(name), &DeleteOptions::default()).map(drop)
 }
 
-/// Completes the upload; the client kept its ID and the ETags of all parts.
+/// Completes the upload, whose ID and part ETags are in the client's notes.
 fn complete(store: &dyn Store) -> Result<()> {
     let notes = store.get(&bucket(), &key(NOTES), &GetOptions::default())?.content.into_vec()?;
     let notes = String::from_utf8_lossy(&notes);
@@ -273,7 +276,7 @@ fn complete(store: &dyn Store) -> Result<()> {
     store.complete_upload(&bucket(), &key("dir/k"), &upload, &parts, &CompleteOptions::default()).map(drop)
 }
 
-/// Returns everything that a reader sees; panics if list, head and get disagree.
+/// Returns everything that a reader sees. Panics if the results of list, head and get are inconsistent.
 pub fn snapshot(store: &dyn Store) -> BucketSnapshot {
     let listing = store.list(&bucket(), &ListQuery::default()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(listing.next, None);
@@ -299,7 +302,7 @@ fn seen(store: &dyn Store, name: &str) -> ObjectSnapshot {
     ObjectSnapshot { body, etag: info.etag, metadata: info.metadata }
 }
 
-/// Returns the keys and contents of all readable versions; panics if a listed version cannot be read.
+/// Returns the keys and contents of all readable versions. Panics if a listed version cannot be read.
 pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     let listing = store.list_versions(&bucket(), &VersionsQuery::default());
     let listing = listing.unwrap_or_else(|error| panic!("{error}"));
@@ -312,8 +315,8 @@ pub fn versions(store: &dyn Store) -> BTreeSet<(String, Vec<u8>)> {
     objects.map(read).collect()
 }
 
-/// Checks that the store works: puts, reads and deletes each object of `shown` and some unused keys, after which
-/// nothing must be left. Panics otherwise.
+/// Checks that the store works: puts, reads and deletes each key of `shown` and some unused keys. Panics if a call
+/// fails, or if objects remain afterwards.
 pub fn works(store: &dyn Store, shown: &BucketSnapshot) {
     for name in shown.keys().map(String::as_str).chain(["fresh/dir/key", "fresh//odd"]) {
         put(store, name, b"again").unwrap_or_else(|error| panic!("{error}"));

@@ -1,8 +1,8 @@
-//! A SOCKS 5 proxy on real sockets (RFC 1928, RFC 1929) that opens tunnels, deviates from normal behaviour as its rules
-//! say, and records its requests. It resolves the host `127-1-0-7.test`, so that a test can tell whether the client or
-//! the proxy resolves names. It sends its responses one byte at a time.
+//! A SOCKS 5 proxy on real sockets (RFC 1928, RFC 1929). The proxy opens tunnels and records its requests. Its rules
+//! can specify deviations from normal behaviour. Only the proxy can resolve the host `127-1-0-7.test`, so a test can
+//! check whether the client or the proxy resolves names. The proxy sends its responses one byte at a time.
 //!
-//! It shares no code with the client that it tests.
+//! The proxy shares no code with the client that it tests.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -17,11 +17,11 @@ pub struct SocksBehaviour {
     pub login: Option<(&'static str, &'static str)>,
     /// The reply code with which the proxy refuses every connection.
     pub refuses: Option<u8>,
-    /// The only reply that the proxy sends; afterwards it is silent until the client leaves.
+    /// The only reply that the proxy sends. Afterwards, it sends nothing until the client disconnects.
     pub says: Option<&'static [u8]>,
 }
 
-/// The proxy. It listens on a free port of 127.0.0.1; dropping it stops it.
+/// The proxy. It listens on a free port of 127.0.0.1. Dropping this value stops the proxy.
 #[derive(Debug)]
 pub struct SocksServer {
     shared: Arc<SocksState>,
@@ -35,7 +35,7 @@ struct SocksState {
 }
 
 impl SocksServer {
-    /// Panics if no port is free.
+    /// Starts a proxy. Panics if no port is free.
     pub fn start(rules: SocksBehaviour) -> Self {
         let shared = Arc::new(SocksState { rules, asked: Mutex::default() });
         let serve = {
@@ -101,7 +101,7 @@ impl SocksState {
         let known = host.strip_suffix(".test").map(|name| place.replace(&host, &name.replace('-', ".")));
         let server = TcpStream::connect(known.unwrap_or(place))?;
         open.keep(&server);
-        // Here, the bound address is a name, which is allowed but rare.
+        // The bound address in this reply is a name, which is allowed but rare.
         say(client, b"\x05\x00\x00\x03\x04here\x00\x09")?;
         std::thread::scope(|scope| {
             scope.spawn(|| {

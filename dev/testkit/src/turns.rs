@@ -1,4 +1,5 @@
-//! Several stores on one directory, used in turn as if they were one: each node reads the data that another wrote.
+//! Several stores on one directory, which are used in turn as if they were one store. Each store thereby reads data
+//! that another store wrote, like the nodes of a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ pub struct RoundRobinStore {
 }
 
 impl RoundRobinStore {
-    /// Creates a store whose first call goes to the first of `stores`, which must not be empty.
+    /// Creates a store that passes its first call to the first of `stores`. `stores` must not be empty.
     pub fn new(stores: Vec<Arc<dyn Store>>) -> Self {
         assert!(!stores.is_empty());
         RoundRobinStore { stores, calls: AtomicUsize::new(0) }
@@ -31,7 +32,7 @@ impl RoundRobinStore {
     }
 }
 
-/// Implements methods by calling the same method of the store whose turn it is.
+/// Implements methods that call the same method of the next store.
 macro_rules! in_turn {
     ($of:ident: $(fn $call:ident($($name:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {
         impl $of for RoundRobinStore {

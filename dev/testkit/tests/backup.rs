@@ -1,4 +1,4 @@
-//! Copies of a root as backup programs make them, and the state of a store after a copy has replaced its root.
+//! Copies a root as backup programs do, and checks the state of a store whose root has been replaced by a copy.
 
 use std::fs;
 use std::path::Path;
@@ -19,15 +19,16 @@ fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
 
-/// Tags that do not fit into an attribute.
+/// Returns tags that do not fit into an extended attribute.
 fn many_tags() -> Tags {
     (0..10).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect()
 }
 
-/// The objects of the bucket `plain`: with an MD5, without an MD5, with a checksum, with a record in a sidecar.
+/// The keys of the objects in the bucket `plain`. There are objects with an MD5, without an MD5, with a checksum, and
+/// with a record in a sidecar file.
 const KEYS: [&str; 8] = ["a/md5", "a/fast", "bare", "x//odd", "apart", "also-apart", "empty/", "summed"];
 
-/// The unfinished upload in a root that contains everything a root can contain.
+/// The unfinished upload in a root that contains all kinds of data that a root can contain.
 struct Original {
     upload: UploadId,
     parts: Vec<CompletedPart>,
@@ -81,7 +82,7 @@ fn make_versions(store: &PosixStore) {
     store.delete(&versioned, &key("k//odd"), &DeleteOptions::default()).unwrap();
 }
 
-/// Puts a part; all parts have the same length.
+/// Puts a part. All parts have the same length.
 fn put_part(store: &PosixStore, upload: &UploadId, number: u16) -> CompletedPart {
     let options = PartOptions { size_hint: Some(MIN_PART_BYTES), ..Default::default() };
     let mut part = store.part_writer(&bucket("plain"), &key("up"), upload, number, &options).unwrap();
@@ -148,13 +149,14 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Returns whether the file system of the tests has extended attributes; without them, there are no attributes to copy.
+/// Returns whether the file system of the tests supports extended attributes. Otherwise, there are no attributes to
+/// copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
 }
 
-/// Copies a root with `command`, migrates the copy, and compares its content with the original's.
+/// Copies a root with `command`, migrates the copy, and compares its content with that of the original.
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
     if fordway_needs::program(program).is_none() {
@@ -197,8 +199,8 @@ fn tar_with_attributes_keeps_everything() {
     comes_back("tar", &format!("tar {attributes} -C FROM -cf - . | tar {attributes} -C TO -xpf -"));
 }
 
-/// Copies a root without attributes and times: keys and content are kept, including old versions and uploads; metadata,
-/// tags and stored ETags are lost.
+/// Copies a root without attributes and times. Keys and content are preserved, including old versions and uploads.
+/// Metadata, tags and stored ETags are lost.
 #[test]
 fn a_plain_copy_keeps_content() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,7 +219,7 @@ fn a_plain_copy_keeps_content() {
         assert!(info.metadata.is_empty() && info.etag.as_md5().is_none(), "{name}");
     }
     let versions = store.list_versions(&bucket("versioned"), &VersionsQuery::default()).unwrap().versions;
-    // The latest version of `k` is now the version `null`; the delete marker and the old versions keep their IDs.
+    // The latest version of `k` is now the version `null`. The delete marker and the old versions keep their IDs.
     assert_eq!(versions.iter().filter(|version| version.content.is_some()).count(), 6);
     assert_eq!(versions.iter().filter(|version| version.version.is_null()).count(), 1);
     let complete = CompleteOptions::default();
@@ -225,8 +227,8 @@ fn a_plain_copy_keeps_content() {
     assert_eq!(read(&store, &plain, "up").len() as u64, 2 * MIN_PART_BYTES);
 }
 
-/// A root with a later format version is refused, with a message that says what to do; a root with this version is
-/// opened.
+/// A root with a later format version is refused, with a message that contains the remedy. A root with the current
+/// format version is opened.
 #[test]
 fn a_root_of_a_later_version_is_refused() {
     let dir = tempfile::tempdir().unwrap();

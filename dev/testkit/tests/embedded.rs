@@ -1,4 +1,4 @@
-//! The suite and the model test, run on the embedded lane.
+//! Runs the conformance suite and the model test on the embedded lane.
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_testkit::conformance::StoreFixture;

@@ -1,5 +1,5 @@
-//! The embedded lane on disk file systems: ext4, XFS and Btrfs, each created in a file, mounted for the test and
-//! unmounted afterwards. Requires root.
+//! Tests the embedded lane on disk file systems: ext4, XFS and Btrfs. Each file system is created in a file, mounted
+//! for the test, and unmounted afterwards. Requires root.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ const MODEL_RUNS: u64 = 20;
 /// The number of operations in each sequence.
 const MODEL_OPERATIONS: usize = 60;
 
-/// A mounted file system in a file; unmounted when dropped, even after a panic. The loop device is removed with the
-/// mount.
+/// A mounted file system in a file. It is unmounted when this value is dropped, even after a panic. The loop device is
+/// removed with the mount.
 struct Disk {
     mount: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// Returns `None` if the file system cannot be created or mounted; the reason is then printed to standard error.
+    /// Creates and mounts a file system. Returns `None` and records a skip if that is not possible.
     fn make(mkfs: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let (image, mount) = (dir.path().join("image"), dir.path().join("mount"));
@@ -42,13 +42,13 @@ impl Disk {
         }
     }
 
-    /// Creates a store on the disk; its directory is removed with the fixture.
+    /// Creates a store on the disk. The store's directory is removed with the fixture.
     fn open(&self) -> StoreFixture {
         let dir = tempfile::tempdir_in(&self.mount).unwrap();
         StoreFixture::new(PosixStore::open(dir.path(), PosixConfig::default()).unwrap(), dir)
     }
 
-    /// Returns the number of free bytes once everything written is on the disk.
+    /// Writes all data to the disk, and returns the number of free bytes.
     fn settled_free_bytes(&self) -> u64 {
         run(Command::new("sync").arg("-f").arg(&self.mount)).unwrap();
         fordway_sys::free_bytes(File::open(&self.mount).unwrap()).unwrap()
@@ -102,7 +102,7 @@ fn copies_share_blocks(disk: &Disk) {
 
 #[test]
 fn ext4() {
-    // A block size of 4,096 bytes, as on a larger disk, because metadata must fit into one block.
+    // Use a block size of 4,096 bytes, as on a larger disk, because metadata must fit into one block.
     let Some(disk) = Disk::make(&["mkfs.ext4", "-q", "-b", "4096", "-O", "has_journal"]) else { return };
     works_on(&disk);
 }

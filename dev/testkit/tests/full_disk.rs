@@ -1,4 +1,4 @@
-//! A file system that fills up: a small tmpfs, mounted for the test. Needs root.
+//! Tests stores on a full file system, which is a small tmpfs mounted for the test. Requires root.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,11 +16,11 @@ use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
-/// A tmpfs of 2 MiB; unmounted when dropped.
+/// A small tmpfs, which is unmounted when this value is dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Returns `None` if the tmpfs cannot be mounted; the reason is then printed to standard error.
+    /// Mounts a tmpfs of 2 MiB. Returns `None` and records a skip if the tmpfs cannot be mounted.
     fn mount(at: &Path) -> Option<Self> {
         SmallDisk::mount_with(at, "size=2m")
     }
@@ -41,9 +41,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Fills the file system with objects of several sizes. Each time, the error must say that the file system is full, the
-/// old object must remain, no partially written object may be listed, and the store must work again once there is
-/// space.
+/// Fills the file system with objects of several sizes. For each size, the error must be `NoSpace`, the old object must
+/// remain, and no partially written object may be listed. The store must work again after space has been freed.
 fn fills_up(store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
@@ -75,10 +74,10 @@ fn fills_up(store: &dyn Store) {
     put("dir/new", 700_000).unwrap();
 }
 
-/// The number of inodes of a file system that is to be filled with files.
+/// The number of inodes of the file system that [`empties`] fills with files.
 const INODES: usize = 40;
 
-/// Checks that a bucket in which no lock was ever taken can be emptied when its file system has no inodes left.
+/// Checks that a bucket in which no lock was ever acquired can be emptied when its file system has no free inodes.
 fn empties(disk: &Path, store: &dyn Store) {
     let bucket = Bucket::new("bucket").unwrap();
     let key = |name: &str| Key::new(name).unwrap();
@@ -134,7 +133,7 @@ fn the_node_lane_empties_a_disk_without_inodes() {
     empties(&disk.0, &NodeStore::new(NodeAddress::Unix(socket)));
 }
 
-/// Starts a gateway on the disk; the returned client sends each request only once.
+/// Starts a gateway on the disk. The returned client sends each request only once.
 fn serve(disk: &SmallDisk) -> (RunningGateway, S3Store) {
     let store = Arc::new(PosixStore::open(&disk.0, PosixConfig::default()).unwrap());
     let identity = AccessKeyPair::generate().unwrap();
@@ -163,7 +162,7 @@ fn the_http_lane_on_a_full_disk() {
     fills_up(&client);
 }
 
-/// An upload that does not fit is refused while it arrives; other requests on the same connection are still answered.
+/// An upload that does not fit is refused while it arrives. Later requests on the same connection still get responses.
 #[test]
 fn a_connection_survives_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +172,7 @@ fn a_connection_survives_a_full_disk() {
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let listen = "127.0.0.1:0".parse().unwrap();
-    // Only one connection is allowed, so a second one would wait forever.
+    // Only one connection is allowed, so a second connection would wait forever.
     let config = GatewayConfig { connections_max: 1, ..GatewayConfig::new(listen) };
     let gateway = Gateway::bind(Users::one(identity, store), config).unwrap().spawn().unwrap();
     let url = |path: &str| format!("http://{}/bucket/{path}", gateway.local_addr());

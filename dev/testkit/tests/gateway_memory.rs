@@ -1,6 +1,6 @@
 //! Checks how much memory the gateway uses for many simultaneous clients, on a real directory. This is the only test in
-//! its file, because memory is measured for the whole process. `bench/gateway-memory` measures the promised sizes; the
-//! sizes here are smaller.
+//! its file, because memory is measured for the whole process. The sizes are smaller than the documented sizes, which
+//! `bench/gateway-memory` measures.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -96,7 +96,7 @@ fn memory_is_bounded_however_many_clients_there_are() {
     let grown_mib = resident_mib().saturating_sub(before_mib);
     assert!(grown_mib < 60, "{grown_mib} MiB for {} MiB", (CLIENTS * OBJECT_BYTES) >> 20);
 
-    // Clients that became idle after a response, and clients that do not read the responses they requested.
+    // Some clients become idle after a response, and others do not read the responses to their requests.
     let mut kept = Vec::new();
     for _ in 0..IDLE {
         let mut stream = served.ask("HEAD", "k0", 0);

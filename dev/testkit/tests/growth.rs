@@ -27,15 +27,15 @@ fn put(store: &PosixStore, bucket: &Bucket, name: &str) -> Option<VersionId> {
     store.put(bucket, &key(name), b"content", &PutOptions::default()).unwrap().version
 }
 
-/// Counts the system calls of several identical calls, and returns the least: the first call fills the caches, and on a
-/// slow machine any call may have to renew what has expired.
+/// Counts the system calls of several identical calls, and returns the minimum. An additional first call fills the
+/// caches. On a slow machine, any call may have to refresh expired cache entries, so only the minimum is meaningful.
 fn calls(mut act: impl FnMut()) -> usize {
     act();
     let counts = (0..5).map(|_| run(FaultInjectionPlan::default(), &mut act).1.len());
     counts.min().unwrap_or_default()
 }
 
-/// Panics if the last of `counts` is more than `ratio` times the first.
+/// Panics if the last count is more than `ratio` times the first count.
 #[track_caller]
 fn assert_flat(what: &str, counts: &[usize], ratio: f64) {
     let (least, most) = (counts[0], counts[counts.len() - 1]);
@@ -135,7 +135,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     assert!(per_version <= 8.0, "{per_version} system calls for each version");
 }
 
-/// Returns the names of the system calls of `act` with filled caches.
+/// Returns the names of the system calls that `act` makes when the caches are filled.
 fn called(mut act: impl FnMut()) -> Vec<&'static str> {
     act();
     act();
@@ -193,7 +193,8 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(head.len() == 3 && !head.iter().any(|call| call.starts_with("open")), "head: {head:?}");
     let list = calls(|| assert_eq!(store.list(&bucket, &ListQuery::default()).unwrap().entries.len(), FILES));
     assert!(list <= 3 * FILES + 20, "{list} system calls for {FILES} files");
-    // The file may be replaced between the system calls of a head that comes right after a change.
+    // The file may be replaced between the system calls of a head that directly follows a change, so the head must open
+    // the file.
     std::fs::write(dir.path().join("bucket/new"), "content").unwrap();
     let head =
         run(FaultInjectionPlan::default(), || drop(store.head(&bucket, &key("new"), &options).unwrap())).1;

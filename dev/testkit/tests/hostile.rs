@@ -1,5 +1,5 @@
-//! The hostile server, tested with a client that uses bare sockets: it responds correctly without a script, and
-//! incorrectly exactly as its script says.
+//! Tests the hostile server with a client that uses plain sockets. Without faults, the server must respond correctly.
+//! With faults, it must deviate exactly as the script specifies.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ fn request(method: &str, headers: &str) -> String {
     format!("{method} /file HTTP/1.1\r\nHost: x\r\n{headers}\r\n")
 }
 
-/// Sends one request; returns the head and the body of the response. The server closes the connection afterwards.
+/// Sends one request, after which the server closes the connection. Returns the head and the body of the response.
 fn exchange(server: &HostileServer, method: &str, headers: &str) -> (String, Vec<u8>) {
     let mut stream = connect(server);
     stream.write_all(request(method, &format!("{headers}Connection: close\r\n")).as_bytes()).unwrap();
@@ -41,7 +41,7 @@ fn split(all: &[u8]) -> (String, Vec<u8>) {
     (String::from_utf8(all[..at + 2].to_vec()).unwrap(), all[at + 4..].to_vec())
 }
 
-/// Returns the response to a GET of `ranges` with one lie.
+/// Returns the response to a GET of `ranges` with one fault.
 fn told(lie: ResponseFault, ranges: &str) -> (String, Vec<u8>) {
     exchange(&server(ResponseFaultScript::honest().always(lie)), "GET", &format!("Range: bytes={ranges}\r\n"))
 }
@@ -212,7 +212,7 @@ fn bodies_are_framed_as_told() {
     assert_eq!(body.len(), 10);
 }
 
-/// Returns how many bytes of the body arrive before the connection ends, and the error that ends it.
+/// Returns the number of body bytes that arrive before the connection ends, and the error that ends the connection.
 fn until_the_end(lie: ResponseFault) -> (usize, Option<ErrorKind>) {
     let server = server(ResponseFaultScript::honest().always(lie));
     let mut stream = connect(&server);

@@ -1,4 +1,4 @@
-//! The suite over HTTP: our client, our gateway, and a directory behind it.
+//! Runs the conformance suite over HTTP: with our client, our gateway, and a directory that the gateway serves.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ fn open_with(
     StoreFixture::new(client, server)
 }
 
-/// What must exist as long as a client uses a server.
+/// The resources that must exist as long as a client uses a server.
 type ServerFixture = (RunningGateway, tempfile::TempDir, Option<Certificate>);
 
 fn open_s3(
@@ -58,7 +58,7 @@ fn open_s3(
     (S3Store::new(config).unwrap(), (gateway, dir, certificate))
 }
 
-/// A certificate for the loopback address and its key.
+/// A certificate for the loopback address, and its key.
 struct Certificate(tempfile::TempDir);
 
 impl Certificate {
@@ -81,7 +81,7 @@ impl Certificate {
 
 fordway_testkit::conformance_suite!(open());
 
-/// The suite with the older signature version, which old services and their clients still use.
+/// Runs the suite with the older signature version, which old services and their clients still use.
 mod signed_by_version_2 {
     use super::*;
 
@@ -124,8 +124,8 @@ mod over_http3 {
     ));
 }
 
-/// Requests of a vectored read are in flight at once, each in a stream of its own, and bodies exceed every buffer on the
-/// way.
+/// The requests of a vectored read are in flight concurrently, each in a separate stream. The bodies are larger than
+/// every buffer between client and server.
 #[test]
 fn large_objects_and_many_ranges_go_over_http3() {
     let (client, _server) = open_s3(SignatureVersion::V4, HttpVersion::Http3, Some(Certificate::new()));
@@ -183,7 +183,7 @@ fn http3_without_what_it_needs_is_an_error() {
     assert_eq!(ask(format!("https://{}", with.local_addr()), true).kind(), ErrorKind::AccessDenied);
 }
 
-/// The first bytes that the client sends show which HTTP version it uses.
+/// Checks the HTTP version that the client uses, which the first bytes of the connection show.
 #[test]
 fn the_version_asked_for_is_spoken() {
     for (http, start) in
@@ -203,7 +203,8 @@ fn the_version_asked_for_is_spoken() {
     }
 }
 
-/// Callers do not notice that the gateway has closed an idle connection, even if the request may be sent only once.
+/// If the gateway has closed an idle connection, the client opens a new connection without an error, even for a request
+/// that may be sent only once.
 #[test]
 fn an_idle_http2_connection_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();

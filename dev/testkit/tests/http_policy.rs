@@ -1,5 +1,5 @@
-//! Bucket policies with several users of one HTTP gateway, together with the kernel's access checks. Only root can
-//! change the user that a thread acts as; without root, these tests report that they are skipped.
+//! Tests bucket policies with several users of one HTTP gateway, together with the kernel's access checks. Only root
+//! can change the user of a thread, so these tests are skipped without root.
 
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ use fordway_sys::PeerCredentials;
 
 const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
-/// The user for requests without a signature.
+/// The user ID for anonymous requests.
 const NOBODY: u32 = 54_323;
 const POLICY: DocumentKind = DocumentKind::known("policy");
 
@@ -28,7 +28,8 @@ fn is_root() -> bool {
     fordway_needs::root("be several users")
 }
 
-/// A directory with Alice's bucket, into which everybody may write, and a gateway on it for Alice and Bob.
+/// A directory with Alice's bucket, to which all users may write, and a gateway for Alice and Bob that serves the
+/// directory.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: RunningGateway,
@@ -78,7 +79,7 @@ impl Ground {
         Ok(content)
     }
 
-    /// Returns the status of a GET without a signature.
+    /// Returns the status of an anonymous GET.
     fn anonymous(&self, at: &str) -> u16 {
         let mut stream = TcpStream::connect(self.gateway.local_addr()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -193,7 +194,8 @@ fn the_owner_alone_sets_the_rules() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Everybody may write to the bucket's directory, and can therefore replace the files there.
+/// All users may write to the bucket's directory, so they can replace the files in it. A document that another user has
+/// written must be ignored.
 #[test]
 fn a_document_by_another_user_is_not_believed() {
     if !is_root() {
@@ -220,7 +222,7 @@ fn a_document_by_another_user_is_not_believed() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Documents of the owner that are not policies, as may happen after a disk failure.
+/// Tests documents of the owner that are not valid policies, which may occur after a disk failure.
 #[test]
 fn a_broken_document_closes_the_bucket_to_others() {
     if !is_root() {
@@ -242,8 +244,8 @@ fn a_broken_document_closes_the_bucket_to_others() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// Each gateway notices a change made through another gateway within a second or so; a gateway knows of its own changes
-/// at once.
+/// A gateway notices a change made through another gateway within about one second. Its own changes are effective
+/// immediately.
 #[test]
 fn a_change_by_another_gateway_is_noticed() {
     if !is_root() {
@@ -260,7 +262,7 @@ fn a_change_by_another_gateway_is_noticed() {
     }
 }
 
-/// A link into another bucket would evade that bucket's rules.
+/// A symbolic link into another bucket must not bypass the policy of that bucket.
 #[test]
 fn links_of_a_public_bucket_stay_in_it() {
     if !is_root() {
@@ -313,15 +315,15 @@ fn allow(actions: &str, condition: &str) -> String {
     )
 }
 
-/// A conditional request says whether the object has an ETag, so it needs the right to read the object, and never says
-/// which ETag the object has.
+/// The result of a conditional request shows whether the object has a given ETag. The request therefore requires
+/// permission to read the object. It never reveals the object's actual ETag.
 #[test]
 fn conditions_reveal_nothing_to_those_who_may_not_read() {
     if !is_root() {
         return;
     }
     let ground = Ground::new();
-    // The kernel lets Bob replace a file that lies in the bucket itself.
+    // The kernel lets Bob replace files that are directly in the bucket's directory.
     let made = ground.client("alice").put(&bucket(), &key("top"), b"hello", &PutOptions::default());
     let etag = made.unwrap().etag;
     let bob = ground.client("bob");
@@ -349,7 +351,7 @@ fn conditions_reveal_nothing_to_those_who_may_not_read() {
     delete(etag.as_str()).unwrap();
 }
 
-/// A copy has the tags of its source, whatever its header states, unless it replaces them.
+/// A copy that does not replace tags has the tags of its source, regardless of its tagging header.
 #[test]
 fn a_copy_has_only_the_tags_that_it_gets() {
     if !is_root() {

@@ -1,5 +1,5 @@
-//! Several users of one HTTP gateway. Only root can change the user that a thread acts as; without root, these tests
-//! report that they are skipped.
+//! Tests several users of one HTTP gateway. Only root can change the user of a thread, so these tests are skipped
+//! without root.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ fn is_root() -> bool {
     fordway_needs::root("be several users")
 }
 
-/// A directory in which everybody may create buckets, and a gateway on it that Alice and Bob may use. One thread serves
-/// both, so that a test would notice any state left on the thread.
+/// A directory in which all users may create buckets, and a gateway for Alice and Bob that serves the directory. One
+/// thread serves both users, so that a test can detect state of one user that remains on the thread.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: RunningGateway,
@@ -68,8 +68,8 @@ impl Ground {
     }
 }
 
-/// The whole suite, run as a user other than the gateway's, or as the gateway's own user if the gateway cannot act as
-/// another.
+/// Runs the whole suite as a user other than the gateway's user. If the gateway cannot act as another user, runs the
+/// suite as the gateway's user.
 mod as_a_user_of_the_file {
     use super::*;
 
@@ -208,7 +208,7 @@ fn the_kernel_decides_about_objects_and_directories() {
     assert_eq!(read(&ground.client("root"), "closed").unwrap(), b"closed");
 }
 
-/// A lookup made for one user must not give access to another user on the same thread a moment later.
+/// A cached lookup that was made for one user must not give access to another user on the same thread.
 #[test]
 fn nothing_remembered_gets_past_the_kernel() {
     if !is_root() {
@@ -280,8 +280,8 @@ fn versions_are_as_private_as_the_object() {
     assert_eq!(object.content.into_vec().unwrap(), b"old");
 }
 
-/// Following a link for the first time updates its access time, which may block. The whole lookup is then repeated on
-/// another thread, as the same user.
+/// Following a symbolic link for the first time updates its access time, which may block. In that case, the whole
+/// lookup is repeated on another thread, as the same user.
 #[test]
 fn what_is_looked_up_elsewhere_is_looked_up_as_the_user() {
     if !is_root() {

@@ -1,9 +1,9 @@
-//! Listings of a constantly changing directory, in several processes: every name must be found, and no others may
-//! appear.
+//! Tests listings of a constantly changing directory in several processes. A listing must contain every existing name,
+//! and no other names.
 //!
-//! Each process knows the state of its own keys exactly. It logs every change to a key before and after making the
-//! change, so that the other processes know which state a key must be in: the last state logged, unless the key changed
-//! during their listing.
+//! Each process knows the state of its own keys exactly. It logs every change of a key before and after the change. The
+//! other processes read this log, so they know the state of each key: it is the last logged state, unless the key
+//! changed during their listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -52,13 +52,13 @@ fn key_of(member: usize, number: usize) -> String {
     format!("m{member}-{number:03}")
 }
 
-/// The log of another process: each record has a key's number, its state, and whether the change has been made or is
-/// about to be made.
+/// The log of another process. Each record contains the number of a key, its state, and whether the change has been
+/// made or is about to be made.
 struct ForeignLog {
     file: File,
     offset: u64,
     keys: BTreeMap<usize, bool>,
-    /// The key whose change has begun but is not finished.
+    /// The key whose change has started but is not finished.
     begun: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ impl ForeignLog {
         ForeignLog { file: File::open(path).unwrap(), offset: 0, keys: BTreeMap::new(), begun: None }
     }
 
-    /// Reads the records that were added; returns the keys that they mention.
+    /// Reads the records that were added since the last call. Returns the keys in these records.
     fn read(&mut self) -> BTreeSet<usize> {
         let (mut changed, mut bytes) = (BTreeSet::new(), [0; 4096]);
         loop {
@@ -89,7 +89,7 @@ impl ForeignLog {
     }
 }
 
-/// Changes this process's keys at random, through S3 and through POSIX, and lists after each change.
+/// Changes this process's keys at random, through S3 and through POSIX, and checks listings after the changes.
 fn change_and_list(member: &mut Member) {
     let mut log = File::options().append(true).open(log_path(&member.store, member.number)).unwrap();
     let mut others: BTreeMap<usize, ForeignLog> = (0..MEMBERS)
@@ -149,7 +149,7 @@ fn change(member: &Member, name: &str, is_put: bool, is_there: bool, way: usize)
     }
 }
 
-/// Lists a random prefix, and compares the result with what is known.
+/// Lists a random prefix, and compares the result with the known states of the keys.
 fn check(
     member: &Member,
     own: &BTreeSet<usize>,

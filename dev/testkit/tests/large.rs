@@ -1,4 +1,4 @@
-//! Large objects, and empty ones, on the embedded lane and over HTTP.
+//! Tests large and empty objects on the embedded lane and over HTTP.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,7 +22,7 @@ const LARGE_BYTES: u64 = 150 * MIB + 12_345;
 /// A size that does not fit in 32 bits.
 const SPARSE_BYTES: u64 = 5 * GIB + 77;
 
-/// A store on a directory, reached over one of the lanes.
+/// A store on a directory, which is accessed over one of the lanes.
 struct Place {
     dir: TempDir,
     store: Box<dyn Store>,
@@ -77,7 +77,7 @@ fn range(store: &dyn Store, name: &str, first: u64, len: u64) -> Vec<u8> {
     store.get(&bucket(), &key(name), &wanted).unwrap().content.into_vec().unwrap()
 }
 
-/// Returns the object's size and its CRC-64, both computed here from the received bytes.
+/// Returns the object's size and its CRC-64, both of which are computed from the received bytes.
 fn crc(store: &dyn Store, name: &str) -> (u64, Vec<u8>) {
     let mut hasher = ContentHasher::new(ETagPolicy::Fast, false, Some(ChecksumAlgorithm::Crc64Nvme));
     let object = store.get(&bucket(), &key(name), &GetOptions::default()).unwrap();
@@ -108,8 +108,8 @@ fn part(store: &dyn Store, name: &str, upload: &UploadId, number: u16, body: &[u
     Ok(CompletedPart::new(number, writer.commit(&ExpectedContent::default())?.etag))
 }
 
-/// Checks that an object is the same whether it is written at once, as a stream, by a copy or in parts, and that any
-/// range of it is correct.
+/// Checks that an object has the same content and checksum whether it is written in one call, as a stream, by a copy or
+/// in parts. Also checks ranges of the object.
 fn large_objects(store: &dyn Store) {
     let body = stretch(0, LARGE_BYTES as usize);
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };
@@ -134,7 +134,7 @@ fn large_objects(store: &dyn Store) {
     }
 }
 
-/// Checks that every way of writing no bytes creates an empty object.
+/// Checks that every way of writing zero bytes creates an empty object.
 fn empty_objects(store: &dyn Store) {
     let put = PutOptions { checksum: Some(ChecksumAlgorithm::Crc64Nvme), ..Default::default() };
     store.put(&bucket(), &key("put"), b"", &put).unwrap();
@@ -223,8 +223,8 @@ fn files_beyond_4_gib_are_read_over_http() {
     assert_marks(&*place.store, "sparse");
 }
 
-/// A copy keeps holes where the file system makes that cheap; otherwise the test needs as much disk space as its skip
-/// message says.
+/// Copies a sparse object of more than 4 GiB, and joins its parts. If the file system does not preserve holes in
+/// copies, the test needs the disk space that its skip message states.
 #[test]
 fn objects_beyond_4_gib_are_copied_and_joined() {
     if std::env::var_os("FORDWAY_SOAK").is_none() {

@@ -1,4 +1,4 @@
-//! The suite, run on the model itself.
+//! Runs the conformance suite on the in-memory store, which is the model of other tests.
 
 use fordway_store::MemoryStore;
 use fordway_testkit::conformance::StoreFixture;

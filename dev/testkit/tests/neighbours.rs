@@ -1,4 +1,4 @@
-//! A client's request does not delay the requests of other clients, even if one thread serves all of them.
+//! Checks that a client's request does not delay the requests of other clients, even if one thread serves all clients.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -52,11 +52,11 @@ fn serve() -> Served {
     Served { client, identity, gateway, _dir: dir, bucket, key, upload }
 }
 
-/// Returns how many of ten GETs, each sent while a listing is in progress, are answered before the listing.
+/// Sends ten GETs, each while a listing is in progress. Returns how many of them complete before the listing.
 fn gets_that_overtake(served: &Served, path: &str, parameters: &[(&str, &str)]) -> u32 {
     let overtakes = |_: &u32| {
         let mut listing = served.ask(path, parameters);
-        // After this pause, the listing has begun and is far from finished: a thousand parts take about 10 ms.
+        // After this pause, the listing has started but is not finished: a listing of 1,000 parts takes about 10 ms.
         std::thread::sleep(Duration::from_millis(1));
         let object = served.client.get(&served.bucket, &served.key, &GetOptions::default()).unwrap();
         object.content.into_vec().unwrap();
@@ -72,7 +72,7 @@ fn gets_that_overtake(served: &Served, path: &str, parameters: &[(&str, &str)]) 
 }
 
 impl Served {
-    /// Opens a connection and requests a listing on it.
+    /// Opens a connection, and sends a request for a listing on it.
     fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> TcpStream {
         let (now, address) = (SystemTime::now(), self.gateway.local_addr());
         let host = address.to_string();

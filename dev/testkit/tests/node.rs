@@ -1,4 +1,5 @@
-//! The suite on the node lane: our client, our gateway, and a directory behind it, over both kinds of socket.
+//! Runs the conformance suite on the node lane: with our client, our gateway, and a directory that the gateway serves,
+//! over both kinds of sockets.
 
 use std::sync::Arc;
 

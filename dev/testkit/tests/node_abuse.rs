@@ -1,4 +1,4 @@
-//! How a node gateway deals with clients that are hostile or die.
+//! Tests how a node gateway handles clients that are hostile or that are killed.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -116,7 +116,7 @@ impl Raw {
         }
     }
 
-    /// Starts an object; returns the file to write it to.
+    /// Starts an object. Returns the file to which the content must be written.
     fn start(&mut self, name: &str) -> File {
         let options = PutOptions::default();
         let (bucket, key) = (bucket(), key(name));
@@ -255,8 +255,8 @@ fn content(store: &NodeStore, bucket: &Bucket, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// From the second large object on, a spare file is prepared for the next one. The spare file must not be used for an
-/// object that it does not suit.
+/// After each large object, the gateway prepares a spare file for the next large object. The spare file must not be
+/// used for an object for which it is not suitable.
 #[test]
 fn a_spare_file_takes_the_next_large_object_like_the_last() {
     let ground = Ground::new();
@@ -303,7 +303,7 @@ fn a_spare_file_takes_the_next_large_object_like_the_last() {
     assert!(content(&store, &other, "d/n") == body(8), "the old object is kept");
 }
 
-/// By the time the spare file is used, the directory's name refers to another directory.
+/// When the spare file is used, the directory's name already refers to another directory.
 #[test]
 fn a_spare_file_stays_out_of_directories_that_were_moved() {
     let ground = Ground::new();
@@ -325,8 +325,8 @@ fn a_spare_file_stays_out_of_directories_that_were_moved() {
     assert!(root.join("d/e").exists());
 }
 
-/// A client keeps the descriptor of a file that it wrote. Writing through it later counts as a change made through
-/// POSIX, and the gateway does not serve the object with a stale ETag.
+/// A client keeps the descriptor of a file that it wrote. If it later writes through this descriptor, the write counts
+/// as a change through POSIX, and the gateway does not serve the object with the old ETag.
 #[test]
 fn a_descriptor_that_was_kept_fakes_no_version() {
     let ground = Ground::new();
@@ -368,7 +368,7 @@ fn a_client_that_never_reads_is_dropped() {
         options: std::borrow::Cow::Borrowed(&options),
     };
     raw.socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    // The responses would take 60 GB if the gateway kept them.
+    // If the gateway buffered all responses, they would need 60 GB of memory.
     let ended = (0..1_000_000).find_map(|_| raw.send(&request, &[]).err());
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
     let ended = ended.expect("the gateway closed the connection").kind();
@@ -376,12 +376,12 @@ fn a_client_that_never_reads_is_dropped() {
     ground.assert_works();
 }
 
-/// Announces a message of 16 MiB, and sends all but the last bytes of it.
+/// Announces a message of 16 MiB, and sends all of it except the last bytes.
 fn send_most_of_a_long_message(raw: &mut Raw) {
     let mut bytes = Vec::new();
     Request::Append {}.put(&mut bytes, 1, 16 << 20);
     bytes.resize(16 << 20, 0);
-    // A gateway that has no memory for the message does not read all of it.
+    // A gateway without memory for the message does not read the whole message, so the write may time out.
     raw.socket.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let _ = raw.socket.write_all(&bytes);
 }
@@ -457,7 +457,7 @@ fn with_one_request_at_a_time_all_clients_are_served() {
     assert_eq!(counter(&ground.store(), "requests_put"), 400);
 }
 
-/// The gateway answers a batch with several messages; the results are in the order of the requests, for objects of
+/// The response to a batch consists of several messages. The results are in the order of the requests, for objects of
 /// any size.
 #[test]
 fn batches_come_back_in_order() {
@@ -481,7 +481,7 @@ fn batches_come_back_in_order() {
     assert!(counter(&store, "descriptors_out") >= 30, "large ones do not go through the socket");
 }
 
-/// The reverse case: a gateway that returns fewer or more objects than requested.
+/// A gateway that returns fewer or more objects than requested causes an error in the client.
 #[test]
 fn a_batch_that_is_not_answered_whole_is_an_error() {
     for (answered, flags) in
@@ -503,7 +503,7 @@ fn a_batch_that_is_not_answered_whole_is_an_error() {
                 (0..answered).map(|_| Ok(Some(0))).collect();
             NodeResponse { id: 1, flags, answer: Ok(&results), body_bytes: 0 }.put(&mut bytes);
             socket.write_all(&bytes).unwrap();
-            // Keeps the connection open until the client closes it.
+            // Keep the connection open until the client closes it.
             let _ = socket.read_to_end(&mut Vec::new());
         });
         let store = NodeStore::new(NodeAddress::Unix(dir.path().join("socket")));

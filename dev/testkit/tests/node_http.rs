@@ -1,5 +1,5 @@
-//! HTTP on the Unix socket of a node gateway: the suite with our S3 client, whose signatures have no effect on this
-//! socket, and requests from clients that do not sign.
+//! Tests HTTP on the Unix socket of a node gateway. Runs the conformance suite with our S3 client, whose signatures
+//! have no effect on this socket, and sends unsigned requests.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -51,7 +51,7 @@ impl Ground {
         stream
     }
 
-    /// Sends a request after which the connection is closed; returns the whole response.
+    /// Sends a request after which the connection is closed. Returns the whole response.
     fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
         ask(self.connect(), start, headers, body)
     }
@@ -87,7 +87,7 @@ fn relay(socket: PathBuf) -> String {
     thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else { return };
-            // When the gateway has ended, its clients end as well.
+            // If the gateway has ended, close the client's connection.
             let Ok(node) = UnixStream::connect(&socket) else { return };
             client.set_nodelay(true).unwrap();
             let (mut from, mut to) = (client.try_clone().unwrap(), node.try_clone().unwrap());
@@ -158,7 +158,7 @@ fn signatures_mean_nothing() {
 fn chunked_bodies_are_undone_and_their_checksums_hold() {
     let ground = Ground::new();
     let content = [b'x'; 70_000];
-    // The CRC-32 of an empty body is 0, and no other content here has that CRC-32.
+    // The CRC-32 of an empty body is 0, and no other content in this test has this CRC-32.
     for (kind, extension, trailers, is_right) in [
         (
             "STREAMING-AWS4-HMAC-SHA256-PAYLOAD",
@@ -286,11 +286,11 @@ fn nonsense_is_refused_in_the_words_of_http() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert_status(&answer, 400);
-    // Neither HTTP requests nor our frames begin with lower-case letters.
+    // Neither HTTP requests nor frames of the node protocol start with a lower-case letter.
     let mut stream = ground.connect();
     stream.write_all(b"get / http/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // A reset ends the connection as well.
+    // The read may fail, because the gateway may reset the connection.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.is_empty());
 }
@@ -332,7 +332,7 @@ mod users {
         let bucket = ground.dir.path().join("root/bucket");
         allow(ground.dir.path(), 0o755);
         allow(&bucket, 0o1777);
-        // Large enough to be read on separate threads if it is not in the page cache.
+        // The object is large enough to be read on separate threads if it is not in the page cache.
         let large = vec![b'A'; 3 << 20];
         as_user(ALICE, || {
             assert_status(&ground.ask("PUT /bucket/hers", "", &large), 200);
@@ -404,7 +404,7 @@ mod users {
         if !is_root() {
             return;
         }
-        // The gateway belongs to an ordinary user, and another user calls it.
+        // The gateway runs as an ordinary user, and another user sends requests.
         let dir = tempfile::tempdir().unwrap();
         let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
         std::fs::create_dir_all(root.join("bucket")).unwrap();
@@ -442,7 +442,7 @@ mod users {
     }
 }
 
-/// Returns the response to a GET, once it has this status.
+/// Repeats a GET until the response has this status, and returns the response.
 fn ask_until(ground: &Ground, status: u16) -> String {
     for _ in 0..1000 {
         let answer = ground.ask("GET /bucket/k", "", b"");
@@ -473,8 +473,8 @@ fn a_user_with_too_many_requests_is_told_to_slow_down() {
     assert!(stats("requests_limited").unwrap() >= Some(1));
 }
 
-/// Starts an upload, waits until the gateway has admitted it, and sends half of its body. Otherwise, the request after it
-/// could be admitted first.
+/// Starts an upload, waits until the gateway has admitted it, and sends half of its body. Without the wait, the gateway
+/// could admit a later request first.
 fn start_upload(ground: &Ground) -> UnixStream {
     let mut upload = ground.connect();
     let start = "PUT /bucket/u HTTP/1.1\r\nhost: h\r\ncontent-length: 8\r\nexpect: 100-continue\r\n\r\n";

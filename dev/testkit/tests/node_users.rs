@@ -1,5 +1,5 @@
-//! Several users of one node gateway. Only root can change the user that a thread acts as; without root, these tests
-//! report that they are skipped.
+//! Tests several users of one node gateway. Only root can change the user of a thread, so these tests are skipped
+//! without root.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -41,7 +41,7 @@ fn as_user<T: Send>(uid: u32, groups: &[u32], act: impl FnOnce() -> T + Send) ->
     })
 }
 
-/// A directory in which everybody may create buckets, and a gateway on it.
+/// A directory in which all users may create buckets, and a gateway that serves it.
 struct Ground {
     dir: tempfile::TempDir,
     gateway: Option<RunningNode>,
@@ -76,7 +76,7 @@ impl Ground {
 
     fn as_user<T: Send>(&self, uid: u32, act: impl FnOnce(&NodeStore) -> T + Send) -> T {
         let groups = if uid == BOB { &[SHARED][..] } else { &[] };
-        // The client is created in that thread, so that its connections are opened by that user.
+        // The client is created in the thread of the user, so that this user opens its connections.
         as_user(uid, groups, || act(&NodeStore::new(NodeAddress::Unix(self.socket()))))
     }
 
@@ -186,8 +186,8 @@ fn the_kernel_decides_about_files_and_directories() {
     assert_eq!(owner("bob"), (BOB, BOB));
 }
 
-/// A store must not use a remembered directory after it has lost the permission to search it, and a lookup made for
-/// one user must not give access to another.
+/// A store must not use a cached directory after it has lost the permission to search the directory. A cached lookup
+/// that was made for one user must not give access to another user.
 #[test]
 fn nothing_remembered_gets_past_the_kernel() {
     if !is_root() {
@@ -199,7 +199,7 @@ fn nothing_remembered_gets_past_the_kernel() {
         for number in 0..700 {
             put(store, &format!("dir/{number:03}"), b"a").unwrap();
         }
-        // From here on, Alice's store has the object open.
+        // After these reads, Alice's store keeps the object open.
         (0..100).for_each(|_| drop(read(store, "dir/000").unwrap()));
     });
     let page = ListQuery { max_keys: 10, ..ListQuery::prefix("dir/") };
@@ -210,7 +210,7 @@ fn nothing_remembered_gets_past_the_kernel() {
         (store.clone(), listed.next)
     });
     ground.allow("alice/dir", 0o700);
-    // This uses the connection that Bob opened, and therefore Bob's permissions.
+    // These requests use the connection that Bob opened, and therefore Bob's permissions.
     denied(read(&bob, "dir/000"));
     denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));
     let rest = ListQuery { start_after: next, ..page };
@@ -290,7 +290,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     as_user(54_323, &[], || denied(put(&NodeStore::new(NodeAddress::Unix(ground.socket())), "k", b"c")));
 }
 
-/// A caller who may not search the root is denied access at the first request, and not earlier.
+/// A user without permission to search the root is denied access at the first request, and not earlier.
 #[test]
 fn a_closed_root_is_denied_in_plain_words() {
     if !is_root() {

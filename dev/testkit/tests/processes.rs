@@ -1,4 +1,4 @@
-//! Several processes on one directory: the guarantees within one process must also hold between processes.
+//! Tests several processes on one directory. The guarantees within one process must also hold between processes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -100,10 +100,10 @@ fn count_up(member: &mut Member) {
     }
 }
 
-/// The keys that all processes share: two in one directory, one that cannot be a path, and three that conflict as
-/// paths, so that the location of one depends on operations on the others.
+/// The keys that all processes share. Two keys are in one directory, one key cannot be a path, and the others conflict
+/// as paths, so that the location of one object depends on operations on the others.
 const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
-/// The number of private operations before a process switches to shared ones, and vice versa.
+/// The number of operations on private keys before a process switches to shared keys, and vice versa.
 const TURN: usize = 50;
 
 #[test]
@@ -132,7 +132,7 @@ fn four_processes_see_one_order_of_things() {
     }
 }
 
-/// Returns the events of all clients around the point where the longest valid order ends, sorted by their start times.
+/// Returns the events of all clients around the end of the longest valid order, sorted by their start times.
 fn around(clients: &[Vec<TimedHistoryOperation>], fit: &[usize]) -> String {
     let mut near = Vec::new();
     for (client, (events, fit)) in clients.iter().zip(fit).enumerate() {
@@ -144,7 +144,7 @@ fn around(clients: &[Vec<TimedHistoryOperation>], fit: &[usize]) -> String {
     near.into_iter().map(line).collect()
 }
 
-/// Runs operations on private and shared keys. Private keys must behave as if no other process were running; operations
+/// Runs operations on private and shared keys. Private keys must behave as if no other process were running. Operations
 /// on shared keys are recorded.
 fn mix(member: &mut Member) {
     let count = at_length(25_000, 5_000) / 2;
@@ -164,8 +164,8 @@ fn mix(member: &mut Member) {
     }
 }
 
-/// Performs one operation on a shared key; returns a line that says what the operation did, when, and with which
-/// version.
+/// Performs one operation on a shared key. Returns a line with the operation, its result, its times, and the version
+/// concerned.
 fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> String {
     let (bucket, key) = (bucket(), key(name));
     let began_ns = now_ns();
@@ -198,7 +198,7 @@ fn shared_step(store: &dyn Store, name: &str, value: u64, choice: usize) -> Stri
     format!("{name} {event} {etag} {began_ns} {}", now_ns())
 }
 
-/// Parses a line of [`shared_step`]; returns its key, its event, and the version concerned.
+/// Parses a line of [`shared_step`]. Returns its key, its event, and the version concerned.
 fn parse(line: &str) -> (&str, TimedHistoryOperation, Option<(u64, &str)>) {
     let [key, what, value, etag, began, ended] = line.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{line}")
@@ -217,7 +217,8 @@ fn parse(line: &str) -> (&str, TimedHistoryOperation, Option<(u64, &str)>) {
     (key, timed, value.map(|value| (value, etag)))
 }
 
-/// All processes create and prune the same directories; no process's object may be removed along with one.
+/// All processes create and prune the same directories. Pruning a directory must not remove an object of another
+/// process.
 #[test]
 fn pruning_takes_nobodys_object() {
     let ground = Ground::new();
@@ -290,7 +291,7 @@ fn body(value: u64, most_pieces: usize) -> Vec<u8> {
     [pieces as u64, value].map(u64::to_le_bytes).concat().repeat(pieces)
 }
 
-/// Returns the value that a body was made from; `None` if [`body`] does not return exactly these bytes for any value.
+/// Returns the value from which [`body`] created these bytes, or `None` if there is no such value.
 fn value_of(body: &[u8]) -> Option<u64> {
     let (first, _) = body.split_first_chunk::<16>()?;
     let (pieces, value) = first.split_at(8);

@@ -1,5 +1,5 @@
-//! Every request is either performed or refused, and has no other effect: requests with parameters, sub-resources and
-//! headers of all kinds leave the directory unchanged, unless they are operations that are meant to change it.
+//! Checks that every request is either performed or refused, and has no other effect. Requests with all kinds of
+//! parameters, sub-resources and headers must leave the directory unchanged, unless they are operations that change it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,7 +16,7 @@ use fordway_store::{ETagPolicy, Store};
 const OPERATIONS: &str = include_str!("../../../s3/serve/src/gate/operations.txt");
 const OBJECT: &str = "/bucket/dir/k";
 
-/// A gateway over a directory with two buckets, one of them empty, and a connection to it.
+/// A gateway for a directory with two buckets, one of which is empty, and a connection to the gateway.
 struct Ground {
     dir: tempfile::TempDir,
     connection: BufReader<UnixStream>,
@@ -43,7 +43,7 @@ impl Ground {
         ground
     }
 
-    /// Sends a request; returns the status and body of the response.
+    /// Sends a request. Returns the status and body of the response.
     fn send(&mut self, method: &str, target: &str, headers: &str, body: &str) -> (u16, String) {
         let length = body.len();
         let request = format!(
@@ -70,7 +70,7 @@ impl Ground {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Returns everything below the root: names with their mode, time, attributes and content.
+    /// Returns all names below the root, with their mode, time, attributes and content.
     fn snapshot(&self) -> BTreeMap<String, String> {
         let mut found = BTreeMap::new();
         note(&self.dir.path().join("root"), &mut found);
@@ -107,7 +107,7 @@ struct Row {
     name: &'static str,
     parameters: Vec<&'static str>,
     headers: Vec<&'static str>,
-    /// All parameters that the operation may have.
+    /// The optional parameters of the operation.
     further: Vec<&'static str>,
 }
 
@@ -168,7 +168,7 @@ fn body(row: &Row) -> &'static str {
     }
 }
 
-/// Each operation must be performed or rejected, as the table says. A rejected operation must change nothing.
+/// Each operation must be performed or rejected, as specified in the table. A rejected operation must change nothing.
 #[test]
 fn all_operations_of_the_model() {
     let mut ground = Ground::new();
@@ -180,8 +180,8 @@ fn all_operations_of_the_model() {
         assert_eq!(status, 501, "{}: {answer}", row.name);
         assert!(answer.contains("<Code>NotImplemented</Code>"), "{}: {answer}", row.name);
     }
-    // An access control list in headers gets AWS's error. One in a document gets `NotImplemented`, so that s3cmd copies
-    // objects.
+    // The response to an access control list in headers is AWS's error. The response to a list in a document is
+    // `NotImplemented`, so that s3cmd can copy objects.
     let (status, answer) = ground.send("PUT", &format!("{OBJECT}?acl"), "x-amz-acl: public-read\r\n", "");
     assert!(
         status == 400 && answer.contains("<Code>AccessControlListNotSupported</Code>"),
@@ -198,7 +198,7 @@ fn all_operations_of_the_model() {
     }
 }
 
-/// Returns the parameter names in the table, for both selectors and optional parameters.
+/// Returns the names of all parameters in the table, both required and optional.
 fn real_names(rows: &[Row]) -> Vec<String> {
     let names = rows.iter().flat_map(|row| row.parameters.iter().chain(&row.further));
     let mut names: Vec<String> = names.map(|name| name.split('=').next().unwrap().to_owned()).collect();

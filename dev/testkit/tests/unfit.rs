@@ -1,6 +1,6 @@
-//! Mounts that cannot keep a store's guarantees are recognized by the name of their file system, and rejected. The test
-//! itself implements the file system: it responds to the kernel's FUSE requests, and the store knows only its name.
-//! Requires root.
+//! Tests that mounts that cannot provide a store's guarantees are recognized by the name of their file system and
+//! rejected. The test itself implements the file system: it responds to the kernel's FUSE requests. The store can
+//! recognize the file system only by its name. Requires root.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
@@ -14,8 +14,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Objects, PutOptions};
 
 const HEAD_BYTES: usize = 40;
-/// The size of the request buffer, which has room for the largest request that the kernel sends: a write request with
-/// its head.
+/// The size of the request buffer, in bytes. The buffer has room for the largest request of the kernel, which is a
+/// write request with its header.
 const REQUEST_BYTES: usize = 1 << 17;
 const WRITE_BYTES: u32 = 1 << 16;
 const IS_DIR: u32 = 0o040_755;
@@ -54,9 +54,9 @@ fn attributes(words: Words, node: u64) -> Words {
     words.long(node).zeros(52).word(mode).word(links).zeros(20)
 }
 
-/// Returns the response of a file system with an empty directory to the request `operation` on `node`; `None` if the
-/// request has no response. An unnamed file can be created in the directory and linked to a name, but cannot be found
-/// there afterwards.
+/// Returns the response of a file system with an empty directory to the request `operation` on `node`. Returns `None`
+/// if the request has no response. An unnamed file can be created in the directory and linked to a name, but the name
+/// cannot be found afterwards.
 fn answer(operation: u32, node: u64, content: &[u8]) -> Option<Result<Words, i32>> {
     let words = Words::default();
     let entry = || attributes(Words::default().long(FILE).zeros(32), FILE);
@@ -109,8 +109,8 @@ fn serve(mut device: File, unnamed: &AtomicUsize) {
     }
 }
 
-/// Mounts a file system of the type `kind` on `dir`; returns the counter of unnamed files created on it. Returns `None`
-/// and records a skip if it cannot be mounted.
+/// Mounts a file system of the type `kind` on `dir`. Returns the number of unnamed files that are created on it, as a
+/// counter. Returns `None` and records a skip if the file system cannot be mounted.
 fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     std::fs::create_dir_all(dir).unwrap();
     let Ok(device) = OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
@@ -132,7 +132,7 @@ fn mount(kind: &str, dir: &Path) -> Option<Arc<AtomicUsize>> {
     Some(unnamed)
 }
 
-/// Runs `work` in a thread that has its own `/run`, with all mounts below it.
+/// Runs `work` in a thread with a separate mount namespace, in which `/run` is private.
 fn in_own_mounts(work: impl FnOnce() + Send + 'static) {
     if !fordway_needs::root("mount file systems") {
         return;
@@ -169,7 +169,7 @@ fn a_root_on_juicefs_is_refused_whatever_is_promised() {
     });
 }
 
-/// The root is local, so checking it says nothing about the file system of one of its buckets.
+/// The root is local, but one of its buckets is on an unsuitable file system. A check of the root does not detect this.
 #[test]
 fn a_bucket_on_juicefs_is_not_written_to() {
     in_own_mounts(|| {
@@ -186,7 +186,7 @@ fn a_bucket_on_juicefs_is_not_written_to() {
     });
 }
 
-/// The unnamed files of a bucket on an unknown file system are not trusted, even if the root's are. This file
+/// Unnamed files are not used in a bucket on an unknown file system, even if they are used in the root. This file
 /// system cannot create directories for hidden names.
 #[test]
 fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
@@ -200,8 +200,8 @@ fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
     });
 }
 
-/// The unnamed files of a mount within a bucket are not trusted either; the bucket's locks are on another file system
-/// anyway.
+/// Unnamed files are not used on a mount within a bucket. Such a mount is unsuitable in any case, because the bucket's
+/// locks are on another file system.
 #[test]
 fn a_mount_within_a_bucket_is_not_written_to() {
     in_own_mounts(|| {
@@ -221,7 +221,8 @@ fn a_mount_within_a_bucket_is_not_written_to() {
     });
 }
 
-/// This proves that the name is what matters, and that the tests above mount what they claim to mount.
+/// Opens a root on the same file system under another name. This shows that the other tests of this file mount the file
+/// system, and that the store rejects it only because of its name.
 #[test]
 fn a_root_on_an_unknown_file_system_is_opened() {
     in_own_mounts(|| {

@@ -12,7 +12,7 @@ fn installed() -> Option<PathBuf> {
     let named = std::env::var_os("FORDWAY_CAPI").map(PathBuf::from);
     if named.is_none() {
         fordway_needs::skip(
-            "FORDWAY_CAPI does not say where `make capi` has put the library; `make test` does",
+            "FORDWAY_CAPI is not set to the directory that `make capi` has written; `make test` sets it",
         );
     }
     named

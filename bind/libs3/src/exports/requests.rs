@@ -72,7 +72,7 @@ unsafe fn callback<T: Copy>(handler: *const RequestCallbacks<T>) -> Option<T> {
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_list_service`.
+/// The arguments meet the requirements of the header for `S3_list_service`.
 pub(super) unsafe fn list_service<C: AbiBucketContext>(
     context: &C,
     call: RequestArguments,
@@ -92,7 +92,7 @@ pub(super) unsafe fn list_service<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_test_bucket`.
+/// The arguments meet the requirements of the header for `S3_test_bucket`.
 pub(super) unsafe fn test_bucket<C: AbiBucketContext>(
     context: &C,
     (location, capacity): (*mut c_char, c_int),
@@ -112,7 +112,7 @@ pub(super) unsafe fn test_bucket<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_create_bucket`.
+/// The arguments meet the requirements of the header for `S3_create_bucket`.
 pub(super) unsafe fn create_bucket<C: AbiBucketContext>(
     context: &C,
     (acl, location, region): (c_int, *const c_char, *const c_char),
@@ -133,7 +133,7 @@ pub(super) unsafe fn create_bucket<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_delete_bucket`.
+/// The arguments meet the requirements of the header for `S3_delete_bucket`.
 pub(super) unsafe fn delete_bucket<C: AbiBucketContext>(
     context: &C,
     call: RequestArguments,
@@ -149,7 +149,7 @@ pub(super) unsafe fn delete_bucket<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_list_bucket`.
+/// The arguments meet the requirements of the header for `S3_list_bucket`.
 pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
     context: *const C,
     [prefix, marker, delimiter]: [*const c_char; 3],
@@ -171,7 +171,7 @@ pub(super) unsafe fn list_bucket<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_put_object`.
+/// The arguments meet the requirements of the header for `S3_put_object`.
 pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
@@ -197,7 +197,7 @@ pub(super) unsafe fn put_object<C: AbiBucketContext, P: ParsePutProperties>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_get_object`.
+/// The arguments meet the requirements of the header for `S3_get_object`.
 pub(super) unsafe fn get_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -222,7 +222,7 @@ pub(super) unsafe fn get_object<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_head_object`.
+/// The arguments meet the requirements of the header for `S3_head_object`.
 pub(super) unsafe fn head_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -241,7 +241,7 @@ pub(super) unsafe fn head_object<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_delete_object`.
+/// The arguments meet the requirements of the header for `S3_delete_object`.
 pub(super) unsafe fn delete_object<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -277,7 +277,7 @@ pub(super) struct CopyPart {
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_copy_object` and `S3_copy_object_range`.
+/// The arguments meet the requirements of the header for `S3_copy_object` and `S3_copy_object_range`.
 pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
@@ -314,7 +314,7 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_get_acl`.
+/// The arguments meet the requirements of the header for `S3_get_acl`.
 pub(super) unsafe fn get_acl<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -338,7 +338,7 @@ pub(super) unsafe fn get_acl<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_set_acl`.
+/// The arguments meet the requirements of the header for `S3_set_acl`.
 pub(super) unsafe fn set_acl<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -364,7 +364,7 @@ pub(super) unsafe fn set_acl<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_get_server_access_logging`.
+/// The arguments meet the requirements of the header for `S3_get_server_access_logging`.
 pub(super) unsafe fn get_logging<C: AbiBucketContext>(
     context: *const C,
     (bucket, prefix, count): (*mut c_char, *mut c_char, *mut c_int),
@@ -384,7 +384,7 @@ pub(super) unsafe fn get_logging<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_set_server_access_logging`.
+/// The arguments meet the requirements of the header for `S3_set_server_access_logging`.
 pub(super) unsafe fn set_logging<C: AbiBucketContext>(
     context: *const C,
     to_bucket: *const c_char,
@@ -403,7 +403,7 @@ pub(super) unsafe fn set_logging<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_get_lifecycle` and `S3_set_lifecycle`.
+/// The arguments meet the requirements of the header for `S3_get_lifecycle` and `S3_set_lifecycle`.
 pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
     context: *const C,
     answer: fn(&ConnectedBucket) -> RequestResult,
@@ -420,7 +420,7 @@ pub(super) unsafe fn lifecycle<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_initiate_multipart`.
+/// The arguments meet the requirements of the header for `S3_initiate_multipart`.
 pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
@@ -441,7 +441,7 @@ pub(super) unsafe fn initiate_multipart<C: AbiBucketContext, P: ParsePutProperti
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_upload_part`.
+/// The arguments meet the requirements of the header for `S3_upload_part`.
 pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
     context: *const C,
     name: *const c_char,
@@ -467,7 +467,7 @@ pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_complete_multipart_upload`.
+/// The arguments meet the requirements of the header for `S3_complete_multipart_upload`.
 pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -492,7 +492,7 @@ pub(super) unsafe fn complete_multipart<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_abort_multipart_upload`.
+/// The arguments meet the requirements of the header for `S3_abort_multipart_upload`.
 pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -513,7 +513,7 @@ pub(super) unsafe fn abort_multipart<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_list_parts`.
+/// The arguments meet the requirements of the header for `S3_list_parts`.
 pub(super) unsafe fn list_parts<C: AbiBucketContext>(
     context: *const C,
     name: *const c_char,
@@ -541,7 +541,7 @@ pub(super) unsafe fn list_parts<C: AbiBucketContext>(
 }
 
 /// # Safety
-/// The arguments are as the header describes for `S3_list_multipart_uploads`.
+/// The arguments meet the requirements of the header for `S3_list_multipart_uploads`.
 pub(super) unsafe fn list_uploads<C: AbiBucketContext>(
     context: *const C,
     [prefix, key_marker, upload_marker, encoding, delimiter]: [*const c_char; 5],

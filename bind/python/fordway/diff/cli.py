@@ -19,7 +19,7 @@ AT_LEAST_MAX = 10_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the differences between two runs.
 
-    Returns 0 if nothing became slower or fails more often, 1 if something did, and 2 if the runs cannot be
+    Returns 1 if an operation became slower or fails more often, 0 if none did, and 2 if the runs cannot be
     compared.
     """
     options = _parser().parse_args(arguments)
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(found: "RunDifference") -> str:
-    """The difference as text."""
+    """Returns the difference as text."""
     lines = [f"settings differ: {each}" for each in found.settings]
     lines += [f"warning: {each}" for each in found.notes]
     lines += [f"failures: {each}" for each in found.failures]

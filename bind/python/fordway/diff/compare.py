@@ -1,7 +1,7 @@
 """The comparison of two runs, cell by cell. A cell is one lane in one phase.
 
-The unit of the statistics is the round: operations of one round share its disturbances, so they are not
-independent.
+The unit of the statistics is the round. Operations of the same round are not independent, because they share
+the disturbances of that round.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,12 @@ from scipy import stats
 from fordway.report import runfile
 
 ROUNDS_MIN = 5
-"""With fewer rounds, an interval would be wider than any difference of interest."""
+"""The minimum number of rounds. With fewer rounds, an interval would be wider than any relevant
+difference.
+"""
 
 CONFIDENCE = 0.95
-"""The confidence that all intervals hold together."""
+"""The joint confidence of all intervals: the probability that every interval contains its true value."""
 
 MACHINE = ("kernel", "system", "cpu_model", "cpus", "memory_bytes", "cpu_governor", "huge_pages")
 """The properties of the machine that are compared."""
@@ -29,23 +31,23 @@ NOT_COMPARED = {"seed", "source", "url"}
 
 
 class DiffError(Exception):
-    """Two runs cannot be compared; the message gives the reason and the remedy."""
+    """Two runs cannot be compared. The message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class CellDifference:
-    """The change of the time of an operation in one cell."""
+    """The change of the time per operation in one cell."""
 
     phase: str
     lane: str
     before_ns: float
     after_ns: float
     ratio: float | None
-    """Time after / time before."""
+    """The time in the second run divided by the time in the first run."""
     low: float | None
     high: float | None
     verdict: str
-    """`slower`, `faster`, `same` (within the least difference), or `cannot tell`."""
+    """`slower`, `faster`, `same` (a smaller change than `--at-least`), or `cannot tell`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class RunDifference:
     settings: list[str]
     """Differences in versions, the machine and parameters."""
     notes: list[str]
-    """Cells that only one run has, and doubts of the runs."""
+    """Cells that only one run has, and reasons to doubt the runs."""
     failures: list[str]
     """Cells in which a larger share of the operations failed in the second run."""
     cells: list[CellDifference]
@@ -66,12 +68,12 @@ class RunDifference:
         return bool(self.failures) or any(cell.verdict == "slower" for cell in self.cells)
 
     def as_json(self) -> dict[str, Any]:
-        """The difference as JSON."""
+        """Returns the difference as a JSON object."""
         return {"schema": "fordway.diff", "schema_version": 1} | asdict(self)
 
 
 def compare(before: Path, after: Path, least: float) -> RunDifference:
-    """Compares two runs; changes by less than the share `least` are ignored.
+    """Compares two runs. Changes by less than the fraction `least` are ignored.
 
     Raises `DiffError` for runs of different kinds or without a common cell, and `RunFileError`.
     """
@@ -93,10 +95,10 @@ def compare(before: Path, after: Path, least: float) -> RunDifference:
 
 
 def _failures(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Yields the cells that fail more often than before.
+    """Yields the cells in which operations fail more often in the second run.
 
-    Only operations that succeed have times, so a server that fails every second request may appear to be as
-    fast as before.
+    Times exist only for successful operations. Without this check, a server that fails every second request
+    could appear to be as fast as a server that fails none.
     """
     known = {(row["phase"], row["lane"]): row for row in before["summaries"]}
     for row in after["summaries"]:
@@ -111,9 +113,9 @@ def _failed_share(row: dict[str, Any]) -> float:
 
 
 def round_times(directory: Path) -> dict[tuple[str, str], np.ndarray]:
-    """The time of an operation in each round, ns, for each phase and lane.
+    """Returns the time of an operation in each round, in ns, for each phase and lane.
 
-    It is the median of the round's operations, or of its blocks if operations were not recorded.
+    The time is the median over the round's operations, or over its blocks if operations were not recorded.
     """
     columns = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "ok"]
     rows = runfile.read_table(directory / "operations.arrow", columns)
@@ -137,9 +139,9 @@ def _by_cell(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
 
 
 def log_mean(times: np.ndarray) -> tuple[float, float, float]:
-    """The mean of the logarithms, its variance, and the number of independent rounds.
+    """Returns the mean of the logarithms, the variance of the mean, and the number of independent rounds.
 
-    Autocorrelated rounds (lag 1) get less weight.
+    Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds.
     """
     logs = np.log(np.maximum(times, 1.0))
     spread = logs - logs.mean()
@@ -158,7 +160,7 @@ def _cell(
         return CellDifference(*cell, *medians, None, None, None, "cannot tell")
     (mean0, variance0, count0), (mean1, variance1, count1) = log_mean(before), log_mean(after)
     variance = variance0 + variance1
-    # Welch's degrees of freedom; without any variance the interval is a point.
+    # Compute Welch's degrees of freedom. If the variance is 0, the interval is a single point.
     parts = variance0**2 / (count0 - 1) + variance1**2 / (count1 - 1)
     freedom = variance**2 / parts if parts > 0 else 1.0
     half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * variance**0.5 if variance > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Which objects fsspec's `cp` and `mv` copy, and to which keys."""
+"""Determines which objects fsspec's `cp` and `mv` copy, and to which keys."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def planned_pairs(
     recursive: bool,
     maxdepth: int | None,
 ) -> Pairs:
-    """Returns each source with its target, by fsspec's rules for trailing slashes, wildcards and existing
-    directories.
+    """Returns each source with its target, according to fsspec's rules for trailing slashes, wildcards and
+    existing directories.
 
-    Sources include directories. Raises `InvalidArgumentError` if one copy would overwrite another one's
-    source or target.
+    Sources include directories. Raises `InvalidArgumentError` if one copy would overwrite the source or
+    target of another copy.
     """
     if isinstance(path1, list) and isinstance(path2, list):
         sources = path1

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 class Coroutines:
     """The coroutines of fsspec's asynchronous file systems, such as `await files._cat_file(path)`.
 
-    With `asynchronous=True`, each method that does not iterate has a coroutine with a `_` before its name,
-    which runs the method on a thread. The methods themselves stay synchronous.
+    With `asynchronous=True`, each method that does not iterate has a coroutine that runs the method on a
+    thread. The coroutine's name is the method's name with a `_` before it. The methods themselves stay
+    synchronous.
     """
 
     async_impl = False
     asynchronous = False
 
     def _offer_coroutines(self, asynchronous: bool) -> None:
-        """Adds the coroutines if the program asked for them."""
+        """Adds the coroutines if `asynchronous` is true."""
         if asynchronous:
             self.async_impl = self.asynchronous = True
             # fsspec's synchronous class has a method of this name, which removes one object.

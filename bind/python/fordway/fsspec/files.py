@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fordway.fsspec.objects import ObjectFileSystem
 
 COPY_BYTES = 8 << 20
-"""Size of the blocks in which the content of an object passes through this process."""
+"""Size of the blocks in which this process copies the content of an object, in bytes."""
 
 
 def is_a_directory(path: str, why: str = "") -> IsADirectoryError:
@@ -28,9 +28,10 @@ def is_a_directory(path: str, why: str = "") -> IsADirectoryError:
 
 
 class ObjectReader(AbstractBufferedFile):
-    """A readable, seekable object that uses fsspec's caches. It keeps the version that existed at `open`.
+    """A readable, seekable object that uses fsspec's caches. All reads return the version that existed at
+    `open`.
 
-    Reads outside the cache raise `PreconditionFailedError` if the object has changed.
+    If the object has changed, reads of data that is not in the cache raise `PreconditionFailedError`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ObjectReader(AbstractBufferedFile):
             raise is_a_directory(path)
 
     def __reduce__(self) -> tuple:
-        # The copy reads the same version.
+        # The unpickled file reads the same version of the object.
         return _reopened, (self.fs, self.path, self.details, self._options, self.loc)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
@@ -62,17 +63,19 @@ class ObjectReader(AbstractBufferedFile):
 def _reopened(
     fs: ObjectFileSystem, path: str, details: dict[str, Any], options: dict[str, Any], position: int
 ) -> ObjectReader:
-    """Returns the copy of a pickled file."""
+    """Returns the file that pickle restores."""
     file = ObjectReader(fs, path, details, **options)
     file.seek(position)
     return file
 
 
 class NewObject(io.BufferedIOBase):
-    """An object being written. It appears as a whole when the file is closed, or never if its block raises.
+    """An object being written. The whole object is published when the file is closed. If the block of a
+    `with` statement raises, the object is discarded.
 
-    In a transaction, it appears when the transaction ends. Mode `ab` rewrites the object, with its
-    previous content first, and raises `PreconditionFailedError` if another writer replaces it meanwhile.
+    In a transaction, the object is published when the transaction ends. Mode `ab` writes a new object that
+    starts with the previous content, and raises `PreconditionFailedError` if another writer replaces the
+    object meanwhile.
     """
 
     def __init__(
@@ -100,7 +103,8 @@ class NewObject(io.BufferedIOBase):
         return self.fs.store.writer(*self._address, **described)
 
     def _exclusive(self, described: dict[str, Any]) -> ObjectWriter:
-        # The condition on the write decides. This check only saves the caller wasted work.
+        # The condition of the write is decisive. This check only avoids writing an object that would be
+        # refused.
         if self.fs.exists(self.path):
             raise self._already_exists()
         return self.fs.store.writer(*self._address, **described, if_none_match="*")
@@ -131,7 +135,7 @@ class NewObject(io.BufferedIOBase):
 
     @property
     def full_name(self) -> str:
-        """Address by which fsspec finds the object."""
+        """Returns the address by which fsspec finds the object."""
         return self.fs.unstrip_protocol(self.path)
 
     def writable(self) -> bool:
@@ -145,7 +149,7 @@ class NewObject(io.BufferedIOBase):
     def write(self, data: ReadableBuffer) -> int:
         """Appends `data` and returns its size in bytes.
 
-        Data larger than a block goes to the store immediately. Other data is collected into blocks.
+        Data larger than a block is sent to the store immediately. Smaller data is collected into blocks.
         """
         if self.closed:
             raise ValueError("I/O operation on closed file.")
@@ -156,7 +160,8 @@ class NewObject(io.BufferedIOBase):
             raise BufferError("the buffer must be contiguous; copy it first")
         if "O" in "".join(view.format.split(":")[::2]):
             raise TypeError("the buffer has references to objects; convert it to plain items")
-        # If an exception, perhaps Ctrl-C, ends this call early, data may be missing or sent twice.
+        # If an exception (such as Ctrl-C) ends this call early, data may be missing or may have been sent
+        # twice.
         self._is_torn = True
         if len(self._buffer) + size >= self._block_bytes:
             self._send_buffer()
@@ -181,11 +186,12 @@ class NewObject(io.BufferedIOBase):
             self._buffer.clear()
 
     def close(self) -> None:
-        """Publishes the object, or leaves that to the transaction.
+        """Publishes the object. In a transaction, the transaction publishes it later.
 
-        Discards it, with a `RuntimeWarning`, while an exception is handled that was raised after this file
-        was opened: text and compressing files around this one close it even if their block raises. Raises
-        `InvalidArgumentError` if a write failed or was interrupted, because nothing is published then.
+        Discards the object, with a `RuntimeWarning`, if an exception is being handled that was raised after
+        this file was opened. This is necessary because a text file or a compressing file around this file
+        closes it even if the `with` block raises. Raises `InvalidArgumentError` if a write failed or was
+        interrupted, because nothing is published then.
         """
         if self.closed:
             return
@@ -198,7 +204,7 @@ class NewObject(io.BufferedIOBase):
     def _finish(self) -> None:
         if sys.exception() not in (None, self._begun_in):
             self._is_over = True
-            # It discards the object and warns.
+            # Closing the writer discards the object and issues the warning.
             self._writer.close()
         elif self.autocommit:
             self.commit()
@@ -207,8 +213,8 @@ class NewObject(io.BufferedIOBase):
             self._send_buffer()
 
     def commit(self) -> None:
-        """Publishes the object. Raises `AlreadyExistsError` if another writer of mode `xb` came first, and
-        `InvalidArgumentError` for a file that its transaction left open.
+        """Publishes the object. Raises `AlreadyExistsError` if the mode is `xb` and another writer published
+        the object first, and `InvalidArgumentError` if the file was still open when its transaction ended.
         """
         if self._is_over:
             return
@@ -233,7 +239,7 @@ class NewObject(io.BufferedIOBase):
         self.close()
 
     def _dealloc_warn(self, _: object) -> None:
-        """Discards the object: `io` calls this before it closes a text file that was never closed."""
+        """Discards the object. `io` calls this method before it closes a text file that was never closed."""
         self.discard()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -242,14 +248,15 @@ class NewObject(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        # Without a writer, the constructor failed. A forked child leaves the object to its parent.
+        # If there is no writer, the constructor failed. A forked child does not discard the object of its
+        # parent.
         if hasattr(self, "_writer") and not self._writer.closed:
             self.discard()
 
 
 class CompressedObject(io.BufferedIOBase):
-    """An object being written through a compressor. Closing it also closes the object, which the compressors
-    of fsspec leave open.
+    """An object being written through a compressor. Closing this file also closes the object, because
+    fsspec's compressors do not close it.
     """
 
     def __init__(self, file: NewObject, compressor: Any) -> None:  # noqa: ANN401 (any writable file)
@@ -275,7 +282,7 @@ class CompressedObject(io.BufferedIOBase):
         return size
 
     def close(self) -> None:
-        """Compresses the rest, and closes the object as `NewObject.close` does."""
+        """Compresses the remaining data, and closes the object as `NewObject.close` does."""
         if self.closed:
             return
         try:
@@ -291,7 +298,7 @@ class CompressedObject(io.BufferedIOBase):
         """Discards the written data. An existing object stays as it is."""
         self._file.discard()
         with contextlib.suppress(Exception):
-            # It cannot write any more.
+            # The compressor cannot write any more, because the file is closed.
             self._compressor.close()
         super().close()
 
@@ -304,6 +311,6 @@ class CompressedObject(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        # Without a compressor, the constructor failed.
+        # If there is no compressor, the constructor failed.
         if hasattr(self, "_compressor") and not self.closed:
             self.discard()

@@ -1,4 +1,4 @@
-"""Objects on every lane, as a file system of fsspec."""
+"""An fsspec file system for objects on every lane."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     Slice = tuple[int | None, int | None]
 
 READ_AHEAD_BYTES = {"http": 5 << 20}
-"""Read-ahead in bytes, for lanes on which a read is a request."""
+"""Read-ahead in bytes, for lanes on which every read is a request to a server."""
 LOCAL_READ_AHEAD_BYTES = 128 << 10
-"""Read-ahead in bytes on the other lanes, where a read is a system call and the page cache reads ahead
-itself.
+"""Read-ahead in bytes on the other lanes, where a read is a system call and the kernel itself reads ahead
+into the page cache.
 """
 WRITE_BYTES = 1 << 20
-"""Bytes of a new object that are collected before the store is called."""
+"""Number of bytes of a new object that are collected before they are sent to the store."""
 DELETE_KEYS = 1000
 """Maximum number of objects in one delete request of S3."""
 TEXT_OPTIONS = {"encoding", "errors", "newline"}
@@ -61,8 +61,8 @@ OPTIONS_OF_FSSPEC = {"use_listings_cache", "listings_expiry_time", "max_paths", 
 
 
 class _AwsVariables:
-    """The environment variables that `fordway.open` reads. As an attribute of a class, it has their present
-    values.
+    """A descriptor for the environment variables that `fordway.open` reads. Each access to the attribute
+    returns the current values.
     """
 
     def __get__(self, _: object, __: type) -> tuple[tuple[str, str], ...]:
@@ -72,16 +72,17 @@ class _AwsVariables:
 class ObjectFileSystem(Coroutines, AbstractFileSystem):
     """Buckets as directories, and their objects as files: `fordway://BUCKET/KEY`.
 
-    `endpoint` is passed to `fordway.open`; without one, the environment determines it. Listings are never
-    cached. A directory is a common prefix of keys up to a `/`, so only buckets can be empty directories. Each
-    file appears as a whole or not at all. In a transaction, files appear one after the other at its end.
+    `endpoint` is passed to `fordway.open`; without it, the environment determines the endpoint. Listings are
+    never cached. A directory is a common prefix of keys up to a `/`, so only buckets can be empty
+    directories. Each file is published as a whole or not at all. In a transaction, files are published one
+    after another at the end of the transaction.
     """
 
     protocol: str | tuple[str, ...] = ("fordway",)
     root_marker = ""
 
     _aws_variables = _AwsVariables()
-    # fsspec returns an existing instance only if these are the same too.
+    # fsspec returns an existing instance only if these attributes are also the same.
     _extra_tokenize_attributes = ("_aws_variables",)
 
     def __init__(self, endpoint: str | None = None, **options: Any) -> None:  # noqa: ANN401 (fsspec's own)
@@ -142,15 +143,15 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         return next(self.store.list(bucket, f"{key}/"), None) is not None
 
     def exists(self, path: str, **_: Any) -> bool:  # noqa: ANN401
-        """Returns whether an object or directory exists. Raises all errors other than its absence."""
+        """Returns whether an object or directory exists. Raises all errors other than `FileNotFoundError`."""
         return self._type(path) is not None
 
     def isdir(self, path: str) -> bool:
-        """Returns whether a directory exists. Raises all errors other than its absence."""
+        """Returns whether a directory exists. Raises all errors other than `FileNotFoundError`."""
         return self._type(path) == "directory"
 
     def isfile(self, path: str) -> bool:
-        """Returns whether an object exists. Raises all errors other than its absence."""
+        """Returns whether an object exists. Raises all errors other than `FileNotFoundError`."""
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str | None:
@@ -160,7 +161,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             return None
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Details] | list[str]:  # noqa: ANN401
-        """Returns the entries of a directory, or an object itself. Raises `FileNotFoundError`."""
+        """Returns the entries of a directory, or the object if `path` is an object. Raises
+        `FileNotFoundError`.
+        """
         bucket, key = self._split(path)
         if not bucket:
             found = [_directory(each.name) for each in self.store.list_buckets()]
@@ -181,8 +184,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         on_error: str | Callable[[OSError], None] = "omit",
         **options: Any,  # noqa: ANN401
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Yields each directory, with its directories and files. `on_error="omit"` omits only directories
-        that do not exist: an incomplete listing must not look complete.
+        """Yields each directory, with its subdirectories and files. `on_error="omit"` omits only directories
+        that do not exist, because an incomplete listing must not look complete.
         """
         # fsspec passes the options to the walks of subdirectories, but not `on_error`.
         chosen = options.setdefault("walk_on_error", on_error)
@@ -198,10 +201,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         prefix: str = "",
         **options: Any,  # noqa: ANN401
     ) -> list[str] | dict[str, Details]:
-        """Returns all objects below a directory, or those whose names there begin with `prefix`, by one
-        listing.
+        """Returns all objects below a directory whose names relative to the directory begin with `prefix`.
 
-        With a `maxdepth`, it lists directory by directory.
+        Cost: one listing. With a `maxdepth`, one listing for each directory.
         """
         bucket, key = self._split(path)
         if maxdepth is not None or not bucket:
@@ -272,9 +274,10 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         on_error: str = "return",
         **_: Any,  # noqa: ANN401
     ) -> list[bytes | Exception]:
-        """Returns the bytes of many ranges. One call reads all ranges of one object, from one version.
+        """Returns the bytes of many ranges. One call of the store reads all ranges of an object, from the
+        same version.
 
-        `max_gap` is ignored: the store decides which gaps are worth reading over.
+        `max_gap` is ignored: the store decides which gaps between ranges it reads and discards.
         """
         if not isinstance(paths, list):
             raise TypeError("paths must be a list with one path for each range")
@@ -296,7 +299,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         return results
 
     def _slices(self, address: tuple[str, str], slices: list[Slice]) -> list[bytes]:
-        """Returns slices of one object, as of `bytes`. Requests the size only if a slice needs it."""
+        """Returns slices of one object, with the semantics of slices of `bytes`. Requests the object's size
+        only if a slice needs it.
+        """
         is_plain = all((start or 0) >= 0 and end is not None and end >= 0 for start, end in slices)
         if is_plain:
             try:
@@ -326,7 +331,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         outfile: BinaryIO | None = None,
         **_: Any,  # noqa: ANN401
     ) -> None:
-        """Copies an object to a file, in blocks of one version. For a directory, creates a local
+        """Copies one version of an object to a file, in blocks. For a directory, creates a local
         directory.
 
         If the copy fails, an existing file is unchanged.
@@ -407,17 +412,18 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         on_error: str | None = None,
         **_: Any,  # noqa: ANN401
     ) -> None:
-        """Copies objects, and with `recursive` directories.
+        """Copies objects, and also directories if `recursive` is true.
 
-        With `on_error="ignore"`, the default for `recursive`, a source that is removed meanwhile is no error.
-        Raises `InvalidArgumentError` if one copy would overwrite another one's source or target.
+        With `on_error="ignore"`, which is the default for `recursive`, a source that is removed meanwhile is
+        not an error. Raises `InvalidArgumentError` if one copy would overwrite the source or target of
+        another copy.
         """
         is_ignored = (on_error or ("ignore" if recursive else "raise")) == "ignore"
         for source, target in planned_pairs(self, path1, path2, recursive, maxdepth):
             try:
                 self.cp_file(source, target)
             except FileNotFoundError as error:
-                # A missing bucket is the target's.
+                # If a bucket is missing, it is the target's bucket, which is an error.
                 if not is_ignored or getattr(error, "kind", "NoSuchKey") != "NoSuchKey":
                     raise
 
@@ -429,10 +435,10 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         maxdepth: int | None = None,
         **_: Any,  # noqa: ANN401
     ) -> None:
-        """Copies objects to other keys, and then removes those that were copied.
+        """Copies objects to other keys, and then removes the sources.
 
-        Removes nothing if a copy fails. Does nothing for a source that is its own target. A source that
-        another writer replaces meanwhile stays, and raises `PreconditionFailedError`.
+        Removes nothing if a copy fails. Does nothing for a source that is its own target. If another writer
+        replaces a source meanwhile, does not remove it, and raises `PreconditionFailedError`.
         """
         if self._strip_protocol(path1) == self._strip_protocol(path2):
             return
@@ -457,7 +463,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
                 self.store.delete_bucket(bucket)
 
     def _copied(self, path1: str, path2: str) -> tuple[str, str, str] | None:
-        """Copies an object, or the mark of a directory. Returns the bucket, key and ETag of the source."""
+        """Copies an object, or the object that marks a directory. Returns the bucket, key and ETag of the
+        source.
+        """
         (bucket, key), (to_bucket, to_key) = self._split(path1), self._split(path2)
         for end in ("", "/") if key else ():
             try:
@@ -476,8 +484,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         return None
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:  # noqa: ANN401
-        """Copies an object within the store, so that its content need not pass through this process. Of a
-        directory, copies only the object that marks it, if there is one.
+        """Copies an object within the store, so that this process does not transfer the content. For a
+        directory, copies only the object that marks the directory, if it exists.
         """
         source, target = self._split(path1), self._split(path2)
         if source == target or not source[1]:
@@ -492,7 +500,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         self._copied(path1, path2)
 
     def _check_directory(self, path: str) -> None:
-        """Raises `FileNotFoundError` if there is no such directory."""
+        """Raises `FileNotFoundError` if the directory does not exist."""
         if not self.isdir(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
@@ -515,7 +523,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     ) -> Any:  # noqa: ANN401 (a file of bytes or of text)
         """Opens an object as a file. With a `compression`, writing compresses, and reading decompresses.
 
-        Mode `ab` appends a compressed stream, which readers of all formats except `zip` continue to read.
+        Mode `ab` appends a further compressed stream. Readers of all formats except `zip` read all streams.
         """
         compression = get_compression(self._strip_protocol(path), compression)
         if compression is None or "r" in mode:
@@ -567,11 +575,12 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     _rm = rm_file
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Removes objects, in as few requests as the lane allows; with `recursive`, also directories and
-        buckets.
+        """Removes objects in as few requests as the lane allows. With `recursive`, also removes directories
+        and buckets.
 
-        A single path must exist. In a list, missing paths are no error, as in S3. Raises `FileNotFoundError`,
-        `IsADirectoryError`, and the first error of an object after trying all.
+        A single path must exist. In a list, a missing path is not an error, as in S3. Raises
+        `FileNotFoundError` or `IsADirectoryError`. If the removal of objects fails, tries to remove all
+        others, and then raises the first error.
         """
         paths = path
         if isinstance(path, str | os.PathLike):
@@ -611,7 +620,9 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     # Directories
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:  # noqa: ANN401
-        """Creates a bucket, also as the parent of a directory. Directories below it need not be created."""
+        """Creates a bucket. If `path` is a directory in a bucket, creates only the bucket, because
+        directories need not be created.
+        """
         bucket, key = self._split(path)
         if key and (not create_parents or self.exists(bucket)):
             self.store.head_bucket(bucket)
@@ -619,7 +630,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         self.store.create_bucket(bucket)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Creates a bucket as `mkdir` does. With `exist_ok`, an existing bucket is no error."""
+        """Creates a bucket as `mkdir` does. With `exist_ok`, an existing bucket is not an error."""
         try:
             self.mkdir(path)
         except FileExistsError:
@@ -641,7 +652,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 
 
 class S3ObjectFileSystem(ObjectFileSystem):
-    """Objects at `s3://BUCKET/KEY`, for programs that support no other address; see `register_s3()`.
+    """Objects at `s3://BUCKET/KEY`, for programs that support only these addresses. See `register_s3()`.
 
     It accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs by name.
     """

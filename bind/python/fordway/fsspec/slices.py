@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
-    """Returns one bound for each of `count` ranges. Raises `ValueError` if `given` has another length."""
+    """Returns one bound for each of `count` ranges. A single value of `given` applies to all ranges.
+
+    Raises `ValueError` if `given` has another length than `count`.
+    """
     if given is None or isinstance(given, int):
         return [given] * count
     if len(given) != count:
@@ -18,6 +21,6 @@ def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[i
 
 
 def within(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Returns the offset and length of the part of a slice that exists."""
+    """Returns the offset and length of a slice, limited to a file of `size` bytes."""
     first, last, _ = slice(start, end).indices(size)
     return first, max(last - first, 0)

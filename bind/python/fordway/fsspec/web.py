@@ -1,4 +1,4 @@
-"""Files at web servers, as a file system of fsspec."""
+"""An fsspec file system for files at web servers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ PREFIX = "fordway+"
 
 
 class FordwayFileSystem(Coroutines, AbstractFileSystem):
-    """Reads `http(s)://` addresses, also with the prefix `fordway+`. It neither lists nor writes.
+    """A read-only file system for `http(s)://` addresses, also with the prefix `fordway+`. It has no
+    listings.
 
-    A file keeps the version of its first access, until `invalidate_cache` drops it. Options are passed to
-    `fordway.open_url`.
+    All reads of a file return the version of the first access, until `invalidate_cache` drops the file.
+    Options are passed to `fordway.open_url`.
     """
 
     protocol = ("fordway+http", "fordway+https")
@@ -64,7 +65,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         return cls._strip_protocol(path).rpartition("/")[0]
 
     def file(self, path: str) -> fordway.RemoteFile:
-        """Returns the file at `path`, opened on first use."""
+        """Returns the file at `path`. Opens it at the first call."""
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:
@@ -95,7 +96,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         return [about] if detail else [about["name"]]
 
     def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> list[str] | dict:  # noqa: ANN401
-        """Returns the file if it exists. Raises `NotImplementedError` for wildcards. A `?` begins a query."""
+        """Returns the file if it exists. Raises `NotImplementedError` for wildcards. A `?` starts a query."""
         url = self._strip_protocol(path)
         if "*" in url or "[" in url.partition("://")[2].partition("/")[2]:
             raise _no_listing(path)
@@ -140,7 +141,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
     ) -> list[bytes | Exception]:
         """Returns the bytes of many ranges, in as few requests for each file as its server allows.
 
-        `max_gap` is ignored: the file decides which gaps are worth reading over.
+        `max_gap` is ignored: the file decides which gaps between ranges it reads and discards.
         """
         if not isinstance(paths, list):
             raise TypeError("paths must be a list with one path for each range")

@@ -1,6 +1,6 @@
-"""The module that `fordway run` adds to a Python program: boto3 without a server.
+"""The module that `fordway run` adds to a Python program, so that boto3 needs no server.
 
-Python imports this module at its start. It does nothing until a program imports botocore.
+Python imports this module when it starts. The module does nothing until a program imports botocore.
 """
 
 import importlib.util
@@ -10,14 +10,16 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 
 AWAITED = "botocore.handlers"
-"""`fordway.boto` adds to a list of this module, so it must be complete."""
+"""The module whose import triggers the installation. `fordway.boto` appends to a list of this module, so the
+import must be complete.
+"""
 
 
 class AfterImport(MetaPathFinder, Loader):
     """Imports the awaited module as usual, and then installs `fordway.boto`."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds the awaited module once."""
+        """Finds the awaited module, and then stops intercepting imports."""
         if name != AWAITED:
             return None
         sys.meta_path.remove(self)
@@ -46,13 +48,13 @@ class AfterImport(MetaPathFinder, Loader):
 
 
 def explain(text: str) -> None:
-    """Prints the output of `--explain`."""
+    """Prints `text` if `fordway run` has the option `--explain`."""
     if os.environ.get("FORDWAY_EXPLAIN"):
         print(f"fordway run: {text}", file=sys.stderr)  # noqa: T201 (it is asked for)
 
 
 def run_hidden_module() -> None:
-    """Runs the `sitecustomize` that this one hides, if there is one."""
+    """Runs the next `sitecustomize` on `sys.path`, which this module hides, if it exists."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 (pathlib would cost milliseconds)
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", others)

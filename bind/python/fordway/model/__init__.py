@@ -2,7 +2,7 @@
 
 `readers`, `read_csv`, `read_text` and `read_run` convert files to `points.Points`. `checks` rejects
 impossible values. `quantities` parses numbers with units. `terms` computes the terms of the models from
-counters. `models` has the equations. `fitting` finds coefficients. `diagnostics` and `adequacy` judge them.
-`mathis` bounds TCP throughput. `study` combines these. `report` and `plot` present results. `predict` uses
-stored fits. `options` and `cli` are the command `fordway-model`.
+counters. `models` has the equations. `fitting` finds coefficients. `diagnostics` and `adequacy` check the
+fits. `mathis` bounds TCP throughput. `study` combines these modules. `report` and `plot` present results.
+`predict` uses stored fits. `options` and `cli` implement the command `fordway-model`.
 """

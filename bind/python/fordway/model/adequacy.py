@@ -1,6 +1,7 @@
-"""Checks whether a model holds on the rows it was fitted to.
+"""Checks whether a model describes the rows to which it was fitted.
 
-If it does not, its coefficients have no meaning, even if their standard errors are small.
+If a model does not describe the rows, its coefficients have no meaning, even if their standard errors are
+small.
 """
 
 from collections.abc import Iterator
@@ -13,27 +14,31 @@ from fordway.model.fitting import Fit
 from fordway.model.terms import Terms
 
 MEDIAN_ERROR_MAX_PCT = 20
-"""Maximum median error, in per cent. A model with a larger one describes something else."""
+"""Maximum median error, in per cent. A model with a larger median error does not describe the rows."""
 
 FAR_OFF_MIN_PCT = 50
 FAR_OFF_SHARE = 0.1
-"""Minimum share of rows that are far off. Fewer may be outliers; more are of another kind than the others."""
+"""Maximum share of rows whose error exceeds `FAR_OFF_MIN_PCT`. A smaller share may be outliers. A larger
+share indicates rows of another kind.
+"""
 
 GROUPS_RATIO_MIN = 3
-"""Ratio of neighbouring times of the same request that separates two groups. Noise leaves no such gap."""
+"""Minimum ratio of successive sorted times of the same request that separates two groups. Noise does not
+cause such gaps.
+"""
 
 LACK_OF_FIT_P_MAX = 0.001
 LACK_OF_FIT_MIN_PCT = 10
-"""Minimum lack of fit that matters, in per cent. A smaller one is ignored even if it is significant."""
+"""Minimum relevant lack of fit, in per cent. A smaller lack of fit is ignored even if it is significant."""
 
 FALLING_MAX = -0.7
-"""Spearman's rank correlation of sizes and times at or below which times fall as sizes grow."""
+"""Maximum rank correlation (Spearman) of sizes and times for which times count as falling with size."""
 FALLING_SIZES_MIN = 4
 
 
 def doubts(found: Fit, terms: Terms) -> list[str]:
-    """Returns the reasons why the model does not hold, as sentences without a full stop; empty if there are
-    none.
+    """Returns the reasons why the model does not describe the rows, as sentences without a full stop. The
+    list is empty if there are none.
     """
     return [*_groups(terms), *_falling(terms), *_far_off(found), *_lack_of_fit(found, terms)]
 
@@ -95,8 +100,8 @@ def _far_off(found: Fit) -> Iterator[str]:
 def _lack_of_fit(found: Fit, terms: Terms) -> Iterator[str]:
     """Yields a reason if the F test shows a lack of fit.
 
-    It compares the mean errors of repeated rows with the scatter of the repetitions, both relative to the
-    times (Draper and Smith, Applied Regression Analysis, section 2.2).
+    The test compares the mean errors of repeated rows with the scatter of the repetitions, both relative to
+    the times (Draper and Smith, Applied Regression Analysis, section 2.2).
     """
     shares = (found.times_us - found.predicted_us) / found.times_us
     scatter, off, repetitions, sets = 0.0, 0.0, 0, 0

@@ -16,46 +16,53 @@ CLOCK_MHZ = (200, 7_000)
 """Clock frequencies that processor cores can have."""
 
 LINK_SLACK = 1.2
-"""Tolerance for the bandwidth of a link, which is itself measured. A larger excess is an error of units."""
+"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess is an error of
+units.
+"""
 
 IDLE_SHARE = 0.01
 HEAD_BYTES_MAX = 4_096
-"""Bytes that may come with a body: its head and, in some counts, its framing."""
+"""Maximum number of bytes that are counted in addition to a body: the response's head and, in some counts,
+the framing.
+"""
 SIZE_MAX, TIME_MAX_US = 2.0**63, 30 * 86_400e6
-"""Limits that no file and no request reaches: 8 EiB and 30 days."""
+"""Upper limits of plausible sizes and times: 8 EiB and 30 days."""
 TIME_MIN_US = 0.05
-"""Minimum time, less than a message between two cores takes. Smaller values are in another unit than their
-name says.
+"""Minimum plausible time, which is shorter than the time of a message between two cores. A smaller value has
+a different unit than its name states.
 """
 COPIED_MAX_BYTES_PER_US = 1e6
-"""Limit that no node's memory reaches for one request: 1 TB/s."""
+"""Maximum plausible rate of one request: 1 TB/s, which exceeds the memory bandwidth of any node."""
 GAPS_MAX = 0.2
-"""Maximum share of rows that are left out because they lack a counter. Above it, the counter is not used."""
+"""Maximum share of rows that are left out because they lack a counter. If a larger share lacks the counter,
+the counter is not used.
+"""
 SENTENCES_MAX = 5
-"""Maximum number of rows named one by one. One mistake often affects all rows."""
+"""Maximum number of rows that a message names individually. One mistake often affects all rows."""
 
 COUNTED = ("cycles", "reference_cycles", "evicted_bytes", "clock_mhz", "mhz")
 
 CALIBRATION_US = 10e6
-"""Calibration time at the start of wrk2, which it does not count."""
+"""Calibration time at the start of wrk2. wrk2 does not count requests during this time."""
 
 
 Row = Mapping[str, float]
-"""A row of measurements: NumPy's numbers, of which a division by 0 is infinite or NaN."""
+"""A row of measurements. The values are NumPy numbers, for which a division by 0 is infinite or NaN."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Properties of the network and the load that the measurements do not contain. `None` means unknown."""
+    """Properties of the network and the load that are not part of the measurements. `None` means unknown."""
 
     network_bytes_per_us: float | None = None
     asked_rate_per_s: float | None = None
 
 
 def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
-    """Returns the possible rows, without impossible counters, which `refused` reports.
+    """Returns the possible rows, without impossible counters. `Points.refused` contains the reasons for
+    refused counters.
 
-    Raises `DataError` for bad rows, unless `skip_bad` leaves them out.
+    Raises `DataError` for impossible rows, unless `skip_bad` is true. In that case, these rows are omitted.
     """
     if not len(points):
         raise DataError("there are no rows: nothing was measured")
@@ -79,7 +86,9 @@ def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
 
 
 def _each(rows: pd.DataFrame) -> Iterator[dict[str, np.float64]]:
-    """Yields rows. A Series for each would take most of the time if there are many."""
+    """Yields each row as a dictionary. With many rows, a pandas Series for each row would take most of the
+    time.
+    """
     columns = [rows[name].to_numpy() for name in rows]
     for values in zip(*columns, strict=True):
         yield dict(zip(rows, values, strict=True))
@@ -153,7 +162,8 @@ def _failed(row: Row) -> Iterator[str]:
 def _saturated(row: Row, link: Link, statistic: str) -> Iterator[str]:
     """Yields a problem if the load saturated the server.
 
-    By Little's law, the requests in flight cannot exceed the connections, unless latency includes a queue.
+    By Little's law, the number of requests in flight cannot exceed the number of connections, unless the
+    latency includes time in a queue.
     """
     under_way = row[RATE] * row[TIME] / 1e6
     asked_per_s = link.asked_rate_per_s or row["asked_rate_per_s"]
@@ -173,10 +183,10 @@ def _saturated(row: Row, link: Link, statistic: str) -> Iterator[str]:
 
 
 def saturated_mean_us(row: Row, asked_rate_per_s: float) -> float:
-    """Returns the mean latency that wrk2 reports for any server far below the requested rate.
+    """Returns the mean latency that wrk2 reports for a server far below the requested rate.
 
-    The latency counts from intended starts. The backlog grows evenly, and counts from `CALIBRATION_US` to the
-    end. NaN if the duration is unknown.
+    wrk2 measures latency from intended starts. The backlog grows linearly, and is counted from
+    `CALIBRATION_US` to the end. Returns NaN if the duration is unknown.
     """
     return (1 - row[RATE] / asked_rate_per_s) * (duration_us(row) + CALIBRATION_US) / 2
 
@@ -217,7 +227,7 @@ def _busy(row: Row) -> Iterator[str]:
 def _bytes(row: Row, link: Link) -> Iterator[str]:
     for column in ("body_bytes", "read_bytes"):
         each = row[column] / row[REQUESTS]
-        # Connections also read parts of responses to requests that are not counted.
+        # The counters also include parts of responses to requests that are not counted.
         slack = 0.02 + 2 * (row[CONNECTIONS] if row[CONNECTIONS] > 0 else 1) / row[REQUESTS]
         if each < row[SIZE] * (1 - slack) - 1 or each > row[SIZE] * (1 + slack) + HEAD_BYTES_MAX:
             yield (
@@ -235,13 +245,15 @@ def _bytes(row: Row, link: Link) -> Iterator[str]:
 
 
 def duration_us(row: Row) -> float:
-    """Returns the duration of the run; NaN if it is unknown."""
+    """Returns the duration of the run, in µs, or NaN if it is unknown."""
     told = row["duration_us"]
     return told if not pd.isna(told) else 1e6 * row[REQUESTS] / row[RATE] if row[RATE] > 0 else float("nan")
 
 
 def _refuse_uncovered(points: Points) -> None:
-    """Discards counters that do not cover the run, because they are divided by all its requests."""
+    """Discards counters that do not cover the whole run, because they are divided by all requests of the
+    run.
+    """
     rows = points.rows
     durations = rows.apply(duration_us, axis=1)
     for side in SIDES:
@@ -263,7 +275,7 @@ def _refuse_uncovered(points: Points) -> None:
 def _refuse_swapped(points: Points) -> None:
     """Raises `DataError` if sizes and times are swapped.
 
-    Sizes are whole numbers and mostly round ones. Times are neither.
+    Sizes are integers, and usually powers of two. Times are not.
     """
     sizes, times = points.rows[SIZE].dropna(), points.rows[TIME].dropna()
     if len(sizes) < SENTENCES_MAX or len(times) < SENTENCES_MAX:
@@ -277,7 +289,7 @@ def _refuse_swapped(points: Points) -> None:
 
 
 def _all_round(values: pd.Series) -> bool:
-    """Returns whether all values are powers of two, and at least `SENTENCES_MAX` of them differ."""
+    """Returns whether all values are powers of two, with at least `SENTENCES_MAX` distinct values."""
     powers = np.log2(values[values > 0])
     return len(powers) == len(values) and powers.nunique() >= SENTENCES_MAX and bool((powers % 1 == 0).all())
 
@@ -296,7 +308,7 @@ def _warn_long(points: Points) -> None:
 def _warn_idle(points: Points) -> None:
     """Adds a note if nearly all connections were idle.
 
-    A closed loop keeps its connections busy, so this indicates a wrong unit of time.
+    A closed loop keeps its connections busy, so idle connections indicate a wrong unit of time.
     """
     rows = points.rows
     if (rows[RATE] * rows[TIME] / 1e6 < IDLE_SHARE * rows[CONNECTIONS]).all():

@@ -61,7 +61,9 @@ def _check(chosen: Namespace) -> int:
 
 
 def _data(chosen: Namespace, rows: "Points") -> int:
-    """Prints the measurements, without a model. Fails if counters were refused."""
+    """Prints the measurements, without a model. The exit status indicates failure if counters were
+    refused.
+    """
     from fordway.model import points, report
 
     if chosen.plot:

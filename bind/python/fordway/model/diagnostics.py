@@ -1,4 +1,4 @@
-"""Diagnostics of a fit: errors, R², F, and whether its coefficients can be distinguished."""
+"""Diagnostics of a fit: its errors, R² and F, and whether its coefficients can be distinguished."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,28 @@ from fordway.model.models import Model
 from fordway.model.terms import Terms
 
 CONDITION_MAX = 30
-"""Condition number above which near-dependencies of columns harm coefficients (Belsley, Kuh and Welsch
-1980).
+"""Condition number above which near-dependencies of columns make coefficients inaccurate (Belsley, Kuh and
+Welsch 1980).
 """
 
 PROPORTION_MAX = 0.5
-"""Maximum share of a coefficient's variance that near-dependencies may cause."""
+"""Maximum share of a coefficient's variance that may result from near-dependencies."""
 
 MOVED_MAX = 0.5
-"""Maximum relative change of a coefficient when one row is left out. Above it, one row decides."""
+"""Maximum relative change of a coefficient when one row is left out. A larger change means that a single row
+determines the coefficient.
+"""
 
 FITS_MAX, FITS_MIN = 100, 10
 FITTED_ROWS_MAX = 1_000_000
 """Limits of the fits that leave out rows. With more rows than fits, each fit leaves out several rows."""
 
 RELATIVE_ERROR_MAX = 0.25
-"""Maximum relative standard error of a coefficient. Above it, hardly one digit is certain."""
+"""Maximum relative standard error of a coefficient. With a larger error, not even one digit is certain."""
 
 
 MISFIT = "of a model that does not hold here"
-"""Doubt about a coefficient that has no other doubt, if the model does not hold."""
+"""The doubt about a coefficient without other doubts if the model does not describe the rows."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ class Diagnosis:
     r2: float | None
     f: float | None
     condition: float | None
-    """Condition number of the columns in µs, at unit length; `None` if a column is all zeros."""
+    """Condition number of the columns in µs, scaled to unit length. `None` if a column is all zeros."""
     condition_weighted: float | None
-    """Condition number of the weighted columns, which determines the certainty of the coefficients."""
+    """Condition number of the weighted columns, which determines the accuracy of the coefficients."""
     coefficients: tuple[Judged, ...]
     left_out: LeftOut | None
     misfits: tuple[str, ...]
-    """Reasons why the model does not hold on these rows; empty if there are none."""
+    """Reasons why the model does not describe these rows. Empty if there are none."""
 
     @property
     def reliable(self) -> bool:
@@ -78,7 +80,7 @@ class Diagnosis:
 
 
 def diagnose(found: Fit, terms: Terms) -> Diagnosis:
-    """Returns the diagnostics of `found`, whose coefficients are published or fitted to `terms`."""
+    """Returns the diagnostics of `found`. Its coefficients are published, or were fitted to `terms`."""
     errors_pct = 100 * (found.times_us - found.predicted_us) / found.times_us
     weighted = found.design * found.weights[:, None]
     r2, f = goodness(found)
@@ -99,8 +101,8 @@ def diagnose(found: Fit, terms: Terms) -> Diagnosis:
 def summary(errors_pct: np.ndarray) -> dict[str, float | int]:
     """Returns statistics of the errors.
 
-    These are the median, maximum and mean without sign, the root mean square, the bias, and the number of
-    rows within 10 %.
+    The statistics are the median, maximum and mean of the absolute errors, the root mean square, the bias,
+    and the number of rows with an error within 10 %.
     """
     sizes = np.abs(errors_pct)
     return {
@@ -115,7 +117,9 @@ def summary(errors_pct: np.ndarray) -> dict[str, float | int]:
 
 
 def goodness(found: Fit) -> tuple[float | None, float | None]:
-    """Returns R² and F of the errors in µs. As in a spreadsheet, the mean is the model to beat."""
+    """Returns R² and F of the errors in µs. The reference model is the mean of the times, as in a
+    spreadsheet.
+    """
     rows, terms = len(found.times_us), len(found.values)
     residual = float(((found.times_us - found.predicted_us) ** 2).sum())
     total = float(((found.times_us - found.times_us.mean()) ** 2).sum())
@@ -128,13 +132,15 @@ def goodness(found: Fit) -> tuple[float | None, float | None]:
 
 
 def unit_columns(design: np.ndarray) -> np.ndarray | None:
-    """Returns the columns at unit length; `None` if a column is all zeros."""
+    """Returns the columns scaled to unit length, or `None` if a column is all zeros."""
     lengths = np.linalg.norm(design, axis=0)
     return None if (lengths == 0).any() else design / lengths
 
 
 def condition(design: np.ndarray) -> float | None:
-    """Returns the condition number of the columns at unit length: 1 if orthogonal, infinite if dependent."""
+    """Returns the condition number of the columns at unit length: 1 for orthogonal columns, infinite for
+    linearly dependent columns.
+    """
     units = unit_columns(design)
     if units is None:
         return None
@@ -147,8 +153,8 @@ def condition(design: np.ndarray) -> float | None:
 
 
 def inflation(design: np.ndarray) -> np.ndarray | None:
-    """Returns variance inflation factors (not centred): the increase of a variance due to the other
-    columns.
+    """Returns the variance inflation factors (not centred). Each is the factor by which the other columns
+    increase the variance of a coefficient.
     """
     units = unit_columns(design)
     if units is None or (condition(design) or np.inf) > 1e12:
@@ -159,7 +165,8 @@ def inflation(design: np.ndarray) -> np.ndarray | None:
 def entangled(design: np.ndarray) -> list[int]:
     """Returns the columns that cannot be distinguished.
 
-    Near-dependencies cause most of their variance (Belsley's variance proportions, summed).
+    Near-dependencies cause most of the variance of these columns' coefficients (sum of Belsley's variance
+    proportions).
     """
     units = unit_columns(design)
     if units is None:
@@ -188,7 +195,7 @@ def _judged(
 
 
 def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
-    """Returns the doubt that the columns alone raise about a coefficient, or `None`."""
+    """Returns the doubt about a coefficient that follows from the columns alone, or `None`."""
     names = found.model.names
     others = [names[other] for other in group if other != at]
     if at not in group:
@@ -197,7 +204,7 @@ def _tangled(found: Fit, at: int, group: list[int]) -> str | None:
 
 
 def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str | None:
-    """Returns the doubt that the fit raises about a coefficient, or `None`."""
+    """Returns the doubt about a coefficient that follows from the fit, or `None`."""
     value, low, high = found.values[at], left_out.lows[at], left_out.highs[at]
     if found.method != "ols" and value <= 0:
         return "at its bound, 0: the rows show no effect of the term"
@@ -215,7 +222,9 @@ def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str |
 
 
 def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
-    """Returns standard errors from the weighted residuals; NaN for coefficients at a bound."""
+    """Returns the standard errors computed from the weighted residuals. They are NaN for coefficients at a
+    bound.
+    """
     errors = np.full(len(found.values), np.nan)
     highs = np.array([each.high for each in found.model.coefficients])
     free = (
@@ -233,15 +242,15 @@ def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
 
 
 def leave_one_out(model: Model, terms: Terms, method: str) -> LeftOut:
-    """Fits without each row in turn, or without a share of many rows. Raises `DataError` if the other rows
-    cannot determine the coefficients.
+    """Fits repeatedly, each time without one row, or without a group of rows if there are many. Raises
+    `DataError` if the remaining rows cannot determine the coefficients.
     """
     enough(model, terms, len(model.coefficients) + 1)
     rows = len(terms)
     fits = min(rows, max(FITS_MIN, min(FITS_MAX, FITTED_ROWS_MAX // rows)))
     errors, values = np.empty(rows), []
     for at in range(fits):
-        # Every `fits`-th row: rows of neighbouring sizes are left out by different fits.
+        # Leave out every `fits`-th row, so that rows of neighbouring sizes are left out in different fits.
         alone = np.arange(rows) % fits == at
         found = fit(model, terms.take(~alone), method)
         own = terms.take(alone)

@@ -1,4 +1,4 @@
-"""Fitting of coefficients, by four methods that differ in the error they minimize and in their bounds."""
+"""Fits coefficients by four methods, which differ in the error that they minimize and in their bounds."""
 
 from dataclasses import dataclass
 
@@ -20,18 +20,20 @@ GIVEN = "given"
 """Method of coefficients that were not fitted here."""
 
 ROUNDS_MAX = 50
-"""Maximum number of rounds of an iterative fit. It usually settles in a few."""
+"""Maximum number of iterations of a fit. A fit usually converges in a few iterations."""
 
 REDUCED_ROWS_MIN = 200
-"""Minimum number of rows of a system that is reduced before it is solved."""
+"""Minimum number of rows of a linear system that is reduced by a QR decomposition before it is solved."""
 
 HUBER = 1.345
-"""Number of standard deviations beyond which residuals count linearly: 95 % efficiency on normal errors."""
+"""Number of standard deviations beyond which residuals count linearly. The value gives 95 % efficiency for
+normally distributed errors.
+"""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A model's coefficients, and the weighted system that they solve."""
+    """A model's coefficients, and the weighted linear system that they solve."""
 
     model: Model
     method: str
@@ -39,7 +41,7 @@ class Fit:
     structure: Structure
     design: np.ndarray
     weights: np.ndarray
-    """Factor of each row's error in µs."""
+    """Weight of each row's error in µs."""
     times_us: np.ndarray
 
     @property
@@ -54,7 +56,7 @@ class Fit:
 
 
 def given(model: Model, terms: Terms, values: np.ndarray, structure: Structure) -> Fit:
-    """Returns the model with coefficients that were published or fitted to other rows."""
+    """Returns a fit with given coefficients, which were published or fitted to other rows."""
     design = model.design(terms, structure, values)
     return Fit(model, GIVEN, values, structure, design, np.ones(len(terms)), terms.times_us)
 
@@ -77,8 +79,8 @@ def enough(model: Model, terms: Terms, rows_min: int) -> None:
 
 
 def _settled(model: Model, terms: Terms, method: str, structure: Structure) -> Fit:
-    """Fits repeatedly until the branches agree with the coefficients. Returns the fit with the smallest
-    loss.
+    """Fits repeatedly until the branches of the model are consistent with the coefficients. Returns the fit
+    with the smallest loss.
     """
     found = _linear(model, terms, method, structure, model.design(terms, structure))
     if not isinstance(model, Concurrent):
@@ -107,13 +109,14 @@ def _linear(model: Model, terms: Terms, method: str, structure: Structure, desig
 
 
 def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str) -> np.ndarray:
-    """Returns the coefficients of one weighted system. Scales its columns, because they differ by powers of
-    ten.
+    """Returns the coefficients of one weighted system. Scales the columns, because they differ by orders of
+    magnitude.
     """
     scales = np.linalg.norm(design, axis=0)
     scales[scales == 0] = 1
     if len(design) > REDUCED_ROWS_MIN:
-        # The triangle of a QR decomposition has the same solutions, and as few rows as there are columns.
+        # The triangular factor of a QR decomposition has the same solutions, and only as many rows as
+        # columns.
         triangle = np.linalg.qr(np.column_stack([design / scales, times]), mode="r")
         design, times = triangle[:, :-1] * scales, triangle[:, -1]
     if method == "ols":
@@ -125,7 +128,9 @@ def solve(design: np.ndarray, times: np.ndarray, highs: list[float], method: str
 def _robust(
     design: np.ndarray, times: np.ndarray, weights: np.ndarray, values: np.ndarray, model: Model
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns coefficients and weights by Huber's method (1964): weights fall as residuals grow."""
+    """Returns coefficients and weights by Huber's method (1964), in which larger residuals have smaller
+    weights.
+    """
     found = weights
     for _ in range(ROUNDS_MAX):
         residuals = np.abs(times - design @ values) * weights

@@ -21,9 +21,11 @@ class Path:
 
 
 def bounds(points: Points, path: Path) -> pd.Series:
-    """Returns the bound for each row, from `path` or else from the row's TCP_INFO; NaN if it is unknown.
+    """Returns the bound for each row, or NaN if it is unknown. Properties that `path` does not contain are
+    taken from the row's TCP_INFO.
 
-    TCP_INFO counts retransmitted segments, not lost ones. Their share of all segments serves as the loss.
+    TCP_INFO counts retransmitted segments, not lost segments. The share of retransmitted segments is used as
+    the loss.
     """
     rows = points.rows
     mss_bytes = path.mss_bytes or rows["mss_bytes"]
@@ -31,14 +33,13 @@ def bounds(points: Points, path: Path) -> pd.Series:
     segments = (rows[REQUESTS] * rows[SIZE] / mss_bytes).clip(lower=1)
     loss = (rows["retransmits"] / segments).clip(upper=1) if path.loss is None else path.loss
     known = pd.DataFrame({"mss": mss_bytes, "rtt": rtt_us, "loss": loss}, index=rows.index, dtype="float64")
-    # Without loss, the bound is infinite; with an unknown quantity, it is unknown.
+    # If the loss is 0, the bound is infinite. If a quantity is unknown, the bound is unknown (NaN).
     return known["mss"] * C / (known["rtt"] * np.sqrt(known["loss"]))
 
 
 def exceeded(points: Points, bound: pd.Series) -> list[str]:
-    """Returns a sentence if rows exceed the bound of eq. 4 by more than 5 %, per connection.
-
-    The bound then does not apply to these rows.
+    """Returns a sentence if the throughput per connection of some rows exceeds the bound of eq. 4 by more
+    than 5 %. In that case, the bound does not apply to these rows.
     """
     rows = points.rows
     each = (rows[RATE] * rows[SIZE] / 1e6).fillna(rows[SIZE] / rows["time_us"]) / rows["connections"].fillna(

@@ -1,5 +1,5 @@
-"""The models: the equations of the paper, by its numbers, and simpler models with distinguishable
-coefficients.
+"""The models: the equations of the paper, named by their numbers, and simpler models whose coefficients can
+be distinguished.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,12 @@ from fordway.model.points import DataError
 from fordway.model.terms import Terms
 
 BREAKS_MAX = 50
-"""Maximum number of sizes that are tried as a break, because each is a fit."""
+"""Maximum number of sizes that are tried as a break. The number is limited because each size needs a fit."""
 
 Structure = float | None
-"""The part of a model that is not a coefficient: where it breaks, or `None`."""
+"""The part of a model that is not a coefficient: the size or number of connections at its break, or
+`None`.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Model:
     needs: tuple[str, ...]
     """Columns of `Terms` that the model needs."""
     published: tuple[float, ...] | None = None
-    """Published coefficients. A model that has them is checked, not fitted."""
+    """Published coefficients. A model with published coefficients is checked, not fitted."""
 
     @property
     def names(self) -> list[str]:
@@ -47,7 +49,7 @@ class Model:
         return [each.name for each in self.coefficients]
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the possible breaks on these rows; `[None]` for a model without one."""
+        """Returns the possible breaks for these rows, or `[None]` for a model without a break."""
         del terms
         return [None]
 
@@ -64,14 +66,14 @@ class Model:
 
 
 class Break(Model):
-    """Two lines, one for small objects and one for large ones.
+    """Two lines, one for small objects and one for large objects.
 
     Examples are the eager and rendezvous protocols of MPI, or objects that exceed a cache.
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the sizes with at least three rows up to them and three above, or some of them, evenly
-        spread. Raises `DataError` if there is none.
+        """Returns the sizes that have at least three rows at or below them and three rows above them. If
+        there are too many, returns an evenly spread selection. Raises `DataError` if there is no such size.
         """
         sizes = terms.columns["size"].to_numpy()
         found, counts = np.unique(sizes, return_counts=True)
@@ -96,14 +98,15 @@ class Break(Model):
 
 
 class Concurrent(Model):
-    """The maximum of two times: of one request alone, and of its turn at a shared resource.
+    """The maximum of two times: the time of one request alone, and the time between its turns at a shared
+    resource.
 
     These are the asymptotic bounds of a closed queueing network.
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the numbers of connections at which sharing may begin to count, as starting points of
-        fits.
+        """Returns the numbers of connections above which the shared resource may limit the time. They are
+        starting points of fits.
         """
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:
@@ -167,7 +170,7 @@ SHARES = (
 def _paper(number: int, published: tuple[float, ...] | None, equation: str) -> Model:
     """Returns an equation of the paper as a model.
 
-    It omits terms whose published coefficient is 0, so their columns may be unknown.
+    The model omits terms whose published coefficient is 0, so the columns of these terms may be unknown.
     """
     used = [at for at in range(len(PAPER)) if published is None or published[at]]
     factors = None if published is None else tuple(published[at] for at in used)

@@ -195,7 +195,7 @@ PROBED = {
     "rtt": "rtt",
     "mss": "mss",
 }
-"""Option that each quantity of a probe can replace."""
+"""The option that each quantity of a probe can replace."""
 
 
 def take_probe(chosen: Namespace) -> None:
@@ -217,8 +217,8 @@ def take_probe(chosen: Namespace) -> None:
 
 
 def quantity(text: str | None, kind: str) -> float | None:
-    """Returns an option's quantity; `None` if it is not given. Raises `DataError` for a value that is not
-    above 0.
+    """Returns an option's quantity, or `None` if the option is not given. Raises `DataError` for a value that
+    is not greater than 0.
     """
     from fordway.model import points, quantities
 
@@ -231,7 +231,7 @@ def quantity(text: str | None, kind: str) -> float | None:
 
 
 def choice(chosen: Namespace) -> "readers.Choice":
-    """Returns the choices for readers of measurements."""
+    """Returns the options that select measurements in the input files."""
     from fordway.model import readers
 
     return readers.Choice(
@@ -267,7 +267,7 @@ def network(chosen: Namespace) -> "network_link.Link":
 
 
 def names(text: str | None) -> list[str] | None:
-    """Returns the names in a comma-separated list; `None` if there is no list."""
+    """Returns the names in a comma-separated list, or `None` if there is no list."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 

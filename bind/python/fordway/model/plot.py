@@ -1,4 +1,4 @@
-"""Figures of a result: measured and modelled times by size, and the error of each row."""
+"""Draws a result: measured and modelled times by size, and the error of each row."""
 
 import html
 import io
@@ -27,7 +27,9 @@ def save(found: dict[str, Any], text: str, path: Path) -> None:
 
 
 def write(figure: Figure, title: str, text: str, path: Path) -> None:
-    """Writes a figure. A page also contains `text`. Raises `DataError` if the file cannot be written."""
+    """Writes a figure. An HTML page also contains `text`. Raises `DataError` if the file cannot be
+    written.
+    """
     check_form(path)
     svg, title = _svg(figure), html.escape(title)
     page = (
@@ -48,7 +50,7 @@ def _svg(figure: Figure) -> str:
 
 
 def draw(found: dict[str, Any]) -> Figure:
-    """Returns the figure of a result's document."""
+    """Returns the figure for the document of a result."""
     with mpl.rc_context(figures.STYLE):
         figure = Figure(figsize=(figures.WIDTH_INCHES, 5.4), layout="constrained")
         times, errors = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -66,7 +68,7 @@ def _times(
     axes.plot(
         sizes, [1e3 * each["time_us"] for each in rows], "o", color=MEASURED, label="measured", markersize=5
     )
-    # If a size has several loads, a line would connect unrelated rows.
+    # If a size was measured with several numbers of connections, a line would connect unrelated rows.
     style = "x" if several else "-"
     axes.plot(sizes, [1e3 * each["predicted_us"] for each in rows], style, color=MODEL, label=found["model"])
     axes.set(

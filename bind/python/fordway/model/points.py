@@ -33,13 +33,13 @@ COLUMNS = [
         for name in ("cycles", "reference_cycles", "evicted_bytes", "runtime_us", "clock_mhz", "mhz")
     ),
 ]
-"""Every column that a reader may fill; missing values are NaN. `time_us`, cycles and evicted bytes are per
-request. `read_bytes` and `errors` are of the whole run. `mhz` is a measured frequency.
+"""Every column that a reader may fill. Missing values are NaN. `time_us`, cycles and evicted bytes are per
+request. `read_bytes` and `errors` are totals of the whole run. `mhz` is a measured frequency.
 """
 
 
 class DataError(Exception):
-    """The measurements or options are unusable; the message gives the reason and the remedy."""
+    """The measurements or options are unusable. The message gives the reason and the remedy."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Points:
         return len(self.rows)
 
     def where(self, keep: Sequence[bool] | pd.Series) -> "Points":
-        """Returns the rows that `keep` selects. Shares the sentences."""
+        """Returns the rows that `keep` selects. The result shares the lists of notes with the original."""
         rows = self.rows[list(keep)].reset_index(drop=True)
         return Points(rows, self.statistic, self.notes, self.refused)
 

@@ -1,4 +1,4 @@
-"""Stored fits (`fordway model fit --json`), to predict times at other sizes or to check other
+"""Uses stored fits (`fordway model fit --json`) to predict times at other sizes or to check other
 measurements.
 """
 
@@ -26,9 +26,9 @@ FIT = {
     ),
     "reliable": shape.Or(bool),
 }
-"""Form of a stored fit."""
+"""The expected structure of a stored fit."""
 AT_HAND = {"size", "mhz", "connections"}
-"""Properties of a request that are known before it is sent. Counters are not."""
+"""Properties of a request that are known before it is sent. Counters are known only afterwards."""
 
 
 def read_fit(path: Path) -> dict[str, Any]:
@@ -60,7 +60,9 @@ def coefficients(found: dict[str, Any]) -> tuple[Model, np.ndarray, Structure]:
 
 
 def constants_of(found: dict[str, Any], constants: Constants) -> Constants:
-    """Returns `constants` with the `small_bytes` of the fit, which belongs to its model."""
+    """Returns `constants` with the `small_bytes` of the fit, because this value is part of the fitted
+    model.
+    """
     return replace(constants, small_bytes=found["constants"]["small_bytes"])
 
 
@@ -152,7 +154,9 @@ def _range(found: dict[str, Any], sizes: list[float]) -> list[str]:
 
 
 def _impossible(sizes: list[float], predicted: np.ndarray) -> list[str]:
-    """Returns a sentence if the model, with a negative coefficient, predicts times that are not above 0."""
+    """Returns a sentence if the model predicts times of 0 or less, which is possible with a negative
+    coefficient.
+    """
     listed = ", ".join(f"{size:,.0f}" for size, time_us in zip(sizes, predicted, strict=True) if time_us <= 0)
     return [f"no time is predicted for {listed} B, because the model gives one below 0"] if listed else []
 

@@ -10,8 +10,8 @@ import re
 from fordway.model.points import DataError
 
 KINDS: dict[str, dict[str, float]] = {
-    # Unicode has two letters for micro: the sign (U+00B5), and the Greek letter (U+03BC), which many tools
-    # and keyboards write.
+    # Unicode has two characters for micro: the micro sign (U+00B5), and the Greek letter (U+03BC), which many
+    # tools and keyboards produce.
     "time": {
         "ns": 1e-3,
         "us": 1,
@@ -69,7 +69,7 @@ def parse(text: str, kind: str) -> float:
 
 
 def parse_tool(text: str, units: dict[str, float] = TOOL_UNITS) -> float | None:
-    """Returns a number in the output of a load generator (`1.17GB`, `82.65us`); `None` if `text` is not a
+    """Returns a number in the output of a load generator (`1.17GB`, `82.65us`), or `None` if `text` is not a
     number.
     """
     found = re.fullmatch(rf"-?{NUMBER}([A-Za-z]*)", text.strip())

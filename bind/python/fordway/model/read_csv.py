@@ -35,8 +35,8 @@ ERRORS = ["err_connect", "err_read", "err_write", "failed", "errored"]
 TIMEOUTS = ["err_timeout", "timeout", "timeouts"]
 COUNTERS = {"CUC": "cycles", "REF": "reference_cycles", "LLOD": "evicted_bytes", "L3EV": "evicted_bytes"}
 AGREED_SHARE = 0.05
-"""Maximum relative difference between two columns of one quantity. Tools round, and start to count at
-different times.
+"""Maximum relative difference between two columns of the same quantity. Small differences occur because tools
+round, and start to count at different times.
 """
 COUNTER = re.compile(r"(server|client)_(CUC|REF|LLOD|L3EV)(_cycles|_lines|_B)?(_per_req)?")
 
@@ -77,8 +77,8 @@ def table(name: str, text: str) -> pd.DataFrame:
         rows = pd.read_csv(io.StringIO(text), skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise DataError(f"{name} cannot be read as a table: {str(error).strip()}") from error
-    # If all rows have more cells than the header, pandas names the rows by their first cells, and every
-    # column has the cells of its neighbour.
+    # If all rows have more cells than the header, pandas uses the first cells as row labels, and each column
+    # contains the cells of a neighbouring column.
     if not isinstance(rows.index, pd.RangeIndex):
         raise DataError(
             f"{name}: the rows have more cells than the header: use decimal points rather than commas, and "
@@ -113,13 +113,13 @@ def _marked(points: Points, rows: pd.DataFrame, reader: "Table") -> Points:
 
 
 def _unit_of(column: str, names: list[str]) -> str | None:
-    """Returns the unit in the name of a column, after one of `names`; `None` if no name matches."""
+    """Returns the unit that follows one of `names` in the name of a column, or `None` if no name matches."""
     name = next((name for name in names if column.startswith(f"{name}_")), None)
     return None if name is None else column.removeprefix(f"{name}_").removesuffix("_txt")
 
 
 class Table:
-    """A table whose columns are found by name and converted to the package's units."""
+    """A table with methods that find columns by name and convert them to the package's units."""
 
     def __init__(self, name: str, table: pd.DataFrame) -> None:
         self.name, self.table = name, table
@@ -138,7 +138,7 @@ class Table:
         return numbers
 
     def first(self, names: list[str]) -> pd.Series:
-        """Returns the first existing column of `names`; all NaN if there is none."""
+        """Returns the first existing column of `names`, or a column of NaN if none exists."""
         there = next((name for name in names if name in self.table), None)
         return self.missing() if there is None else self.number(there)
 
@@ -147,14 +147,14 @@ class Table:
         return pd.Series(np.nan, index=self.table.index)
 
     def total(self, names: list[str]) -> pd.Series:
-        """Returns the sum of the existing columns of `names`; all NaN if there is none."""
+        """Returns the sum of the existing columns of `names`, or a column of NaN if none exists."""
         there = [self.number(name) for name in names if name in self.table]
         return sum(there[1:], there[0]) if there else self.missing()
 
     def with_unit(self, names: list[str], kind: str, *, optional: bool = False) -> pd.Series:
         """Returns the first column named `NAME_UNIT` for one of `names`, in the package's unit.
 
-        Raises `DataError` if there is none, unless it is `optional`.
+        Raises `DataError` if there is no such column, unless `optional` is true.
         """
         units = quantities.KINDS[kind] | ({"KB": 1000.0} if kind == "size" else {})
         for name in names:
@@ -207,7 +207,7 @@ class Table:
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
         """Returns the sizes of objects.
 
-        `name_KB` may mean 1,000 or 1,024 bytes. The number of bytes read per request decides.
+        A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which.
         """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")
@@ -216,7 +216,9 @@ class Table:
         return named * binary.map({True: 1024.0, False: 1000.0})
 
     def counters(self, side: str, requests: pd.Series) -> dict[str, pd.Series]:
-        """Returns the counters of one side per request, its run time, and its clock frequency."""
+        """Returns the counters of one side (server or client) per request, its run time, and its clock
+        frequency.
+        """
         found = {
             f"{side}_runtime_us": self.with_unit(
                 [f"{side}_likwid_runtime", f"{side}_runtime"], "time", optional=True

@@ -14,13 +14,16 @@ from fordway.model.points import SIDES, DataError, Points, from_records
 from fordway.report import runfile
 
 OPERATIONS_PER_CLASS_MIN = 5
-"""Size classes with fewer operations are left out, because their means are unreliable."""
+"""Minimum number of operations in a size class. Smaller classes are left out, because their means are
+unreliable.
+"""
 
 
 def read_directory(path: Path, statistic: str, lane: str | None, phase: str | None) -> Points:
     """Returns the measurements of the run in `path`.
 
-    A run of `bench rest` has one point for each load. Other runs have one for each size class of one lane.
+    A run of `bench rest` yields one point for each load. Other runs yield one point for each size class of
+    one lane.
     """
     try:
         run = runfile.read_run(path)
@@ -32,7 +35,7 @@ def read_directory(path: Path, statistic: str, lane: str | None, phase: str | No
 
 
 def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
-    """Returns the summaries in JSON: a whole `run.json`, a list, or one document per line."""
+    """Returns the measurements in JSON summaries: a whole `run.json`, a list, or one document per line."""
     summaries: list[dict[str, Any]] = []
     for found in _documents(name, text):
         for part in found if isinstance(found, list) else [found]:
@@ -98,7 +101,9 @@ def _summary(name: str, row: dict[str, Any], statistic: str) -> dict[str, Any]:
 
 
 def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, Any]:
-    """Returns the cycles of a process per operation, and its frequency: cycles over CPU time."""
+    """Returns the cycles of a process per operation, and its frequency, which is cycles divided by CPU
+    time.
+    """
     cycles = counters.get("cycles")
     if not cycles or not operations:
         return {}
@@ -107,9 +112,9 @@ def _process(side: str, counters: dict[str, Any], operations: int) -> dict[str, 
 
 
 def _classes(run: runfile.Run, statistic: str, lane: str | None, phase: str) -> Points:
-    """Returns one point for each power of two of the operations' sizes, on one lane in one phase.
+    """Returns one point for each size class (power of two) of the operations on one lane in one phase.
 
-    The phases of a ledger are its sizes, so all of them count.
+    The phases of a ledger are its sizes, so all phases of a ledger are used.
     """
     is_ledger = run.info["kind"] == "ledger"
     rows = run.operations if is_ledger else run.operations[run.operations["phase"] == phase]

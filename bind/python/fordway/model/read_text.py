@@ -1,4 +1,4 @@
-"""Readers for the output of wrk, wrk2 and h2load, with tables of likwid-perfctr around it."""
+"""Readers for the output of wrk, wrk2 and h2load, which tables of likwid-perfctr may surround."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,14 @@ EVENTS = {
     "reference_cycles": ["CPU_CLK_UNHALTED_REF"],
     "evicted_bytes": ["L2_LINES_OUT_DEMAND_DIRTY", "L2_LINES_OUT_DIRTY_ALL", "L2_TRANS_L2_WB"],
 }
-"""Names of the counters in likwid-perfctr. Evictions are lines that leave L2 dirty (L3EV in the paper)."""
+"""Names of the counters in likwid-perfctr. Evictions are dirty cache lines that are evicted from L2 (L3EV in
+the paper).
+"""
 
 CLOCK = re.compile(r"CPU clock:\s*([0-9]+(?:\.[0-9]+)?)\s*(MHz|GHz)")
 HEAD_BYTES_MAX = 1_000
-"""Maximum size of a response head. With a larger difference, the number in the URL is not the object's
-size.
+"""Maximum size of a response head. If the bytes read per request exceed a number in the URL by more, this
+number is not the object's size.
 """
 
 
@@ -36,9 +38,9 @@ def is_load(text: str) -> bool:
 def read(name: str, text: str, statistic: str, size_bytes: float | None, server: Sequence[Path]) -> Points:
     """Returns the runs in `text`, with counters of the client and the server.
 
-    The client's counters are in `text` if likwid-perfctr ran the load generator. The server's are in the
-    files `server`. `size_bytes` is the size of the objects; without it, the output determines the size.
-    Raises `DataError`.
+    The client's counters are in `text` if likwid-perfctr ran the load generator. The server's counters are in
+    the files `server`. `size_bytes` is the size of the objects; if it is `None`, the size is taken from the
+    output. Raises `DataError`.
     """
     statistic = "mean" if statistic == "auto" else statistic
     clock = CLOCK.search(text)
@@ -59,7 +61,7 @@ def read(name: str, text: str, statistic: str, size_bytes: float | None, server:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Returns the text of each run, which begins with the first line of the load generator."""
+    """Yields the text of each run, which starts with the first line of the load generator."""
     starts = [found.start() for found in RUNNING.finditer(text)]
     if not starts:
         starts = [found.start() for found in re.finditer(r"^starting benchmark", text, re.MULTILINE)] or [0]
@@ -148,9 +150,11 @@ def _time(name: str, text: str) -> float:
 
 
 def _size(name: str, part: str, record: dict[str, Any]) -> float:
-    """Returns the number in the URL that agrees with the bytes read per request.
+    """Returns the number in the URL that is consistent with the bytes read per request, as the size of the
+    objects.
 
-    wrk does not print the size of objects. Raises `DataError` if no number agrees.
+    The URL is used because wrk does not print the size of the objects. Raises `DataError` if no number is
+    consistent.
     """
     each = record["read_bytes"] / record["requests"] if record["read_bytes"] and record["requests"] else None
     if each is None:

@@ -10,10 +10,10 @@ from fordway.model.points import DataError, Points, joined
 
 @dataclass(frozen=True)
 class Choice:
-    """Choices for files that contain several statistics, lanes or phases, or no sizes."""
+    """Options for files that contain several statistics, lanes or phases, or that do not contain sizes."""
 
     statistic: str = "auto"
-    """`mean`, `p50`, or `auto`: means if there are any, otherwise medians."""
+    """`mean`, `p50`, or `auto`, which means mean times if they exist, otherwise medians."""
     lane: str | None = None
     phase: str | None = None
     size_bytes: float | None = None

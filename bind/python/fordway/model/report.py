@@ -1,4 +1,4 @@
-"""Output of results, with the same content as text and as JSON."""
+"""Formats results as text and as JSON, with the same content."""
 
 import math
 import re
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 def document(
     command: str, result: Result, points: Points, constants: Constants, tried: Sequence[Candidate]
 ) -> dict[str, Any]:
-    """Returns a result as a document for JSON. Unknown values are null."""
+    """Returns a result as a JSON document. Unknown values are null."""
     fit, found = result.fit, result.diagnosis
     return clean(
         {
@@ -58,7 +58,9 @@ def document(
 
 
 def clean(value: Any) -> Any:  # noqa: ANN401 (any value JSON can hold)
-    """Returns a value for JSON. NaN and infinity become null, and NumPy's numbers become Python's."""
+    """Converts a value to types that JSON supports. NaN and infinity become null, and NumPy numbers become
+    Python numbers.
+    """
     if isinstance(value, dict):
         return {name: clean(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -233,8 +235,8 @@ def _candidate_rows(candidates: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def data_document(points: Points, link: checks.Link, constants: Constants) -> dict[str, Any]:
-    """Returns the measurements as a document, without a model: derived quantities, and reasons for missing
-    terms.
+    """Returns the measurements as a JSON document, without a model. The document contains derived quantities,
+    and the reasons for missing terms.
     """
     rows, found = points.rows, terms.derive(points, constants)
     bounds = mathis.bounds(points, constants.path)
@@ -320,7 +322,7 @@ def number(value: float | None) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Returns rows as aligned text. Numbers are right-aligned, words left-aligned."""
+    """Returns rows as aligned text. Numbers are right-aligned, and words are left-aligned."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     numbers = [any(NUMBER.match(row[at]) for row in rows[1:]) for at in range(len(rows[0]))]
     lines = []

@@ -1,4 +1,6 @@
-"""Evaluation of models on measurements: fit one, check a published one, or choose between several."""
+"""Evaluates models on measurements: fits a model, checks a published model, or selects one of several
+models.
+"""
 
 from dataclasses import dataclass
 
@@ -12,15 +14,17 @@ from fordway.model.points import DataError, Points
 from fordway.model.terms import Constants, Terms
 
 ERROR_MIN_PCT = 0.1
-"""Leave-one-out error below which measurements do not distinguish models."""
+"""Minimum leave-one-out error that is compared. Measurements cannot distinguish models with smaller
+errors.
+"""
 
 CLEARLY_BETTER = 0.9
-"""A model with more coefficients is chosen only if its error is below this share of the other's."""
+"""Maximum ratio of the errors for which a model with more coefficients is chosen over a model with fewer."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A model on measurements: its fit and its diagnosis."""
+    """The fit of a model to measurements, and its diagnosis."""
 
     fit: Fit
     terms: Terms
@@ -35,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that `auto` tried: its result, or the reason why it was not fitted."""
+    """A model that `auto` tried, with its result or the reason why it could not be fitted."""
 
     name: str
     result: Result | None
@@ -57,7 +61,7 @@ def hold(
     values: np.ndarray | None = None,
     structure: Structure = None,
 ) -> Result:
-    """Compares the model with `points`, with coefficients `values` or its published ones.
+    """Compares the model with `points`. Its coefficients are `values`, or the published coefficients.
 
     Raises `DataError` if the rows lack a column that the model needs.
     """
@@ -80,7 +84,9 @@ def _result(fit: Fit, found: Terms, points: Points, constants: Constants) -> Res
 
 
 def _different(model: Model, found: Terms) -> None:
-    """Raises `DataError` if fewer rows differ than there are coefficients, as with one size for a line."""
+    """Raises `DataError` if there are fewer distinct rows than coefficients, such as a single size for a
+    line.
+    """
     different = len(found.columns[list(model.needs)].drop_duplicates())
     if different < len(model.coefficients):
         raise DataError(
@@ -90,7 +96,7 @@ def _different(model: Model, found: Terms) -> None:
 
 
 def bound_doubts(points: Points, constants: Constants) -> list[str]:
-    """Returns a sentence if rows exceed the bound of eq. 4, where rtt, loss and segment size are known."""
+    """Returns a sentence if rows with known rtt, loss and segment size exceed the bound of eq. 4."""
     return mathis.exceeded(points, mathis.bounds(points, constants.path))
 
 
@@ -128,7 +134,8 @@ def _condition(diagnosis: Diagnosis, fit: Fit) -> str:
 def choose(points: Points, constants: Constants, method: str) -> tuple[Result, list[Candidate]]:
     """Returns the model with the smallest leave-one-out error, and all candidates.
 
-    More coefficients must make it clearly better. Raises `DataError` if no model can be fitted.
+    A model with more coefficients must be clearly better (`CLEARLY_BETTER`). Raises `DataError` if no model
+    can be fitted.
     """
     tried = [_try(points, constants, name, method) for name in FITTED]
     fitted = [candidate.result for candidate in tried if candidate.result is not None]
@@ -150,9 +157,9 @@ def _try(points: Points, constants: Constants, name: str, method: str) -> Candid
 
 
 def left_out_pct(result: Result) -> float:
-    """Returns the mean leave-one-out error without sign, in per cent.
+    """Returns the mean absolute leave-one-out error, in per cent.
 
-    One row next to a break would dominate a mean of squares.
+    The error is not a mean of squares, because a single row next to a break would dominate such a mean.
     """
     left_out = result.diagnosis.left_out
     mean_pct = float("inf") if left_out is None else diagnostics.summary(left_out.errors_pct)["mean_pct"]

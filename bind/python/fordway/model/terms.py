@@ -1,4 +1,6 @@
-"""Terms of the cost models: times and sizes derived from each row, and the reasons for missing columns."""
+"""The terms of the cost models: times and sizes derived from each row, and the reasons for missing
+columns.
+"""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +13,7 @@ from fordway.model.points import CONNECTIONS, SIZE, TIME, Points
 
 @dataclass(frozen=True)
 class Constants:
-    """Properties of the machine that the rows do not contain. `None` means unknown."""
+    """Properties of the machine that are not in the rows. `None` means unknown."""
 
     clock_mhz: float | None = None
     """R, the clock frequency of the reference cycles. Overrides the clock column of the rows."""
@@ -68,7 +70,8 @@ def derive(points: Points, constants: Constants) -> Terms:
 def network_bytes_per_us(points: Points, constants: Constants) -> pd.Series:
     """Returns the network bandwidth of eq. 4, in B/µs.
 
-    It is the lower of Mathis's bound and the bandwidth of the link; NaN if the latter is unknown.
+    This bandwidth is the lower of Mathis's bound and the bandwidth of the link. It is NaN if the bandwidth of
+    the link is unknown.
     """
     link = constants.network_bytes_per_us
     bound = mathis.bounds(points, constants.path).fillna(np.inf)

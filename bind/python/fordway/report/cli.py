@@ -79,7 +79,7 @@ def read_runs(directories: list[Path], likwid_output: Path | None) -> "list[runf
 
 
 def _read(path: Path) -> "runfile.Run":
-    """Returns a run directory, or a published table as a run."""
+    """Reads a run directory, or a published table, and returns it as a run."""
     from fordway.report import runfile
     from fordway.report.layers import published
 
@@ -106,8 +106,8 @@ def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Pa
 
 
 def _beside(runs: list[Path]) -> Path:
-    """Returns the default path: `NAME.html` next to `NAME.run`; for several runs, `report.html` next to the
-    first.
+    """Returns the default path of the page: `NAME.html` next to `NAME.run`, or, for several runs,
+    `report.html` next to the first run.
     """
     first = runs[0].resolve()
     name = first.name.removesuffix(".run").removesuffix(".csv") if len(runs) == 1 else "report"

@@ -19,7 +19,7 @@ from fordway.report import units
 from fordway.report.runfile import Run
 
 INK, MUTED, GRID = "#1f2329", "#646b75", "#d8dce2"
-"""Colours of text and lines. A page replaces them by its own, for light and dark mode."""
+"""Colours of text and lines. An HTML page replaces them with its own colours for light and dark mode."""
 
 LANE_COLOURS = {
     "posix": "#6e7681",
@@ -29,7 +29,9 @@ LANE_COLOURS = {
     "bare": "#6e7681",
     "Reference": "#6e7681",
 }
-"""Colours that colour-blind readers can distinguish (after Okabe and Ito 2008). The reference is grey."""
+"""Colours that colour-blind readers can distinguish (after Okabe and Ito 2008). The reference lane is
+grey.
+"""
 
 SPARE_COLOURS = [
     "#cc79a7",
@@ -42,17 +44,21 @@ SPARE_COLOURS = [
     "#01665e",
     "#4d4dff",
 ]
-"""Colours of all other lanes, in turn."""
+"""Colours of all other lanes, in the order in which they are assigned."""
 
 WIDTH_INCHES = 9.6
 PAUSE = "\u00a0" * 8
-"""Separator between parts of an axis label. A page would merge plain spaces."""
+"""Separator between parts of an axis label. The spaces do not break, because HTML would merge normal
+spaces.
+"""
 
 ECDF_POINTS = 400
-"""Number of points of a curve. They are quantiles, so a run of any size keeps its tail."""
+"""Number of points of a curve. The points are quantiles, so the curve shows the tail of a run of any size."""
 
 ECDF_SHARES = [0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
-"""Shares on the axis of a distribution, as far as the number of operations resolves them."""
+"""Shares that are marked on the axis of a distribution. Shares that the number of operations does not resolve
+are omitted.
+"""
 
 OPERATIONS_PER_CLASS_MIN = 5
 """Minimum number of operations in a size class that is drawn."""
@@ -61,7 +67,7 @@ STYLE = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
-    # Names of lanes are not formulas, even if they contain a dollar sign.
+    # Lane names may contain dollar signs, which must not be parsed as formulas.
     "text.parse_math": False,
     "text.color": INK,
     "axes.labelcolor": MUTED,
@@ -91,7 +97,7 @@ STYLE = {
 
 
 def lane_colours(lanes: Sequence[str]) -> dict[str, str]:
-    """Returns a colour for each of `lanes`, the same in every figure of a report."""
+    """Returns a colour for each of `lanes`. A lane has the same colour in every figure of a report."""
     spare = [lane for lane in dict.fromkeys(lanes) if lane not in LANE_COLOURS]
     others = {lane: SPARE_COLOURS[i % len(SPARE_COLOURS)] for i, lane in enumerate(spare)}
     return {lane: LANE_COLOURS.get(lane) or others[lane] for lane in lanes}
@@ -117,7 +123,7 @@ def ratios(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _grouped_positions(rows: list[dict[str, Any]]) -> tuple[list[float], list[str]]:
-    """Returns the position of each row, with gaps between phases, and its label."""
+    """Returns the positions of the rows, with gaps between phases, and the labels of the rows."""
     positions: list[float] = []
     for i, row in enumerate(rows):
         new_phase = i > 0 and rows[i - 1]["phase"] != row["phase"]
@@ -139,7 +145,7 @@ def _ratio_row(axes: Axes, y: float, row: dict[str, Any], speed: float | None, c
     limit = row["limit"]["name"]
     place = {"transform": axes.get_yaxis_transform(), "va": "center", "clip_on": False, "fontsize": 8.5}
     axes.text(1.02, y, note, color=INK, **place)
-    # The spaces leave room for fonts wider than the one used for the layout.
+    # The spaces leave room for fonts that are wider than the font used for the layout.
     axes.text(1.24, y, f"limit: {limit}\u00a0\u00a0\u00a0", color=MUTED, **place)
 
 
@@ -180,7 +186,7 @@ def latency(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np.ndarray]:
-    """Returns a figure of `count` panels in rows of three. Panels left over are hidden."""
+    """Returns a figure with `count` panels in rows of three. Unused panels in the last row are hidden."""
     columns = min(3, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH_INCHES, 0.6 + height_inches * rows), layout="constrained")
@@ -191,7 +197,9 @@ def panels(count: int, height_inches: float, **shared: bool) -> tuple[Figure, np
 
 
 def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
-    """Draws a curve through quantiles at equal steps of the axis, which are denser towards both ends."""
+    """Draws a curve through quantiles at equal distances on the logit axis, which are denser towards both
+    ends.
+    """
     if durations_ns.empty:
         return
     end = np.log(max(len(durations_ns), 3) - 1)
@@ -201,7 +209,7 @@ def _ecdf(axes: Axes, durations_ns: pd.Series, colour: str) -> None:
 
 
 def _share_axis(axes: Axes, operations: int) -> None:
-    """Sets a logit axis from 1 % to the largest share that `operations` resolve."""
+    """Sets a logit axis from 1 % to the largest share that this number of operations can resolve."""
     top = 1 - 1 / max(operations, 20)
     shares = [share for share in ECDF_SHARES if share <= top]
     axes.set(yscale="logit", ylim=(0.01, top))
@@ -234,7 +242,7 @@ def _short_time(value_ns: float) -> str:
 
 
 def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws latency and throughput by size: the median of each size class, and its middle half."""
+    """Draws latency and throughput by size: the median and the interquartile range of each size class."""
     moved = run.operations[run.operations["bytes"] > 0]
     phases = [phase for phase in run.phases if (moved["phase"] == phase).any()]
     if not phases:
@@ -256,7 +264,9 @@ def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def size_classes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns quartiles of latency and throughput by size class, each twice as wide as the previous one."""
+    """Returns quartiles of latency and throughput by size class. Each class is twice as wide as the previous
+    class.
+    """
     exponent = np.floor(np.log2(rows["bytes"].to_numpy(dtype=float)))
     measured = pd.DataFrame(
         {
@@ -298,7 +308,9 @@ def _short_size(value_bytes: float) -> str:
 
 
 def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws CPU time per operation, the server's stacked on the client's, one panel for each phase."""
+    """Draws CPU time per operation, with one panel for each phase. The server's time is stacked on the
+    client's.
+    """
     measured = [row for row in run.summaries() if row["client_cpu_ns_per_op"] is not None]
     phases = [phase for phase in run.drawn_phases if any(row["phase"] == phase for row in measured)]
     if not phases:

@@ -1,4 +1,4 @@
-"""The figures of ping-pong: rates and times by message size, next to the reference."""
+"""The figures of ping-pong runs: rates and times by message size, together with the reference."""
 
 from collections.abc import Callable
 
@@ -13,17 +13,17 @@ from fordway.report.layers.classes import Classes, bands
 from fordway.report.runfile import Run
 
 OUTER, INNER = 0.12, 0.22
-"""Opacity of the band of nine in ten messages, and of the band of the middle half."""
+"""Opacity of the band from the 5th to the 95th percentile, and of the band from the 25th to the 75th."""
 
 RATIO_MAX = 2.0
-"""Upper end of the axis of ratios. Only bands of few messages exceed it."""
+"""Upper end of the axis of ratios. Only bands of classes with few messages exceed it."""
 
 WINDOWS_MAX = 6
 """Maximum number of multiples of the window that are marked."""
 
 
 def transfer(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws the content per second of one message."""
+    """Draws the transfer rate of a message: its content divided by its time."""
     return _over_size(run, colours, "MB/s", lambda rows: rows["bytes"] / rows["duration_ns"] * 1e3)
 
 
@@ -62,7 +62,7 @@ def _over_size(
 def _panels(
     run: Run, value: Callable[[pd.DataFrame], pd.Series]
 ) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
-    """Returns the bands of each phase and set-up, with the bands of the reference if there are any."""
+    """Returns the bands of each phase and set-up, and the bands of the reference if they exist."""
     shown = {}
     for phase in run.timed_phases:
         classes = Classes.of(run.operations.loc[run.operations["phase"] == phase, "bytes"].to_numpy())
@@ -85,7 +85,7 @@ def _bands(axes: Axes, found: pd.DataFrame, colour: str) -> None:
     at = found["size_bytes"]
     axes.fill_between(at, found[0.05], found[0.95], color=colour, alpha=OUTER, linewidth=0)
     axes.fill_between(at, found[0.25], found[0.75], color=colour, alpha=INNER, linewidth=0)
-    # A single class makes no line, so mark its point.
+    # A single class has no line, so draw its point.
     axes.plot(at, found[0.5], "o-" if len(at) == 1 else "-", color=colour, linewidth=1.5, markersize=4)
 
 
@@ -109,7 +109,7 @@ def _mark_windows(axes: Axes, run: Run, phase: str) -> None:
 
 
 def layers(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws the rate relative to the reference by message size, with bands by bootstrap."""
+    """Draws the rate relative to the reference by message size, with bootstrap intervals as bands."""
     compared = _compared(run)
     if not compared:
         return None
@@ -133,7 +133,7 @@ def layers(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _compared(run: Run) -> dict[str, dict[str, pd.DataFrame]]:
-    """Returns the rates relative to the reference for each phase and set-up, where they are known."""
+    """Returns the known rates relative to the reference for each phase and set-up."""
     compared = {}
     for phase in run.timed_phases:
         lines = {lane: loss.against_reference(run, phase, lane) for lane in run.lanes[1:]}

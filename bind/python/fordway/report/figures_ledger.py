@@ -18,7 +18,7 @@ COLUMNS = 2
 
 
 def entries(run: Run) -> list[dict[str, Any]]:
-    """Returns the paths to draw, at the requested sizes or else at the sizes that the run printed."""
+    """Returns the paths to draw, at the requested sizes, or by default at the sizes that the run printed."""
     if run.ledger is None:
         return []
     sizes = run.sizes_bytes or run.info["parameters"].get("printed_bytes") or ()
@@ -44,10 +44,12 @@ def waterfall(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def steps(entry: dict[str, Any]) -> list[tuple[str, float, dict[str, Any], str]]:
-    """Returns the bars of one path: name, start (ns), time with its interval, and colour."""
+    """Returns the bars of one path. Each bar has a name, a start (ns), a time with its interval, and a
+    colour.
+    """
     begin_ns, bars = 0.0, []
     for part in entry["parts"]:
-        # Older runs call components rungs.
+        # In older runs, the field for the component is named `rung`.
         component = part["component"] if "component" in part else part["rung"]
         name = component if part["times"] == 1 else f"{part['times']:g} × {component}"
         if "beyond" in part:

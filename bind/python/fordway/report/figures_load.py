@@ -1,4 +1,4 @@
-"""The figures of load on a server. Functions return `None` if there is nothing to show."""
+"""The figures of load on a server. Functions return `None` if there is no data to show."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from fordway.report import figures, units
 from fordway.report.runfile import Run
 
 COLUMNS_MAX = 4
-"""Maximum number of combinations that are drawn side by side. The table has all of them."""
+"""Maximum number of combinations that are drawn side by side. The table contains all combinations."""
 
 
 def _size(row: dict[str, Any]) -> float:
@@ -59,9 +59,10 @@ def _columns(
 
 
 def _values(rows: list[dict[str, Any]], name: str) -> int:
-    """Returns the largest number of values that a quantity has on any lane.
+    """Returns the largest number of distinct values that a quantity has on any lane.
 
-    Lanes differ: HTTP/1.1 has one stream where others have several.
+    The number depends on the lane: for example, HTTP/1.1 has one stream per connection, and other versions
+    have several.
     """
     lanes = {row["lane"] for row in rows}
     return max((len({AXES[name](row) for row in rows if row["lane"] == lane}) for lane in lanes), default=0)

@@ -1,4 +1,4 @@
-"""The figures of workloads on ranks. Functions return `None` if there is nothing to show."""
+"""The figures of workloads on ranks. Functions return `None` if there is no data to show."""
 
 import numpy as np
 import pandas as pd
@@ -10,13 +10,13 @@ from fordway.report import figures
 from fordway.report.runfile import Run
 
 BINS = 240
-"""Number of points of a density, more than a panel can resolve."""
+"""Number of points of a density curve, which is more than a panel can resolve."""
 
 TAIL = 0.001
 """Share of the operations at each end that the axis of a density omits."""
 
 OPERATIONS_MIN = 20
-"""Minimum number of operations of a density."""
+"""Minimum number of operations for a density curve."""
 
 
 def density(run: Run, colours: dict[str, str]) -> Figure | None:
@@ -51,7 +51,7 @@ def _hill(axes: Axes, durations_ns: pd.Series, span: tuple[float, float], colour
 
 
 def smoothed(values: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a density of `values` within `span`, from a histogram and a Gaussian kernel.
+    """Returns the density of `values` within `span`, computed from a histogram and a Gaussian kernel.
 
     The width of the kernel follows Silverman's rule (Density Estimation, 1986, section 3.4.2). Cost: linear
     in the number of values.
@@ -73,7 +73,7 @@ def radar(run: Run, colours: dict[str, str]) -> Figure | None:
     known = [speed for of_lane in speeds.values() for speed in of_lane if speed]
     if len(run.drawn_phases) < 3 or len(run.lanes) < 2 or not known:
         return None
-    # The centre lies a quarter to three quarters of a decade below the smallest speed.
+    # The centre is a quarter to three quarters of a decade below the smallest speed.
     centre = np.floor(np.log10(min(known)) * 2) / 2 - 0.25
     figure = Figure(figsize=(figures.WIDTH_INCHES, 6.2), layout="constrained")
     axes = figure.add_subplot(projection="polar")
@@ -92,7 +92,7 @@ def radar(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def _spokes(axes: Axes, angles: np.ndarray, names: list[str]) -> None:
-    """Labels the spokes outside the circle. Matplotlib's own labels would overlap it."""
+    """Labels the spokes outside the circle. Matplotlib's own labels would overlap the circle."""
     axes.set_xticks(angles, [])
     for angle, name in zip(angles, names, strict=True):
         side = np.sin(angle)

@@ -1,4 +1,4 @@
-"""The figures of transports: the same messages by MPI, TCP, HTTP and the lanes, by size."""
+"""The figures of transports: the same messages over MPI, TCP, HTTP and the lanes, by message size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def transfer_latency(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws the time of a message by size, as a response to a request and as half a round trip."""
+    """Draws the time of a message by size, both as the time of a response and as half a round trip."""
     exchanges = [name for name in ("latency", "half-round-trip") if _rows(run, name)]
     if not exchanges:
         return None
@@ -58,7 +58,7 @@ def transfer_ratio(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def transfer_cpu(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws the CPU time of a message by size, of both sides together, and the number of busy processors."""
+    """Draws the CPU time of both sides for a message by size, and the number of busy processors."""
     rows = _rows(run, "latency")
     if not rows:
         return None
@@ -73,7 +73,7 @@ def transfer_cpu(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 Value = tuple[float, tuple[float, float] | None] | None
-"""An estimate with the bounds of its interval, if known; `None` without an estimate."""
+"""An estimate with the bounds of its interval, if they are known. `None` means that there is no estimate."""
 
 
 def _rows(run: Run, exchange: str) -> list[dict[str, Any]]:

@@ -179,11 +179,13 @@ FIGURES = {
     "speedup": ("speedup", "communication"),
     "io500": ("radar", "ratios", "density", "cpu"),
 }
-"""Names of the figures of each kind of run, in order. Other kinds have the figures of `compare`."""
+"""Names of the figures of each kind of run, in order. Kinds that are not listed have the figures of
+`compare`.
+"""
 
 
 def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
-    """Returns all figures that `run` has data for, by name."""
+    """Returns all figures for which `run` has data, by name."""
     names = FIGURES.get(run.info["kind"], FIGURES["compare"])
     with mpl.rc_context(figures.STYLE):
         drawn = {name: DRAWINGS[name].draw(run, colours) for name in names}

@@ -7,22 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RUNTIME = re.compile(r"(Runtime \(RDTSC\)|RDTSC Runtime) \[s\]")
-"""Name of the row with the time of counting, in a table of metrics or of events."""
+"""Names of the row with the duration of counting, in tables of metrics and in tables of events."""
 
 THREAD = re.compile(r"(HWThread|Core) (\d+)")
-"""Heading of a hardware thread's column, from version 5 on and before."""
+"""Heading of a hardware thread's column, in version 5 or later (`HWThread`) and in earlier versions
+(`Core`).
+"""
 
 COVERED_MIN = 0.99
 """Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
 
 
 class LikwidError(Exception):
-    """The output is unusable; the message gives the reason and the remedy."""
+    """The output is unusable. The message gives the reason and the remedy."""
 
 
 @dataclass
 class Counted:
-    """Events, summed over all hardware threads, and the time of counting."""
+    """Events, summed over all hardware threads, and the duration of counting."""
 
     name: str
     """Name of the file."""
@@ -31,8 +33,8 @@ class Counted:
     events: dict[str, float] = field(default_factory=dict)
 
     def check_covers(self, elapsed_ns: int) -> None:
-        """Raises `LikwidError` if the counters do not cover the run, because a part does not represent the
-        whole.
+        """Raises `LikwidError` if the counters do not cover the whole run. Counters of a part of the run do
+        not represent the run.
         """
         elapsed_s = elapsed_ns / 1e9
         if self.runtime_s is None:
@@ -48,7 +50,7 @@ class Counted:
 
 
 def read_counted(path: Path) -> Counted:
-    """Returns the counters in the file `path`, from tables or CSV (`-O`). Raises `LikwidError`."""
+    """Returns the counters in the file `path`, which contains tables or CSV (`-O`). Raises `LikwidError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -64,7 +66,7 @@ def read_counted(path: Path) -> Counted:
 def parse_counted(name: str, text: str) -> Counted:
     """Returns the counters in `text`, which may also contain output of the counted program.
 
-    Without tables, there are no events.
+    If `text` contains no tables, the result has no events.
     """
     counted = Counted(name)
     heads: list[str] = []
@@ -79,7 +81,9 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _rows(text: str) -> Iterable[list[str]]:
-    """Yields the cells of each line that has any: between bars in a table, between commas in CSV."""
+    """Yields the cells of each line that has cells. Bars separate the cells of a table, and commas those of
+    CSV.
+    """
     for line in text.splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -88,16 +92,16 @@ def _rows(text: str) -> Iterable[list[str]]:
 
 
 def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
-    """Adds a row with a column for each hardware thread. Skips tables of sums and means, which repeat the
-    rows.
+    """Adds a row that has a column for each hardware thread. Skips tables of sums and means, because they
+    repeat the same counts.
     """
     columns = [at for at, head in enumerate(heads) if THREAD.fullmatch(head)]
     numbers = [number for at in columns if at < len(cells) and (number := _number(cells[at])) is not None]
     if not numbers:
         return
     if RUNTIME.fullmatch(cells[0]):
-        # Use the minimum over all hardware threads and groups, because counts taken in turns cover only
-        # their own turns.
+        # Use the minimum over all hardware threads and groups. If several groups are counted in turns, the
+        # counters of each group cover only its own turns.
         counted.runtime_s = min([*numbers, *([] if counted.runtime_s is None else [counted.runtime_s])])
     elif heads[0] == "Event":
         counted.threads = [heads[at] for at in columns]

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs neither a network nor other files."""
+"""Writes the page of a report: one HTML file that needs neither a network nor other files."""
 
 import io
 import json
@@ -34,7 +34,7 @@ DARK = {
 """Colour of each lane in dark mode."""
 
 VERDICTS = {"doubtful": "measured, with doubts", "refused": "refused, and measured because of --force"}
-"""Verdicts in words, where they are not words already."""
+"""Texts for the verdicts that are not readable as they are stored."""
 
 
 def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:
@@ -140,8 +140,8 @@ def _phases(number: int) -> str:
 
 
 def _conditions(run: Run) -> str:
-    """Returns whether the machine was quiet enough to measure, with every doubt and the results that it
-    concerns.
+    """Returns the verdict on whether the machine was quiet enough, with each doubt and the results that the
+    doubt concerns.
     """
     conditions = run.info.get("conditions")
     if not conditions:
@@ -159,7 +159,7 @@ def _doubt(doubt: dict[str, Any]) -> str:
 
 
 def _figures_of(conditions: dict[str, Any] | None) -> Iterable[tuple[str, str | None]]:
-    """Returns the figures behind the verdict, as text."""
+    """Yields the measured values on which the verdict is based, as text."""
     for name, value in (conditions or {}).get("figures", {}).items():
         if value is None:
             yield name, None
@@ -190,7 +190,9 @@ def _figure(prefix: str, name: str, figure: Figure, run: Run) -> str:
 
 
 def inline_svg(figure: Figure, prefix: str) -> str:
-    """Returns the figure as SVG for a page that defines its colours. Its IDs start with `prefix`."""
+    """Returns the figure as SVG for a page that defines the colours. The IDs in the SVG start with
+    `prefix`.
+    """
     text = io.StringIO()
     with mpl.rc_context(figures.STYLE):
         figure.savefig(text, format="svg")
@@ -210,7 +212,9 @@ def _parameters(run: Run) -> str:
 
 
 def _value(name: str, value: object) -> str:
-    """Returns a value as stored in the run. If its name has a unit, a readable form follows."""
+    """Returns a value as stored in the run. If the name of the value contains a unit, adds the value in
+    readable form.
+    """
     if value is None:
         return "not set"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -14,17 +14,17 @@ from fordway.report.likwid import Counted
 
 SCHEMA = "fordway.run"
 SCHEMA_VERSION = 1
-"""Newest version that this reader supports."""
+"""Newest version of the format that this reader supports."""
 
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """Columns of `operations.arrow` that the figures need. Other columns are not read into memory."""
 
 PHASES_MAX = 12
-"""Maximum number of phases that are drawn. A sweep has many more combinations."""
+"""Maximum number of phases that are drawn. A sweep can have many more phases."""
 
 
 class RunFileError(Exception):
-    """The directory is not a readable run; the message gives the reason and the remedy."""
+    """The directory is not a readable run. The message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Run:
     ledger: dict[str, Any] | None = None
     """Content of `ledger.json`, if the run is a ledger."""
     sizes_bytes: tuple[int, ...] = ()
-    """Requested sizes; if empty, the sizes that the run printed."""
+    """Requested sizes, in bytes. If empty, the sizes that the run printed are used."""
 
     @property
     def lanes(self) -> list[str]:
-        """Names of the lanes; the first is the reference."""
+        """Names of the lanes. The first lane is the reference."""
         return [lane["name"] for lane in self.info["lanes"]]
 
     @property
     def reference(self) -> str | None:
-        """The lane that other lanes are compared with."""
+        """The lane with which the other lanes are compared."""
         return self.lanes[0] if self.lanes else None
 
     @property
@@ -62,7 +62,7 @@ class Run:
         return self.info["phases"]
 
     def summary(self, phase: str, lane: str) -> dict[str, Any] | None:
-        """Returns the summary of `lane` in `phase`; `None` if the lane did not run it."""
+        """Returns the summary of `lane` in `phase`, or `None` if the lane did not run this phase."""
         rows = (row for row in self.info["summaries"] if (row["phase"], row["lane"]) == (phase, lane))
         return next(rows, None)
 
@@ -83,10 +83,10 @@ class Run:
         return [phase for phase in self.drawn_phases if phase in timed]
 
     def speed(self, row: dict[str, Any]) -> float | None:
-        """Returns the speed of a summary relative to its reference; `None` if it is unknown.
+        """Returns the speed of a summary relative to the reference, or `None` if it is unknown.
 
-        It is the median over blocks if there were enough of them for an interval, otherwise the quotient of
-        the rates.
+        The speed is the median over blocks if there were enough blocks for an interval. Otherwise, it is the
+        quotient of the rates.
         """
         if row["ratio"] is None:
             return None
@@ -178,7 +178,7 @@ def read_table(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def _check_columns(path: Path, table: pa.Table) -> None:
-    """Raises `RunFileError` if a column has another type than in the format, a gap or a number below 0."""
+    """Raises `RunFileError` if a column has the wrong type, missing values or negative numbers."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if name in ("lane", "phase"):
@@ -203,5 +203,5 @@ def _read_operations(path: Path) -> pd.DataFrame:
 def _from_intended(rows: pd.DataFrame) -> pd.DataFrame:
     late_ns = rows["start_ns"] - rows["intended_ns"].astype("float64")
     rows = rows.drop(columns=["start_ns", "intended_ns"])
-    # As in histograms, a time of 0, shorter than a tick of the clock, counts as 1 ns.
+    # A time shorter than a clock tick is recorded as 0. As in histograms, it counts as 1 ns.
     return rows.assign(duration_ns=(rows["duration_ns"] + late_ns.fillna(0)).clip(lower=1))

@@ -1,6 +1,6 @@
-"""Checks that the JSON of a run has the form that the readers rely on (`docs/reference/run-file.md`).
+"""Checks that the JSON of a run has the form that the readers require (`docs/reference/run-file.md`).
 
-A file that another program wrote, or that was edited or damaged, then fails with the name of the field.
+If the file was written by another program, edited or damaged, the error names the invalid field.
 """
 
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 NUMBER_MAX = 1e30
-"""Limit of all numbers; no time in ns and no size in bytes is near it."""
+"""Upper limit of all numbers. Real times in ns and sizes in bytes are far below it."""
 
 
 @dataclass(frozen=True)
 class Or:
-    """A form, or null."""
+    """A form of a value that may also be null."""
 
     form: Any
 
@@ -102,8 +102,8 @@ NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or f
 
 
 def problem(value: Any, form: Any, name: str = "") -> str | None:  # noqa: ANN401 (any value JSON can hold)
-    """Returns the first difference from `form`, as a clause; `None` if there is none. Other fields are
-    ignored.
+    """Returns the first difference from `form` as a clause, or `None` if there is no difference. Fields that
+    are not in `form` are ignored.
     """
     return next(_problems(value, form, name), None)
 
@@ -134,7 +134,7 @@ def _problems(value: Any, form: Any, name: str) -> Iterator[str]:  # noqa: ANN40
 
 def _is(value: Any, form: type) -> bool:  # noqa: ANN401
     if form is float:
-        # NaN and infinity are not within the limit either.
+        # The comparison with the limit also rejects NaN and infinity.
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= NUMBER_MAX
     if form is int:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= NUMBER_MAX

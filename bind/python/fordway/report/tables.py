@@ -79,14 +79,18 @@ def variable(colour: str) -> str:
 
 
 def table(heads: Iterable[str], rows: Iterable[str]) -> str:
-    """Returns an HTML table. A head is text or a `<th>` element; a row is its cells as HTML."""
+    """Returns an HTML table. Each entry of `heads` is text or a `<th>` element. Each row is the HTML of its
+    cells.
+    """
     head = "".join(text if text.startswith("<th") else f"<th>{text}</th>" for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def load(run: Run, colours: dict[str, str]) -> str:
-    """Returns the table of load generators: arrivals, first bytes, heads, connections and memory."""
+    """Returns the table of values from load generators: arrivals, first bytes, heads, connections and
+    memory.
+    """
     rows = [row for row in run.summaries() if row["load"]]
     if not rows:
         return ""
@@ -126,7 +130,9 @@ def _load_cells(row: dict[str, Any], colours: dict[str, str]) -> Iterable[str]:
 
 
 def scores(run: Run, colours: dict[str, str]) -> str:
-    """Returns the table of IO500: each phase in its unit and relative to the reference, and the scores."""
+    """Returns the table of IO500: the rate of each phase in its unit and relative to the reference, and the
+    scores.
+    """
     heads = ["phase", "<th class=text>unit</th>"]
     heads += [f"{dot(colours[lane])}{escape(lane)}" for lane in run.lanes]
     lines = [_phase_of_io500(run, phase) for phase in run.phases]

@@ -1,4 +1,4 @@
-"""The tables of ping-pong: expected rates, failed and repeated messages, and jumps."""
+"""The tables of ping-pong runs: expected rates, failed and repeated messages, and jumps."""
 
 from html import escape
 
@@ -35,7 +35,9 @@ def levels(run: Run, colours: dict[str, str]) -> str:
 
 
 def _level_cells(levels: list[guidance.Level | None]) -> str:
-    """Returns the cells of small messages for each number of processors, and then of big ones."""
+    """Returns the cells for small messages on each number of processors, followed by those for big
+    messages.
+    """
     texts = [level.small if level else units.NOT_MEASURED for level in levels]
     texts += [level.big if level else units.NOT_MEASURED for level in levels]
     return "".join(f"<td>{text}</td>" for text in texts)

@@ -1,14 +1,14 @@
-"""Numbers as readable text. Sizes use powers of 1,024, times powers of 1,000.
+"""Formats numbers as readable text. Sizes use powers of 1,024, and times use powers of 1,000.
 
-A value that was not measured is `None` in a run and `NOT_MEASURED` here, never 0.
+A value that was not measured is `None` in a run. These functions return `NOT_MEASURED` for it, never 0.
 """
 
 NOT_MEASURED = "not measured"
 
 
 def digits(value: float) -> str:
-    """Returns a number with three significant digits, or all digits of its integer part: `0.123`, `12.3`,
-    `12,345`.
+    """Returns a number with at least three significant digits and all digits of its integer part: `0.123`,
+    `12.3`, `12,345`.
     """
     if value == 0:
         return "0"

@@ -1,11 +1,12 @@
-"""A gateway for unmodified S3 clients.
+"""A gateway for tests of unmodified S3 clients.
 
-With FORDWAY_TEST_ENDPOINT set (and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), the gateway there is used;
-FORDWAY_TEST_ROOT names the directory it serves, and leaves files unchecked when it is unset. Otherwise
-the binary named by FORDWAY_BIN (`fordway` on PATH if unset) is started on an empty directory, once in
-the clear and once with a certificate of its own, and every test meets both.
+If FORDWAY_TEST_ENDPOINT is set (with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), the tests use the gateway
+at this endpoint. FORDWAY_TEST_ROOT names the directory that this gateway serves; if it is not set, the tests
+do not check files. If FORDWAY_TEST_ENDPOINT is not set, the tests start the binary named by FORDWAY_BIN
+(default: `fordway` on PATH) on an empty directory, once without TLS and once with TLS, and each test runs
+with both.
 
-A client that is not installed is skipped by name.
+Tests of a client that is not installed are skipped with the client's name.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ LARGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Gateway:
-    """The gateway's address, its keys, the directory it serves (if it is known), and the
-    certificate that its own is signed with (where that is none the system trusts).
+    """A gateway: its address, its keys, the directory that it serves (if known), and the CA certificate that
+    signed its certificate (unless the system trusts it).
     """
 
     endpoint: str
@@ -39,7 +40,9 @@ class Gateway:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The process environment in which S3 clients find the gateway and nothing of the user's own."""
+        """The environment for S3 clients. It contains the gateway's settings, but no AWS settings of the
+        user.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return (
             kept
@@ -57,8 +60,8 @@ class Gateway:
 
     @property
     def ca_variables(self) -> list[str]:
-        """The environment variables that make clients trust the gateway's certificate, if it is not
-        trusted by the system.
+        """The environment variables that make clients trust the gateway's certificate. Empty if the system
+        already trusts the certificate.
         """
         return ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"] if self.ca else []
 
@@ -74,18 +77,18 @@ class Gateway:
         }
 
     def assert_stored(self, bucket: str, key: str, content: bytes) -> None:
-        """Asserts that the object is a plain file at its key's path, with these bytes."""
+        """Asserts that the object is a plain file at the path of its key, and has this content."""
         if self.root is not None:
             assert (self.root / bucket / key).read_bytes() == content
 
     def assert_gone(self, bucket: str, key: str) -> None:
-        """Asserts that no file is left at the key's path."""
+        """Asserts that no file exists at the path of the key."""
         if self.root is not None:
             assert not (self.root / bucket / key).exists()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs each test with TLS as well, if the gateway is started here."""
+    """Runs each test both without and with TLS if the tests start the gateway."""
     if "gateway" in metafunc.fixturenames:
         schemes = ["given"] if os.environ.get("FORDWAY_TEST_ENDPOINT") else ["http", "https"]
         metafunc.parametrize("gateway", schemes, indirect=True, scope="session")
@@ -104,7 +107,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def started_gateway(root: Path, certificates: Path | None):
-    """Starts `fordway serve` and ends it after the session."""
+    """Starts `fordway serve`, and ends it after the session."""
     binary = shutil.which(os.environ.get("FORDWAY_BIN", "fordway"))
     if binary is None:
         missing("fordway (set FORDWAY_BIN to the binary, or FORDWAY_TEST_ENDPOINT to a running gateway)")
@@ -144,17 +147,19 @@ def bucket() -> str:
 
 @pytest.fixture(scope="session")
 def large() -> bytes:
-    """64 MiB that do not compress, and are the same in every session."""
+    """Returns 64 MiB of incompressible content that is the same in every session."""
     return random.Random(64).randbytes(LARGE_BYTES)
 
 
 def missing(client: str) -> None:
-    """Skips the test because a client is missing. `.ci/may-skip` lists what CI may skip: no client."""
+    """Skips the test because a client is missing. CI fails in that case, because `.ci/may-skip`, the list of
+    tests that CI may skip, contains no tests of clients.
+    """
     pytest.skip(f"{client} is missing")
 
 
 def program(name: str) -> str:
-    """The path of an installed client."""
+    """Returns the path of an installed client, or skips the test if the client is missing."""
     found = shutil.which(name)
     if found is None:
         missing(name)

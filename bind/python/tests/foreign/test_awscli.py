@@ -1,4 +1,6 @@
-"""Tests the AWS command line with its defaults: CRC trailers, multipart from 8 MiB on."""
+"""Tests the AWS command line with its defaults: CRC trailers, and multipart uploads for files of 8 MiB or
+more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture
 def aws(gateway: Gateway):
-    """Runs `aws ARGUMENTS` and returns its output."""
+    """Returns a function that runs `aws ARGUMENTS` and returns its output."""
     command = program("aws")
 
     def run(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Tests curl, which signs its requests itself, over each version of HTTP."""
+"""Tests curl, which can sign requests, over each version of HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture(params=["--http1.1", "--http2"])
 def curl(request: pytest.FixtureRequest, gateway: Gateway):
-    """Runs `curl ARGUMENTS URL`, checks the HTTP version, and returns the body of the response."""
+    """Returns a function that runs `curl ARGUMENTS URL`, checks the HTTP version, and returns the response
+    body.
+    """
     command, version = program("curl"), request.param
     in_the_clear = version == "--http2" and gateway.endpoint.startswith("http:")
     option = "--http2-prior-knowledge" if in_the_clear else version

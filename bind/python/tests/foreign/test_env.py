@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 CONTENT = b"some bytes"
 
-# Each program writes the object `python`, and follows the lines that `fordway env` prints for it. BUCKET
-# is replaced.
+# Each program runs after the lines that `fordway env` prints for it, and writes the object `python`. BUCKET
+# is replaced by the name of a bucket.
 PYTHON = {
     "boto3": "s3.put_object(Bucket='BUCKET', Key='python', Body=b'some bytes')",
     "s3fs": "files.pipe('BUCKET/python', b'some bytes')",
     "pyarrow": "with files.open_output_stream('BUCKET/python') as out: out.write(b'some bytes')",
     "obstore": "import obstore; obstore.put(store, 'python', b'some bytes')",
-    # The tests do not install Polars itself; these options belong to the library that both use.
+    # The tests do not install Polars. These options belong to the library that Polars and delta-rs both use.
     "polars": (
         "import pyarrow, deltalake\n"
         "deltalake.write_deltalake('s3://BUCKET/table', pyarrow.table({'a': [1]}),"
@@ -44,8 +44,8 @@ def settings(gateway: Gateway, tool: str) -> str:
 
 
 def outside(gateway: Gateway, **more: str | Path) -> dict[str, str]:
-    """An environment without S3 settings except for trusted certificates, for programs without a setting
-    for these.
+    """Returns an environment without S3 settings. It names only the trusted certificates, for programs that
+    have no setting for them.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     trust = {"SSL_CERT_FILE": str(gateway.ca)} if gateway.ca else {}
@@ -81,7 +81,7 @@ def test_aws_cli(gateway: Gateway, made: str, tmp_path: Path) -> None:
     copy = ["s3", "cp", tmp_path / "source", f"s3://{made}/aws"]
     run([program("aws"), "--profile", "fordway", *copy], environment)
     gateway.assert_stored(made, "aws", CONTENT)
-    # `fordway` can use the profile too.
+    # `fordway` can also use the profile.
     found = run(
         [
             program(os.environ.get("FORDWAY_BIN", "fordway")),

@@ -12,7 +12,9 @@ PIECE_BYTES = 8 * 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def trusted(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets the environment, because some of them read trusted certificates only from there."""
+    """Sets environment variables, because some libraries read trusted certificates only from the
+    environment.
+    """
     for name in gateway.ca_variables:
         monkeypatch.setenv(name, str(gateway.ca))
 

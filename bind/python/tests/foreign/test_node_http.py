@@ -1,5 +1,5 @@
-"""Tests programs that use S3 over HTTP on the Unix socket of `fordway node`: unmodified curl, and
-urllib3 and boto3 with a connection that opens the socket.
+"""Tests programs that use S3 over HTTP on the Unix socket of `fordway node`: unmodified curl, and urllib3 and
+boto3 with a connection class that connects to the socket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PART_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Node:
-    """A node gateway: its socket, and the directory it serves."""
+    """A node gateway: its socket, and the directory that it serves."""
 
     socket: Path
     root: Path
@@ -44,7 +44,9 @@ def node(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(params=["--http1.1", "--http2-prior-knowledge"])
 def curl(request: pytest.FixtureRequest, node: Node):
-    """Runs `curl ARGUMENTS` on a path of the gateway, and returns the body of the response."""
+    """Returns a function that runs `curl ARGUMENTS` on a path of the gateway, and returns the response
+    body.
+    """
     command = program("curl")
 
     def run(path: str, *arguments: str, status: str = "20") -> bytes:
@@ -112,16 +114,15 @@ def test_urllib3(node: Node, bucket: str, large: bytes) -> None:
 
 
 def connected(node: Node) -> socket.socket:
-    """A connection to the gateway."""
+    """Returns a connection to the gateway."""
     stream = socket.socket(socket.AF_UNIX)
     stream.connect(str(node.socket))
     return stream
 
 
 def test_boto3(node: Node, bucket: str, large: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the class with which botocore opens connections is replaced. boto3 signs, sends
-    checksums in the trailers of aws-chunked bodies, and presigns; the gateway does not know the
-    key used here.
+    """Replaces only the class with which botocore opens connections. boto3 signs requests, sends checksums in
+    the trailers of aws-chunked bodies, and presigns URLs. The gateway does not know the access key.
     """
     boto3 = pytest.importorskip("boto3")
     from boto3.s3.transfer import TransferConfig

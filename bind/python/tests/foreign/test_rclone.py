@@ -1,4 +1,6 @@
-"""Tests rclone, which keeps a file's time in metadata and compares MD5s after every transfer."""
+"""Tests rclone, which stores a file's modification time in metadata and compares MD5s after every
+transfer.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture
 def rclone(gateway: Gateway):
-    """Runs `rclone ARGUMENTS`, with the gateway as the remote `fw`, and returns its output."""
+    """Returns a function that runs `rclone ARGUMENTS`, with the gateway as the remote `fw`, and returns its
+    output.
+    """
     command = program("rclone")
     environment = gateway.environment | {
         "RCLONE_CONFIG": os.devnull,
@@ -22,7 +26,7 @@ def rclone(gateway: Gateway):
         "RCLONE_CONFIG_FW_ENDPOINT": gateway.endpoint,
         "RCLONE_RETRIES": "1",
     }
-    # The client's own transport does not read AWS's variable, but reads Go's.
+    # rclone's own HTTP transport ignores AWS_CA_BUNDLE, but reads Go's SSL_CERT_FILE.
     environment.pop("AWS_CA_BUNDLE", None)
 
     def run(*arguments: str) -> str:

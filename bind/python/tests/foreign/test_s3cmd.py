@@ -1,4 +1,4 @@
-"""Tests s3cmd: multipart uploads from 15 MiB on, and many requests about buckets."""
+"""Tests s3cmd, which uses multipart uploads for files of 15 MiB or more, and many requests about buckets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import Gateway, digest, program
 
 @pytest.fixture
 def s3cmd(gateway: Gateway, tmp_path):
-    """Runs `s3cmd ARGUMENTS` and returns its output."""
+    """Returns a function that runs `s3cmd ARGUMENTS` and returns its output."""
     scheme, host = urlsplit(gateway.endpoint)[:2]
     config = tmp_path / "s3cfg"
     config.write_text(

@@ -1,4 +1,4 @@
-"""Tests boto3's client of AWS STS, and S3 with the temporary credentials that it gets."""
+"""Tests boto3's client for AWS STS, and S3 requests with the temporary credentials that STS issues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLE_ARN = "arn:aws:iam:::role/{}"
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is missing")
 config_of_botocore = pytest.importorskip("botocore.config", reason="boto3 is missing")
-# Other clients need these packages, so they are there wherever the clients are.
+# These packages are dependencies of other clients, so they are installed together with the clients.
 rsa = pytest.importorskip("rsa", reason="rsa is missing")
 requests = pytest.importorskip("requests", reason="requests is missing")
 
@@ -36,7 +36,7 @@ def encoded(content: bytes) -> str:
 
 
 class Provider:
-    """An OIDC provider on this machine, with one RSA key."""
+    """An OIDC provider in this process, with one RSA key."""
 
     def __init__(self) -> None:
         self.public, self.private = rsa.newkeys(2048)
@@ -70,7 +70,7 @@ class Provider:
         return {"/.well-known/openid-configuration": discovery, "/jwks": {"keys": [key]}}
 
     def token(self, **changes: object) -> str:
-        """Returns a token of the WLCG profile; `changes` replace claims."""
+        """Returns a token that follows the WLCG profile. `changes` replace claims."""
         now = int(time.time())
         claims = {"wlcg.ver": "1.0", "iss": self.issuer, "sub": "a-subject", "aud": AUDIENCE, "iat": now}
         claims |= {"nbf": now, "exp": now + 600, "wlcg.groups": ["/cms"], "scope": "storage.read:/"} | changes
@@ -96,7 +96,7 @@ class Service:
     place: Path
 
     def client(self, name: str, credentials: dict | None = None):
-        """Returns a client of the user, or one with temporary credentials."""
+        """Returns a client with the user's keys, or with temporary credentials."""
         keys = {"aws_access_key_id": "ALICE", "aws_secret_access_key": "alice-secret"}
         if credentials:
             keys = {
@@ -104,7 +104,7 @@ class Service:
                 "aws_secret_access_key": credentials["SecretAccessKey"],
                 "aws_session_token": credentials["SessionToken"],
             }
-        # Otherwise, boto3 signs URLs and forms with version 2.
+        # Without this setting, boto3 signs URLs and forms with signature version 2.
         config = config_of_botocore.Config(signature_version="s3v4") if name == "s3" else None
         where = {"endpoint_url": self.endpoint, "region_name": "us-east-1"}
         return boto3.client(name, config=config, **where, **keys)
@@ -169,7 +169,7 @@ def service(provider: Provider, tmp_path_factory: pytest.TempPathFactory):
 
 @contextlib.contextmanager
 def openid_server() -> Iterator[str]:
-    """Yields the issuer of an OIDC server by others, which lets anyone log in."""
+    """Yields the issuer of an independent OIDC server that lets anyone log in."""
     user = json.dumps({"sub": "bob", "wlcg.groups": ["/cms"]})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -178,7 +178,7 @@ def openid_server() -> Iterator[str]:
         try:
             said = iter(server.stderr.readline, "")
             assert any("Uvicorn running" in line for line in said), "the server has not started"
-            # It would wait for a full pipe.
+            # Read the rest of the output, because the server would block when the pipe is full.
             threading.Thread(target=server.stderr.read, daemon=True).start()
             yield f"http://127.0.0.1:{port}"
         finally:
@@ -186,7 +186,7 @@ def openid_server() -> Iterator[str]:
 
 
 def logged_in(issuer: str, client: str, subject: str) -> str:
-    """Returns the ID token of a login with an authorization code."""
+    """Logs in with an authorization code, and returns the ID token."""
     back = "http://localhost/back"
     asked = {
         "client_id": client,
@@ -298,8 +298,8 @@ def test_a_web_identity_assumes_a_role(service: Service, provider: Provider) -> 
 def test_boto3_refreshes_credentials_by_itself(
     service: Service, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The credentials come from a token file. Boto3 replaces them 15 minutes before they expire, which is at
-    once for this role.
+    """Boto3 gets the credentials with a token from a file. It replaces them 15 minutes before they expire,
+    which means immediately for this role.
     """
     token = service.place / "token"
     token.write_text(provider.token())
@@ -324,7 +324,7 @@ def test_boto3_refreshes_credentials_by_itself(
 
 
 def test_the_command_line_gets_credentials(service: Service) -> None:
-    """aws-cli prints the credentials that boto3 gets."""
+    """Prints temporary credentials with aws-cli."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": "ALICE", "AWS_SECRET_ACCESS_KEY": "alice-secret"}
     where = {"AWS_ENDPOINT_URL": service.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}

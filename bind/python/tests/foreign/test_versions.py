@@ -33,7 +33,7 @@ def versioned(s3, bucket: str) -> str:
 
 
 def code(error) -> str:
-    """The S3 error code of a ClientError."""
+    """Returns the S3 error code of a ClientError."""
     return error.value.response["Error"]["Code"]
 
 
@@ -148,7 +148,7 @@ def test_multipart_checksums(s3, bucket: str, algorithm: str, kind: str) -> None
     wanted = ["ETag", "Checksum", "ObjectParts", "ObjectSize", "StorageClass"]
     attributes = s3.get_object_attributes(Bucket=bucket, Key="k", ObjectAttributes=wanted)
     assert attributes["ObjectSize"] == PART_BYTES + 4
-    # AWS leaves out the number of parts here.
+    # In this response, AWS omits the number of parts from the checksum.
     assert attributes["Checksum"][field] == done[field].removesuffix("-2")
     assert attributes["ObjectParts"]["TotalPartsCount"] == 2
     assert [part["Size"] for part in attributes["ObjectParts"]["Parts"]] == [PART_BYTES, 4]
@@ -160,7 +160,9 @@ def test_multipart_checksums(s3, bucket: str, algorithm: str, kind: str) -> None
 
 
 def test_a_crc64nvme_that_the_caller_computed(s3, bucket: str) -> None:
-    """The check value in the CRC catalogue; boto3 needs another package to compute this checksum."""
+    """Uses the check value from the CRC catalogue, because boto3 needs another package to compute this
+    checksum.
+    """
     s3.create_bucket(Bucket=bucket)
     upload = {"Bucket": bucket, "Key": "k"}
     started = s3.create_multipart_upload(**upload, ChecksumAlgorithm="CRC64NVME")

@@ -1,8 +1,8 @@
 //! Shared file systems on this machine, each with a server and two mounts with separate caches, like the mounts of two
 //! nodes. Requires root.
 //!
-//! Everything runs in namespaces whose first process is killed when the thread that started it ends. A killed test
-//! leaves no process, mount or file behind, and the machine's own settings do not change.
+//! All processes run in namespaces whose first process is killed when the thread that started it ends. A killed test
+//! therefore leaves no process, mount or file behind. The machine's own settings do not change.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -20,7 +20,7 @@ const TASK: Duration = Duration::from_secs(240);
 const SOAK_TASK: Duration = Duration::from_secs(1800);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The script that the first process of a cluster runs once the file system is mounted.
+/// The script that the first process of a cluster runs after the file system has been mounted.
 const AGENT: &str = include_str!("agent.sh");
 /// Scripts that start file systems.
 const GLUSTERFS: &str = include_str!("glusterfs.sh");
@@ -49,28 +49,28 @@ pub struct ClusterCommand<'c> {
 }
 
 impl SharedFileSystemFixture {
-    /// The two nodes' mounts, as tasks see them; each is an empty directory in the file system.
+    /// The paths of the two nodes' mounts in tasks. Each mount shows an initially empty directory of the file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
     /// A directory that tasks share, outside the file system.
     pub const CONTROL: &'static str = MountNamespace::SCRATCH;
 
-    /// Starts GlusterFS as packaged by Debian: a volume on two bricks, with each file on both. Returns `None` and
-    /// records a skip if it is not available.
+    /// Starts GlusterFS as packaged by Debian: a volume on two bricks, with each file on both bricks. Returns `None`
+    /// and records a skip if GlusterFS is not available.
     pub fn glusterfs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount GlusterFS")
             && fordway_needs::programs(&["glusterd", "gluster", "glusterfs", "ip", "mountpoint"]);
         is_possible.then(|| SharedFileSystemFixture::start("glusterfs", &format!("{GLUSTERFS}{AGENT}")))?
     }
 
-    /// Starts MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both.
-    /// Returns `None` and records a skip if it is not available.
+    /// Starts MooseFS as packaged by Debian, with default mount options: two chunk servers, with each file on both
+    /// servers. Returns `None` and records a skip if MooseFS is not available.
     pub fn moosefs() -> Option<Self> {
         let is_possible = fordway_needs::root("mount MooseFS")
             && fordway_needs::programs(&["mfsmaster", "mfschunkserver", "mfsmount", "ip"]);
         is_possible.then(|| SharedFileSystemFixture::start("moosefs", &format!("{MOOSEFS}{AGENT}")))?
     }
 
-    /// Starts CephFS as packaged by Debian, mounted by `ceph-fuse`. Returns `None` and records a skip if it is not
+    /// Starts CephFS as packaged by Debian, mounted by `ceph-fuse`. Returns `None` and records a skip if CephFS is not
     /// available.
     pub fn cephfs() -> Option<Self> {
         let programs = ["ceph", "monmaptool", "ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "ip"];
@@ -79,7 +79,7 @@ impl SharedFileSystemFixture {
     }
 
     /// Starts NFS 4.2 with default mount options, with the server and both clients in one user-mode Linux. Returns
-    /// `None` and records a skip if it is not available.
+    /// `None` and records a skip if a required program is not available.
     pub fn nfs() -> Option<Self> {
         let programs = [
             "linux.uml",
@@ -137,8 +137,8 @@ impl SharedFileSystemFixture {
         PathBuf::from(format!("/proc/{}/root{}/{name}", self.agent.id(), Self::CONTROL))
     }
 
-    /// Returns the process ID, outside the namespaces, of the cluster's first process. When that process ends, the
-    /// kernel kills all others in the cluster.
+    /// Returns the ID of the cluster's first process, outside the namespaces. When this process ends, the kernel kills
+    /// all other processes of the cluster.
     pub fn process(&self) -> u32 {
         self.agent.id()
     }

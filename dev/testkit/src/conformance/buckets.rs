@@ -77,7 +77,7 @@ pub fn a_bucket_with_objects_stays(store: &dyn Store) {
 const TAGGING: DocumentKind = DocumentKind::known("tagging");
 const CORS: DocumentKind = DocumentKind::known("cors");
 
-/// The document is in the form that the gateway returns, so that every lane returns it unchanged.
+/// Returns a tagging document in the form that the gateway returns, so that every lane returns the document unchanged.
 fn tagging(name: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
@@ -158,7 +158,7 @@ pub fn tags_are_kept_and_replaced(store: &dyn Store) {
     assert_kind(store.set_tags(&b, &key("none"), None, &first), ErrorKind::NoSuchKey);
 }
 
-/// Tags are independent of the metadata: changing one leaves the other unchanged.
+/// Tags and metadata are independent: a change of the tags leaves the metadata unchanged, and vice versa.
 pub fn tags_leave_the_metadata(store: &dyn Store) {
     let b = bucket(store);
     let metadata = fordway_store::BoxedMetadata::from(fordway_store::Metadata {
@@ -172,7 +172,7 @@ pub fn tags_leave_the_metadata(store: &dyn Store) {
     assert_eq!(head(store, &b, "k").unwrap().metadata, metadata);
 }
 
-/// A copy has the tags of its source, or tags of its own.
+/// A copy has the tags of its source, or the tags that its caller specifies.
 pub fn tags_survive_copies(store: &dyn Store) {
     let b = bucket(store);
     let old = tags(&[("old", "1")]);
@@ -191,7 +191,7 @@ pub fn tags_survive_copies(store: &dyn Store) {
     assert!(store.tags(&b, &key("bare"), None).unwrap().is_empty());
 }
 
-/// S3's limits apply wherever tags are set, and no write exceeds them.
+/// S3's limits apply to every operation that sets tags. An operation that exceeds the limits fails and writes nothing.
 pub fn tags_have_limits(store: &dyn Store) {
     let b = bucket(store);
     put_tagged(store, &b, "k", &tags(&[("a", "1")]));
@@ -214,7 +214,7 @@ pub fn tags_have_limits(store: &dyn Store) {
     assert_eq!(store.tags(&b, &key("k"), None).unwrap(), tags(&[("a", "1")]));
 }
 
-/// Every version has its own tags; a delete marker has none.
+/// Every version has its own tags. A delete marker has no tags.
 pub fn tags_of_versions(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, VersioningState::Enabled).unwrap();

@@ -52,7 +52,7 @@ pub fn listing_pages_join(store: &dyn Store) {
     }
 }
 
-/// A delimiter groups keys; an empty directory does not appear.
+/// A delimiter groups keys. An empty directory is not listed.
 pub fn listing_rolls_up(store: &dyn Store) {
     let b = bucket(store);
     for name in ["a", "b/1", "b/2", "c//d", "c/e", "f/g/h"] {
@@ -91,7 +91,7 @@ pub fn listing_with_start_after(store: &dyn Store) {
     assert_eq!(list("c"), "");
 }
 
-/// A listing gives each object's size, ETag and time.
+/// A listing returns the same size, ETag and time of each object as a HEAD request.
 pub fn listing_says_what_head_says(store: &dyn Store) {
     let b = bucket(store);
     for (name, size) in [("a", 0), ("d/e", 10_000), ("odd//key", 3)] {
@@ -125,7 +125,7 @@ fn round_trip(store: &dyn Store, b: &Bucket, names: &[&str]) {
     }
 }
 
-/// Ordinary keys, with characters that are special in URLs and shells.
+/// Tests keys that are paths, with characters that are special in URLs and shells.
 pub fn keys_that_are_paths(store: &dyn Store) {
     let b = bucket(store);
     let names = [
@@ -158,7 +158,7 @@ pub fn keys_that_are_paths(store: &dyn Store) {
     round_trip(store, &b, &names);
 }
 
-/// Keys that cannot be paths, including those that would lead out of a directory.
+/// Tests keys that cannot be paths, including keys that would lead out of the directory.
 pub fn keys_that_are_no_paths(store: &dyn Store) {
     let b = bucket(store);
     let names = [
@@ -184,7 +184,7 @@ pub fn keys_that_are_no_paths(store: &dyn Store) {
     round_trip(store, &b, &names);
 }
 
-/// Keys of up to 1,024 bytes, in one segment and in many.
+/// Tests keys of up to 1,024 bytes, with one segment and with many segments.
 pub fn long_keys(store: &dyn Store) {
     let b = bucket(store);
     let one = "s".repeat(1024);
@@ -195,7 +195,7 @@ pub fn long_keys(store: &dyn Store) {
     round_trip(store, &b, &names.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// `a`, then `a/b`: both are objects, independent of each other.
+/// Stores `a`, then `a/b`. Both are objects, and they are independent of each other.
 pub fn a_key_beside_its_own_prefix(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a", b"first");
@@ -214,7 +214,7 @@ pub fn a_key_beside_its_own_prefix(store: &dyn Store) {
     assert_eq!(get(store, &b, "a/b/c").unwrap(), b"third");
 }
 
-/// `a/b`, then `a`: the same in reverse order, with conditions.
+/// Stores a key below `a`, then `a` itself, with conditions. The objects are independent of each other.
 pub fn a_prefix_beside_its_own_key(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a/b/c", b"third");

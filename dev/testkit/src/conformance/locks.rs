@@ -99,7 +99,7 @@ pub fn a_retained_version_stays(store: &dyn Store) {
             let retention = hours(mode, 1);
             let version = put_with(store, &b, name, &retained(retention));
             assert_eq!(lock_of(store, &b, name, &version).retention, Some(retention));
-            // The latest version, then an old one, then one behind a delete marker.
+            // The version is first the latest version, then an old version, then a version behind a delete marker.
             assert_kind(remove(store, &b, name, &version, false), ErrorKind::AccessDenied);
             put(store, &b, name, b"newer");
             assert_kind(remove(store, &b, name, &version, false), ErrorKind::AccessDenied);
@@ -119,7 +119,8 @@ pub fn a_retained_version_stays(store: &dyn Store) {
     }
 }
 
-/// A retention can be extended; only a retention in governance mode can be shortened or removed, and only on request.
+/// A retention can be extended. Only a retention in governance mode can be shortened or removed, and only with a
+/// bypass.
 pub fn a_retention_is_only_extended(store: &dyn Store) {
     let b = lockable(store);
     let set = |name: &str, retention: Option<Retention>, bypass: bool| {
@@ -174,7 +175,7 @@ pub fn a_legal_hold_protects(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-/// The default retention applies to every new version whose writer states none.
+/// The default retention applies to every new version whose writer does not specify a retention.
 pub fn the_default_retention_is_for_all_writers(store: &dyn Store) {
     let b = lockable(store);
     put(store, &b, "before", b"content");
@@ -267,7 +268,7 @@ pub fn a_rename_has_conditions(store: &dyn Store) {
     assert_eq!(get(store, &b, "a").unwrap(), b"content");
 }
 
-/// Renames that cannot be made fail with a specific error, and change nothing.
+/// Impossible renames fail with a specific error, and change nothing.
 pub fn a_rename_is_refused_by_name(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "a", b"content");

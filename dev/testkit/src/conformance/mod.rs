@@ -59,7 +59,7 @@ use fordway_store::{
     Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, PutOptions, PutResult, Result, Store,
 };
 
-/// A store to test, with everything that must live as long as the store.
+/// A store to test, together with the resources that must exist as long as the store.
 pub struct StoreFixture {
     store: Arc<dyn Store>,
     _keep: Box<dyn std::any::Any>,
@@ -80,7 +80,7 @@ impl Deref for StoreFixture {
     }
 }
 
-/// Declares one test per case, each on a new store returned by `$open`.
+/// Declares one test for each case. Each test runs on a new store, which `$open` returns.
 #[macro_export]
 macro_rules! conformance_suite {
     ($open:expr) => {
@@ -135,8 +135,8 @@ macro_rules! conformance_suite {
     }};
 }
 
-/// Runs every case on a separate store and returns the number of cases; for fixtures that are too costly to create for
-/// each test, such as a file system. Panics with the names of the failed cases.
+/// Runs every case on a separate store, and returns the number of cases. Used with fixtures that are too costly to
+/// create for each test, such as a file system. Panics with the names of the failed cases.
 pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
     conformance_suite! { @list run (open) }
 }

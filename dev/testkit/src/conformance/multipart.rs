@@ -34,7 +34,7 @@ fn complete(
     store.complete_upload(b, &key(name), upload, parts, &CompleteOptions::default())
 }
 
-/// Parts uploaded in any order form one object with the upload's metadata, which is visible only when complete.
+/// Parts uploaded in any order form one object with the upload's metadata. The object is visible only after completion.
 pub fn multipart_makes_one_object(store: &dyn Store) {
     let b = bucket(store);
     let metadata = BoxedMetadata::from(Metadata {
@@ -61,7 +61,8 @@ pub fn multipart_makes_one_object(store: &dyn Store) {
     assert!(store.list_uploads(&b, &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
-/// Parts of equal size with a shorter last one, as sent by every client: uploaded in any order, repeated, or omitted.
+/// Tests parts of equal size with a shorter last part, as clients send them. Parts are uploaded in any order, repeated,
+/// or omitted.
 pub fn multipart_of_uniform_parts(store: &dyn Store) {
     let b = bucket(store);
     let size = MIN_PART_BYTES as usize;
@@ -106,8 +107,8 @@ pub fn multipart_outlives_a_failed_completion(store: &dyn Store) {
     assert!(get(store, &b, "k").unwrap() == [first, second].concat());
 }
 
-/// A client that missed the response to a completion can repeat it and gets the same response, as long as the object is
-/// still the one that the upload created.
+/// A client that missed the response to a completion can repeat the request. It gets the same response as long as the
+/// object is still the object that the upload created.
 pub fn multipart_completion_is_repeatable(store: &dyn Store) {
     let b = bucket(store);
     let options = PutOptions { checksum: Some(ChecksumAlgorithm::Sha256), ..Default::default() };
@@ -165,7 +166,7 @@ pub fn multipart_refuses_what_does_not_fit(store: &dyn Store) {
     }
 }
 
-/// Parts and uploads are listed, in pages.
+/// Parts and uploads are listed in pages.
 pub fn multipart_parts_are_listed(store: &dyn Store) {
     let b = bucket(store);
     let uploads: Vec<_> = ["b", "a", "a"]
@@ -239,7 +240,8 @@ pub fn multipart_etag_is_that_of_s3(store: &dyn Store) {
     let first = put_part(store, &b, "k", &upload, 1, &vec![0; MIN_PART_BYTES as usize]);
     let second = put_part(store, &b, "k", &upload, 2, b"");
     let made = complete(store, &b, "k", &upload, &[first.clone(), second]).unwrap();
-    // The MD5 of 5 MiB of zeros, and the MD5 of this digest followed by the MD5 of empty content.
+    // The first value is the MD5 of 5 MiB of zeros. The second is the MD5 of two concatenated digests: the first value
+    // and the MD5 of empty content.
     assert_eq!(first.etag.as_str(), "5f363e0e58a95f06cbe9bbc662c5dfb6");
     assert_eq!(made.etag.as_str(), "1faefa44d632065e8bd4fd2a462ed292-2");
 }
@@ -290,8 +292,8 @@ fn composite(algorithm: ChecksumAlgorithm, bodies: &[Vec<u8>]) -> Checksum {
     Checksum { parts: Some(bodies.len() as u16), ..Checksum::of(algorithm, &joined) }
 }
 
-/// In an upload with a checksum, each part has a checksum, and the object has a checksum derived from these, for every
-/// algorithm and type that S3 supports.
+/// In an upload with a checksum, each part has a checksum, and the object has a checksum derived from the parts'
+/// checksums. This is tested for every algorithm and type that S3 supports.
 pub fn multipart_checksums_are_kept(store: &dyn Store) {
     let b = bucket(store);
     for algorithm in ChecksumAlgorithm::ALL {
@@ -301,7 +303,7 @@ pub fn multipart_checksums_are_kept(store: &dyn Store) {
                 assert_kind(refused, ErrorKind::InvalidArgument);
                 continue;
             }
-            // In half of the cases the type is left to the algorithm's default.
+            // If the type is the algorithm's default, omit it.
             let stated = Some(kind).filter(|kind| *kind != ChecksumType::default_of(algorithm));
             let upload = TwoPartUpload::start(store, &b, &with_checksum(algorithm, stated));
             let listed = store.list_parts(&b, &key("d/k"), &upload.id, &PartsQuery::default()).unwrap();
@@ -344,7 +346,7 @@ pub fn multipart_checksums_are_checked(store: &dyn Store) {
     assert!(get(store, &b, "d/k").unwrap() == whole);
 }
 
-/// Clients may state a composite checksum with or without the number of parts.
+/// Clients may send a composite checksum with or without the number of parts.
 pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     let b = bucket(store);
     let algorithm = ChecksumAlgorithm::Sha256;
@@ -360,7 +362,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     }
 }
 
-/// A part is checked against its own checksum when it arrives, and has the upload's algorithm or none.
+/// A part is checked against its own checksum when it arrives. The checksum's algorithm must be that of the upload.
 pub fn multipart_parts_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &with_checksum(ChecksumAlgorithm::Sha1, None)).unwrap();

@@ -10,7 +10,7 @@ use fordway_store::{
 
 use super::{all_keys, assert_kind, bucket, bytes, delete, get, head, key, put};
 
-/// The four basic calls, and the errors they return if there is no object.
+/// Tests the four basic calls, and the errors that they return if there is no object.
 pub fn put_get_head_delete(store: &dyn Store) {
     let b = bucket(store);
     let before = SystemTime::now() - Duration::from_secs(3);
@@ -32,7 +32,7 @@ pub fn put_get_head_delete(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// A second put replaces everything that the first stored.
+/// A second put replaces everything that the first put stored.
 pub fn overwriting_replaces_everything(store: &dyn Store) {
     let b = bucket(store);
     let user = [("a".to_owned(), "1".to_owned())].into();
@@ -119,7 +119,7 @@ pub fn metadata_round_trips(store: &dyn Store) {
     assert_eq!(store.get(&b, &key("k"), &GetOptions::default()).unwrap().info.metadata, metadata);
 }
 
-/// Ranges of all three kinds, at both ends.
+/// Tests ranges of all three kinds at both ends of an object.
 pub fn ranges(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(100_000, 3);
@@ -164,7 +164,7 @@ pub fn deleting_nothing_succeeds(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["a/b"]);
 }
 
-/// One call deletes many; each has its own result.
+/// One call deletes many objects, and returns a separate result for each object.
 pub fn many_are_deleted(store: &dyn Store) {
     let b = bucket(store);
     let keys: Vec<Key> = (0..1100).map(|i| key(&format!("d{}/k{i}", i % 7))).collect();
@@ -206,7 +206,8 @@ pub fn batches_answer_in_order(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
 }
 
-/// Many ranges in one call: in any order, overlapping, or none; one range outside the object makes the call fail.
+/// One call reads many ranges, which may be in any order and overlap, or no ranges. If one range is outside the object,
+/// the call fails.
 pub fn many_ranges_at_once(store: &dyn Store) {
     let b = bucket(store);
     let body = bytes(100_000, 9);
@@ -253,7 +254,7 @@ pub fn many_ranges_at_once(store: &dyn Store) {
     assert_kind(missing, ErrorKind::NoSuchKey);
 }
 
-/// Many ranges of a version that is not the latest.
+/// One call reads many ranges of a version that is not the latest.
 pub fn many_ranges_of_a_version(store: &dyn Store) {
     let b = bucket(store);
     store.set_versioning(&b, VersioningState::Enabled).unwrap();
@@ -264,7 +265,7 @@ pub fn many_ranges_of_a_version(store: &dyn Store) {
     assert_eq!(found, [b"234".to_vec(), b"9".to_vec()]);
 }
 
-/// `If-None-Match: *` never replaces.
+/// A put with `If-None-Match: *` never replaces an object.
 pub fn create_only(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
@@ -277,7 +278,7 @@ pub fn create_only(store: &dyn Store) {
     }
 }
 
-/// `If-Match` replaces only the version that the caller has seen.
+/// A put with `If-Match` replaces only the version that the caller has seen.
 pub fn replace_only_if(store: &dyn Store) {
     let b = bucket(store);
     let replace = |tag: &ETag, body: &[u8]| {
@@ -310,7 +311,7 @@ pub fn delete_only_if(store: &dyn Store) {
     delete_if(&second).unwrap();
 }
 
-/// The four conditions of a read, on `get`, `read` and `head`.
+/// Tests the four conditions of a read with `get`, `read` and `head`.
 pub fn conditional_reads(store: &dyn Store) {
     let b = bucket(store);
     let tag = put(store, &b, "k", b"x").etag;
@@ -340,7 +341,8 @@ pub fn conditional_reads(store: &dyn Store) {
     }
 }
 
-/// If many clients create one key at the same time, exactly one succeeds, and its object is the one that readers see.
+/// If many clients create a key at the same time, exactly one client succeeds, and readers see the object of this
+/// client.
 pub fn racing_creators_have_one_winner(store: &dyn Store) {
     let b = bucket(store);
     let create = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
@@ -368,7 +370,7 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // Over HTTP, a third-party service may set the policy, which is then always MD5; the other lanes use the
+    // Over HTTP, a third-party service may choose the policy, and then always chooses MD5. The other lanes use the
     // caller's policy.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
@@ -439,7 +441,7 @@ pub fn copy_keeps_all(store: &dyn Store) {
     assert_kind(missing, ErrorKind::NoSuchKey);
 }
 
-/// A copy may be given its own metadata.
+/// The caller of a copy may replace the metadata.
 pub fn copy_replaces_metadata(store: &dyn Store) {
     let b = bucket(store);
     let old =
@@ -455,7 +457,7 @@ pub fn copy_replaces_metadata(store: &dyn Store) {
     }
 }
 
-/// Conditions on the source and on the destination.
+/// Tests copies with conditions on the source and on the destination.
 pub fn copy_conditions(store: &dyn Store) {
     let b = bucket(store);
     let tag = put(store, &b, "from", b"x").etag;
@@ -483,7 +485,7 @@ pub fn copy_onto_itself(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"x");
 }
 
-/// A copy, even onto itself, may be given a checksum that its source does not have.
+/// A copy, even onto itself, may have a checksum that its source does not have.
 pub fn copy_with_a_checksum(store: &dyn Store) {
     let (b, body) = (bucket(store), bytes(700_000, 3));
     let crc = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32), ..Default::default() };

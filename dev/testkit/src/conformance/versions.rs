@@ -1,4 +1,4 @@
-//! Versions: how a bucket that keeps versions behaves differently.
+//! Cases for buckets with versioning.
 
 use fordway_store::{
     Bucket, ChecksumAlgorithm, ChecksumType, Conditions, CopyOptions, DeleteOptions, DeleteResult, ErrorKind,
@@ -123,7 +123,7 @@ pub fn objects_of_before_are_the_version_null(store: &dyn Store) {
     assert_eq!(info.version, None);
 }
 
-/// A delete hides the object behind a marker that is itself a version; nothing is lost.
+/// A delete hides the object behind a delete marker, which has a version ID. No version is lost.
 pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
     let b = versioned(store);
     let version = put_version(store, &b, "k", b"x");
@@ -153,7 +153,7 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"y");
 }
 
-/// A version is removed permanently, and the newest remaining one becomes the latest.
+/// A version is removed permanently, and the newest remaining version becomes the latest.
 pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
     let b = versioned(store);
     let one = put_version(store, &b, "d/k", b"one");
@@ -180,7 +180,7 @@ pub fn deleting_a_version_promotes_the_next(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-/// While versioning is suspended, writes and deletes replace the version `null` and no other.
+/// While versioning is suspended, writes and deletes replace only the version `null`.
 pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     let b = versioned(store);
     let kept = put_version(store, &b, "k", b"kept");
@@ -205,7 +205,7 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{newer}"), format!("k@{kept}")]);
 }
 
-/// A listing states the checksum algorithm of each version, including the latest.
+/// A listing contains the checksum algorithm of each version, including the latest.
 pub fn versions_list_their_checksums(store: &dyn Store) {
     let b = versioned(store);
     for algorithm in [ChecksumAlgorithm::Crc32, ChecksumAlgorithm::Sha256] {
@@ -334,7 +334,7 @@ pub fn versions_are_copied(store: &dyn Store) {
     assert_kind(hidden, ErrorKind::NoSuchKey);
 }
 
-/// Conditions of writes and deletes apply to the latest version; a delete marker is not an object.
+/// Conditions of writes and deletes apply to the latest version. A delete marker does not count as an object.
 pub fn conditions_see_the_latest_version(store: &dyn Store) {
     let b = versioned(store);
     let first = put(store, &b, "k", b"1");

@@ -16,11 +16,11 @@ pub(super) struct HostileResponse {
     pub(super) body: Vec<u8>,
     /// Whether the head announces a body but none follows.
     pub(super) is_head_only: bool,
-    /// Whether the body is a document other than the served file; such a document is sent without lies.
+    /// Whether the body is a document other than the served file. Such a document is sent without faults.
     pub(super) is_aside: bool,
 }
 
-/// Returns the response to `request` for `file`, with every lie that concerns its content.
+/// Returns the response to `request` for `file`, with every fault in `lies` that affects the content.
 pub(super) fn answer(request: &RecordedRequest, file: &[u8], lies: &[ResponseFault]) -> HostileResponse {
     let told = document(request, lies).or_else(|| refusal(request, lies));
     let mut answer = told.unwrap_or_else(|| content(request, file, lies));
@@ -35,7 +35,7 @@ fn document(request: &RecordedRequest, lies: &[ResponseFault]) -> Option<Hostile
         _ => None,
     });
     let is_asked = |(ending, kind, _): &(&str, &str, &String)| match *ending {
-        // The document was selected by the `Accept` header, not by the name.
+        // The `Accept` header selects the document, not the name.
         "" => request.header("accept").is_some_and(|accept| accept.contains(kind)),
         ending => request.target.ends_with(ending),
     };
@@ -124,7 +124,7 @@ fn content(request: &RecordedRequest, file: &[u8], lies: &[ResponseFault]) -> Ho
     answer
 }
 
-/// Returns the ranges to serve; `None` for the whole file.
+/// Returns the ranges to serve, or `None` for the whole file.
 fn ranges(request: &RecordedRequest, etag: &str, lies: &[ResponseFault]) -> Option<Vec<RequestedRange>> {
     let asked = request.asked().filter(|_| request.method == "GET")?;
     let is_pinned_to_another = request.header("if-range").is_some_and(|pinned| pinned != etag);
@@ -252,7 +252,7 @@ fn multipart(parts: &[(u64, u64)], file: &[u8], lies: &[ResponseFault]) -> Hosti
     HostileResponse { status: 206, headers: vec![("Content-Type", kind)], body, ..HostileResponse::default() }
 }
 
-/// Returns the `Content-Range` of a part; `None` if the header is to be omitted.
+/// Returns the `Content-Range` of a part, or `None` if the header must be omitted.
 fn content_range((start, end): (u64, u64), size: u64, lies: &[ResponseFault]) -> Option<String> {
     let (mut moved, mut said_size) = (0, size);
     for lie in lies {
@@ -329,7 +329,7 @@ fn send_part(mut stream: &TcpStream, body: &[u8], cut: BodyTruncation) -> io::Re
     match cut {
         BodyTruncation::Reset(_) => {
             // A reset discards bytes that the client has not read yet. Wait until the client has read everything, so
-            // that the body is truncated where the test wants it.
+            // that the body is truncated at the intended position.
             std::thread::sleep(Duration::from_millis(20));
             // Connecting to an unspecified address resets the connection, even if the socket has other owners.
             rustix::net::connect_unspec(stream)?;
@@ -393,7 +393,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Returns the body, divided into chunks if the script says so.
+/// Returns the body, divided into chunks if `lies` contains [`ResponseFault::Chunked`].
 fn framed(body: &[u8], lies: &[ResponseFault]) -> Vec<u8> {
     let size =
         lies.iter().find_map(|lie| if let ResponseFault::Chunked(size) = lie { Some(*size) } else { None });

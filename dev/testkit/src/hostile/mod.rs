@@ -1,10 +1,11 @@
-//! An HTTP/1.1 or HTTP/2 server that serves a single file and responds as its script says, correctly or incorrectly.
+//! An HTTP/1.1 or HTTP/2 server that serves a single file. Its script determines which responses are incorrect.
 //!
-//! Without a [`ResponseFaultScript`] it is a correct origin: GET and HEAD, one range or many, `If-Range`, keep-alive and
-//! pipelining. A script adds [`ResponseFault`]s to some or all responses. Lies can be combined if the combination makes sense.
-//! The server records all requests, so that a test can check what a client sent, and how often.
+//! With an empty [`ResponseFaultScript`], the server is a correct origin server. It supports GET and HEAD, one or
+//! several ranges, `If-Range`, keep-alive and pipelining. A script adds [`ResponseFault`]s to some or all responses.
+//! Faults can be combined if the combination makes sense. The server records all requests, so that a test can check
+//! what a client sent.
 //!
-//! It shares no code with the client that it tests.
+//! The server shares no code with the client that it tests.
 
 mod answer;
 mod streams;
@@ -19,9 +20,8 @@ use self::answer::ConnectionDisposition;
 use self::streams::ServerCertificate;
 use super::proxy::{ConnectionAcceptor, lock};
 
-/// A server that listens on a free port of a loopback address that no other server of this process uses. A client
-/// therefore never applies what it has learned about one server to another that got the same port. Dropping this value
-/// stops the server.
+/// A server that listens on a free port of a loopback address that no other server of this process uses. The addresses
+/// differ because clients remember properties of a server by its address. Dropping this value stops the server.
 #[derive(Debug)]
 pub struct HostileServer {
     shared: Arc<HostileState>,
@@ -36,27 +36,28 @@ struct HostileState {
     requests: Mutex<Vec<RecordedRequest>>,
 }
 
-/// The protocol.
+/// The protocol of the server.
 #[derive(Debug)]
 enum ServerProtocol {
     Http1,
     Http2,
-    /// Over TLS, with HTTP/2 as the only protocol offered in ALPN.
+    /// HTTP/2 over TLS, as the only protocol offered in ALPN.
     SecureHttp2(ServerCertificate),
 }
 
 impl HostileServer {
-    /// Serves `file` at any path. Panics if no port is free. All functions here panic when a test cannot continue.
+    /// Starts a server that serves `file` at any path. Panics if no port is free. All functions of this type panic when
+    /// a test cannot continue.
     pub fn start(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http1, file.into(), script)
     }
 
-    /// Like [`start`](Self::start), with HTTP/2 by prior knowledge.
+    /// Starts a server like [`start`](Self::start), but with HTTP/2 by prior knowledge.
     pub fn start_http2(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|_| ServerProtocol::Http2, file.into(), script)
     }
 
-    /// Like [`start`](Self::start), over TLS, with HTTP/2 only.
+    /// Starts a server like [`start`](Self::start), but over TLS and only with HTTP/2.
     pub fn start_secure_http2(file: impl Into<Vec<u8>>, script: ResponseFaultScript) -> Self {
         Self::speaking(|own| ServerProtocol::SecureHttp2(ServerCertificate::new(own)), file.into(), script)
     }
@@ -106,7 +107,7 @@ impl HostileServer {
         self.acceptor.address()
     }
 
-    /// Uses another script from the next request on. The numbering of requests and connections continues.
+    /// Replaces the script, starting with the next request. The numbering of requests and connections continues.
     pub fn follow(&self, script: ResponseFaultScript) {
         *lock(&self.shared.script) = script;
     }
@@ -123,7 +124,7 @@ impl HostileServer {
 }
 
 impl HostileState {
-    /// Records a request, and returns the lies for its response.
+    /// Records a request, and returns the faults of its response.
     fn lies_for(&self, request: &RecordedRequest) -> Vec<ResponseFault> {
         let mut requests = lock(&self.requests);
         requests.push(request.clone());
@@ -183,7 +184,7 @@ fn drain(reader: &mut impl Read) {
 /// A deviation from the correct response. Byte positions are offsets in the body, from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResponseFault {
-    // Lies about the content of the response.
+    // Faults in the content of the response.
     /// Responds with this status, an empty body, and optionally `Retry-After` in seconds.
     Status(u16, Option<u64>),
     /// Responds with this status and this `Location`.
@@ -200,7 +201,7 @@ pub enum ResponseFault {
     OneSpan,
     /// If a request has several ranges, sends only the first.
     FirstRangeOnly,
-    /// Sends at most this many bytes of a single range, and says so in `Content-Range`.
+    /// Sends at most this many bytes of a single range, with the correct `Content-Range` for these bytes.
     RangeBytesMax(u64),
     /// Joins ranges that are adjacent, overlap or are at most this many bytes apart into one part.
     MergedParts(u64),
@@ -208,83 +209,87 @@ pub enum ResponseFault {
     ReversedParts,
     /// Omits the part with this number, counted from 0.
     MissingPart(usize),
-    /// Sends another version of the file: every byte differs (XOR with this number), and so does the `ETag`.
+    /// Sends another version of the file, in which every byte (XOR with this number) and the `ETag` are different.
     Version(u8),
     /// Ignores `If-Range`.
     IgnoresIfRange,
-    /// Flips all bits of the byte at this position of the file, wherever it is sent; the `ETag` does not change.
+    /// Flips all bits of the byte at this position of the file in every response. The `ETag` does not change.
     FlippedAt(u64),
-    /// For targets with this suffix, sends a document with this content type and body; other targets that end in
-    /// `.meta4` get 404.
+    /// For targets with this suffix, sends a document with this content type and body. For other targets that end in
+    /// `.meta4`, responds 404.
     Document(&'static str, &'static str, String),
 
-    // Lies about the form of the response.
-    /// `Content-Range` is off by this many bytes; the body is correct.
+    // Faults in the form of the response.
+    /// `Content-Range` is wrong by this many bytes. The body is correct.
     ContentRangeMoved(i64),
-    /// `Content-Range` states this as the file's size.
+    /// `Content-Range` states this size of the file.
     ContentRangeSize(u64),
-    /// Every part is this many bytes longer (or shorter) than its `Content-Range` states; `Content-Length` counts them.
+    /// Every part is this many bytes longer (or shorter, if negative) than its `Content-Range` states. `Content-Length`
+    /// is consistent with the parts that are sent.
     PartBytesOff(i64),
-    /// The body is this many bytes longer (or shorter) at its end than its head announces; its framing is consistent.
+    /// The body is this many bytes longer (or shorter, if negative) at its end than the requested content. The framing
+    /// is consistent with the body.
     BodyOff(i64),
-    /// No `Content-Range` at all.
+    /// Omits `Content-Range`.
     NoContentRange,
-    /// Header lines end without a carriage return, also in parts.
+    /// Ends header lines without a carriage return, also in parts.
     BareLineFeeds,
-    /// Heads of parts alternate between long and short: with 0, the first is short; with 1, it is long.
+    /// Heads of parts are alternately long and short. With 0, the first head is short; with 1, it is long.
     UnevenHeads(usize),
     /// Uses this boundary, in quotes if the flag is set.
     Boundary(&'static str, bool),
     /// Sends nothing after the last part.
     NoFinalBoundary,
-    /// Sends text before the first boundary and after the last.
+    /// Sends text before the first boundary and after the last boundary.
     Preamble,
-    /// This additional header.
+    /// Sends this additional header.
     Header(&'static str, String),
     /// Responds with this status to a request for a digest.
     RefusesDigests(u16),
-    /// Every byte sent is wrong, but the validators are correct.
+    /// Sends only wrong bytes, but correct validators.
     Flipped,
-    /// No `ETag`.
+    /// Omits the `ETag`.
     NoETag,
 
-    // Lies about how the response is sent.
+    // Faults in the transmission of the response.
     /// Sends the body in chunks of this many bytes.
     Chunked(usize),
-    /// Sends neither a length nor chunks: the body ends with the connection.
+    /// Sends neither a length nor chunks, so that the body ends with the connection.
     UntilClose,
-    /// `Content-Length` is larger (or smaller) than the body by this many bytes; the connection remains open.
+    /// `Content-Length` is larger (or smaller, if negative) than the body by this many bytes. The connection remains
+    /// open.
     ContentLengthOff(i64),
     /// Resets the connection after this many bytes of the body.
     ResetAt(usize),
     /// Closes the connection gracefully after this many bytes of the body.
     CloseAt(usize),
-    /// Sends nothing after this many bytes of the body, until the client leaves.
+    /// Sends nothing after this many bytes of the body, until the client disconnects.
     StallAt(usize),
-    /// Sends nothing at all, until the client leaves.
+    /// Sends nothing at all, until the client disconnects.
     Mute,
-    /// Like `Mute`, for requests that ask for a digest.
+    /// Like `Mute`, but only for requests that request a digest.
     MuteForDigests,
     /// Sends the body at this rate, in bytes per second.
     Slow(u64),
-    /// Sends the head one byte at a time, with this pause before each.
+    /// Sends the head one byte at a time, with this pause before each byte.
     SlowHead(Duration),
     /// Closes the connection after the response, and announces this in the response.
     ClosesAfter,
-    /// Closes the connection after the response without announcing this; requests sent together with this one are
-    /// dropped.
+    /// Closes the connection after the response without announcing it. Requests that were pipelined behind this request
+    /// are dropped.
     DropsPipelined,
-    /// Answers neither the requests sent together with this one nor any later request on the connection.
+    /// Sends no responses to requests that were pipelined behind this request, or to any later request on the
+    /// connection.
     LeavesPipelined,
 
-    // For HTTP/2 only. Over HTTP/2, a reset applies to the stream, and GOAWAY announces a close after a response.
-    /// Refuses the stream as not processed.
+    // Faults of HTTP/2 only. Over HTTP/2, a reset applies to the stream, and GOAWAY announces a close after a response.
+    /// Refuses the stream with a code that means that the request was not processed.
     RefusesStream,
-    /// Allows this many concurrent streams, as set by the script in use when the connection starts.
+    /// Allows this many concurrent streams. The script at the start of the connection determines the number.
     StreamsMax(u32),
 }
 
-/// Lies, and the responses that they apply to.
+/// A list of faults, each with the responses to which it applies.
 #[derive(Clone, Debug, Default)]
 pub struct ResponseFaultScript(Vec<(ResponseFaultTrigger, ResponseFault)>);
 
@@ -297,27 +302,27 @@ enum ResponseFaultTrigger {
 }
 
 impl ResponseFaultScript {
-    /// Returns a script without lies, for a correct server.
+    /// Returns a script without faults, for a correct server.
     pub fn honest() -> Self {
         ResponseFaultScript::default()
     }
 
-    /// Adds a lie to every response.
+    /// Adds a fault to every response.
     pub fn always(self, lie: ResponseFault) -> Self {
         self.with(ResponseFaultTrigger::Always, lie)
     }
 
-    /// Adds a lie to the responses to these requests, counted from 0 over all connections.
+    /// Adds a fault to the responses to these requests, which are counted from 0 over all connections.
     pub fn on_requests(self, numbers: std::ops::Range<usize>, lie: ResponseFault) -> Self {
         self.with(ResponseFaultTrigger::Requests(numbers), lie)
     }
 
-    /// Adds a lie to all responses on these connections, counted from 0.
+    /// Adds a fault to all responses on these connections, which are counted from 0.
     pub fn on_connections(self, numbers: std::ops::Range<usize>, lie: ResponseFault) -> Self {
         self.with(ResponseFaultTrigger::Connections(numbers), lie)
     }
 
-    /// Adds a lie to the responses to requests with this method.
+    /// Adds a fault to the responses to requests with this method.
     pub fn on_method(self, method: &'static str, lie: ResponseFault) -> Self {
         self.with(ResponseFaultTrigger::Method(method), lie)
     }
@@ -327,7 +332,7 @@ impl ResponseFaultScript {
         self
     }
 
-    /// Returns the lies for the response to one request.
+    /// Returns the faults of the response to one request.
     fn lies(&self, request: usize, connection: usize, method: &str) -> Vec<ResponseFault> {
         let is_due = |when: &ResponseFaultTrigger| match when {
             ResponseFaultTrigger::Always => true,
@@ -342,9 +347,9 @@ impl ResponseFaultScript {
 /// A request as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedRequest {
-    /// The number of its connection, from 0.
+    /// The number of the connection, counted from 0.
     pub connection: usize,
-    /// `GET`, `HEAD` or whatever was sent.
+    /// The method as sent, such as `GET` or `HEAD`.
     pub method: String,
     /// The request target as sent.
     pub target: String,
@@ -354,7 +359,7 @@ pub struct RecordedRequest {
     pub head_bytes: usize,
 }
 
-/// One range of a `Range` header, with its end included.
+/// One range of a `Range` header. The end is inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestedRange {
     Between(u64, u64),
@@ -363,7 +368,7 @@ enum RequestedRange {
 }
 
 impl RecordedRequest {
-    /// Reads one head; `None` at the end of the connection. The request must have no body.
+    /// Reads one head. Returns `None` at the end of the connection. The request must not have a body.
     fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut request = RecordedRequest::default();
         let mut line = String::new();
@@ -386,17 +391,17 @@ impl RecordedRequest {
         }
     }
 
-    /// Returns the value of a header, whose name is given in lower case.
+    /// Returns the value of a header. `name` must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the number of requested ranges; 0 without a valid `Range` header.
+    /// Returns the number of requested ranges, or 0 without a valid `Range` header.
     pub fn ranges(&self) -> usize {
         self.asked().map_or(0, |asked| asked.len())
     }
 
-    /// Returns the ranges; `None` if the header is missing or invalid.
+    /// Returns the ranges, or `None` if the header is missing or invalid.
     fn asked(&self) -> Option<Vec<RequestedRange>> {
         let list = self.header("range")?.strip_prefix("bytes=")?;
         list.split(',').map(|range| RequestedRange::parse(range.trim())).collect()
@@ -414,7 +419,7 @@ impl RequestedRange {
         }
     }
 
-    /// Returns the range within a file of `size` bytes, with its end excluded; `None` if it is empty.
+    /// Returns the start and the exclusive end of the range in a file of `size` bytes, or `None` if the range is empty.
     fn within(self, size: u64) -> Option<(u64, u64)> {
         let (start, end) = match self {
             RequestedRange::Between(first, last) => (first, size.min(last.saturating_add(1))),

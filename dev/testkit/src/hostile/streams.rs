@@ -1,4 +1,4 @@
-//! The server over HTTP/2: a library produces the frames, and this file adds the lies.
+//! The server over HTTP/2. A library produces the frames, and this file adds the faults.
 
 use std::future::pending;
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
@@ -20,7 +20,8 @@ use super::{HostileState, RecordedRequest, ResponseFault, lock};
 
 /// The default number of concurrent streams.
 const STREAMS_MAX: u32 = 100;
-/// The number of event-loop turns after which all data passed to the library has been sent, if the socket has room.
+/// The number of event-loop turns after which all data passed to the library has been sent, unless the socket buffer is
+/// full.
 const TURNS: usize = 8;
 
 /// The server's certificate.
@@ -67,7 +68,7 @@ pub(super) fn serve(
             None => answer_all(socket, stream, (connection, shared)).await,
         }
     };
-    // The task ends with the connection, however the connection ends; dropping the set ends the remaining responses.
+    // The task ends when the connection ends for any reason. Dropping the set ends the remaining responses.
     let _ = LocalSet::new().block_on(&runtime, answering);
     // Closing the socket with unread requests would send a reset, and the last bytes might be lost.
     if stream.shutdown(Shutdown::Write).and_then(|()| stream.set_nonblocking(false)).is_ok() {
@@ -105,7 +106,7 @@ async fn answer_all(
     Ok(())
 }
 
-/// Converts a request to HTTP/1.1 form; the length of its head is the length that it would have in HTTP/1.1.
+/// Converts a request to HTTP/1.1 form. The length of the head is the length that it would have in HTTP/1.1.
 fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: Vec<_> =
@@ -116,7 +117,7 @@ fn read(asked: &http::Request<RecvStream>, connection: usize) -> RecordedRequest
     RecordedRequest { connection, method: asked.method().to_string(), target, headers, head_bytes }
 }
 
-/// Sends a response, with the lies about how it is sent.
+/// Sends a response, with the faults in its transmission.
 async fn send(
     mut respond: SendResponse<Bytes>,
     answer: HostileResponse,

@@ -1,4 +1,4 @@
-//! The removal of a bucket with a fault: a bucket that could not be removed keeps its settings.
+//! Removes a bucket with a fault. A bucket that could not be removed must keep its settings.
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
@@ -11,7 +11,7 @@ const KINDS: &[&str] = &["policy", "cors", "lifecycle", "tagging"];
 /// An upper bound on the number of calls that the removal makes.
 const MOST_CALLS: usize = 1000;
 
-/// Every single call of the removal fails, as if the bucket were in use or the file system had an error.
+/// Makes each call of the removal fail once, as if the bucket were in use or the file system had an error.
 #[test]
 fn a_bucket_that_cannot_be_removed_keeps_its_settings() {
     for errno in [Errno::NOTEMPTY, Errno::IO, Errno::ACCESS] {

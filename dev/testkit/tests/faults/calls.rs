@@ -1,4 +1,4 @@
-//! The file-system calls of operations in buckets with and without object lock.
+//! Compares the file-system calls of operations in buckets with and without object lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ fn calls_in(kind: Kind) -> Calls {
     if kind != Kind::Plain {
         store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
     }
-    // Both replace the file `versioning`, for which they create the directory of staged files.
+    // Both settings replace the file `versioning`, and therefore create the directory of staged files.
     match kind {
         Kind::Plain => {}
         Kind::Versioned => store.set_versioning(&bucket, VersioningState::Enabled).unwrap(),
@@ -59,8 +59,8 @@ fn calls_in(kind: Kind) -> Calls {
     operations.map(measure).to_vec()
 }
 
-/// All sequences of calls that an operation made. They differ on a busy machine, where a file that is kept open for 10 ms
-/// may have to be reopened in the middle of an operation.
+/// All sequences of calls that each operation made. An operation can have several sequences on a busy machine, where a
+/// file that is kept open for 10 ms may have to be reopened in the middle of the operation.
 type SeenCalls = BTreeMap<&'static str, BTreeSet<Vec<&'static str>>>;
 
 /// Returns the operations that never made the same calls in the buckets of both kinds.
@@ -69,8 +69,8 @@ fn differing(one: &SeenCalls, other: &SeenCalls) -> Vec<&'static str> {
     one.keys().filter(differs).copied().collect()
 }
 
-/// In a bucket whose objects can be locked, operations make the same calls as in a bucket that only keeps versions, as
-/// long as no object is locked. In a bucket without versions, they make none of the calls for locks.
+/// In a bucket with object lock, operations make the same calls as in a bucket that only keeps versions, as long as no
+/// object is locked. In a bucket without versions, operations make none of the calls for locks.
 #[test]
 fn buckets_without_object_lock_pay_nothing() {
     let (mut lockable, mut versioned) = (SeenCalls::new(), SeenCalls::new());

@@ -14,9 +14,9 @@ use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, strays};
 const CHILD: &str = "FORDWAY_TEST_CRASH";
 const WAYS: &[&Way] = &[&USUAL, &DURABLE, &OLD_KERNEL, &NO_ATTRIBUTES];
 const SIGKILL: i32 = 9;
-/// The minimum number of calls in any scenario; with fewer, the faults would not be injected where we expect them.
+/// The minimum number of calls in any scenario. With fewer calls, faults would not be injected at the expected calls.
 const LEAST_CALLS: usize = 6;
-/// The number of calls above which a scenario is assumed to be in an endless loop.
+/// The maximum number of calls in a scenario. A scenario with more calls is assumed to be in an endless loop.
 const MOST_CALLS: usize = 1000;
 
 #[test]
@@ -50,8 +50,8 @@ fn dies_at_every_call(way: &Way) {
     }
 }
 
-/// Kills the process that runs the scenario before call number `at`; returns whether there was such a call. Panics if
-/// the state left behind is wrong.
+/// Kills the process that runs the scenario before call number `at`. Returns whether there was such a call. Panics if
+/// the resulting state is wrong.
 fn dies_at(
     way: &Way,
     scenario: &OperationScenario,
@@ -69,7 +69,7 @@ fn dies_at(
     died
 }
 
-/// Runs the scenario in a separate process; returns whether the process died at the call.
+/// Runs the scenario in a separate process. Returns whether the process was killed at the call.
 fn run_child(way: &Way, scenario: &OperationScenario, at: usize, dir: &Path) -> bool {
     let way = WAYS.iter().position(|each| each.name == way.name).unwrap();
     let number = SCENARIOS.iter().position(|each| each.name == scenario.name).unwrap();

@@ -1,5 +1,6 @@
-//! With durability enabled, all content (objects, and the files that describe them) is on stable storage before it gets
-//! a name. At `full`, every change of names, records and settings is on stable storage when the call returns.
+//! Tests durability. If durability is enabled, all content (objects, and the files that describe them) is on stable
+//! storage before it gets a name. At `full`, every change of names, records and settings is on stable storage when the
+//! call returns.
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
@@ -22,7 +23,7 @@ fn put(store: &PosixStore, name: &str, options: &PutOptions) -> Result<()> {
     store.put(&bucket(), &key(name), b"content", options).map(drop)
 }
 
-/// Returns options with more tags than an attribute can hold.
+/// Returns options with more tags than an extended attribute can contain.
 fn long() -> PutOptions {
     let tags: Tags = (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect();
     PutOptions { tags, ..Default::default() }
@@ -79,7 +80,7 @@ fn nothing_is_named_before_it_is_on_stable_storage() {
     }
 }
 
-/// An act, and the least number of synced files and directories.
+/// The name of an operation, the operation, and the minimum number of files and directories that it must sync.
 type SyncedAct = (&'static str, Act, usize);
 
 fn delete(store: &PosixStore, name: &str, version: Option<VersionId>) -> Result<()> {
@@ -94,7 +95,8 @@ fn cors() -> DocumentKind {
     DocumentKind::new("cors").unwrap()
 }
 
-/// Each put syncs the content and the directory. A kept version needs its own name first, in another directory.
+/// Each put syncs the content and the directory. If an old version is kept, it first gets a name in another directory,
+/// which is also synced.
 const FULL: &[SyncedAct] = &[
     ("put below new directories", |store| put(store, "dir/below/k", &PutOptions::default()), 4),
     ("put", |store| put(store, "dir/k", &PutOptions::default()), 2),
@@ -131,8 +133,8 @@ fn newest(store: &PosixStore) -> Option<VersionId> {
     Some(store.list_versions(&bucket(), &query).unwrap().versions[0].version.clone())
 }
 
-/// The directories that a call changes are not known here, so the test counts what is synced, and checks that something
-/// is synced after the last change.
+/// The test does not know which directories a call changes. It therefore counts the syncs, and checks that at least one
+/// sync follows the last change.
 #[test]
 fn at_full_every_change_is_synced() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Makes every file-system call of every operation that changes something fail once, with every error that matters. The
-//! operation must return the error or succeed without the call. No operation may be left half done, and no files may be
-//! left over.
+//! Makes every file-system call of every operation that changes something fail once, with every relevant error. The
+//! operation must return the error or succeed without the call. No operation may take effect partially, and no stray
+//! files may remain.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,8 +14,8 @@ use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, bucket, snaps
 
 use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
 
-/// The errors that a call may fail with, each with the kind of error that the caller must see. Successive calls fail
-/// with successive errors of this list; in a soak test, each call fails with every one of them.
+/// The errors with which calls fail, each with the kind of error that the caller must see. Successive calls fail with
+/// successive errors of this list. In a soak test, each call fails with every error of the list.
 const FAILURES: &[(Errno, ErrorKind)] = &[
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::QuotaExceeded),
@@ -38,7 +38,8 @@ struct Case<'c> {
     errno: Errno,
 }
 
-/// An NFS server returns this error while it recalls a delegation from another client.
+/// Checks that a put waits for a file that another client has open. An NFS server returns the injected error while it
+/// recalls a delegation from another client.
 #[test]
 fn a_file_that_another_client_has_open_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +50,7 @@ fn a_file_that_another_client_has_open_is_waited_for() {
     let delete = || store.delete(&bucket, &key, &DeleteOptions::default()).map(drop);
     for (call, act) in [("renameat", &put as &dyn Fn() -> Result<(), Error>), ("unlinkat", &delete)] {
         let mut waited = 0;
-        // A failure before these calls causes additional calls in the next round, so the position of this call varies.
+        // A failure causes additional calls in the next round, so the position of the same call varies between rounds.
         for at in (3..20).cycle().take(60) {
             put().unwrap();
             let plan = fault::FaultInjectionPlan {
@@ -119,15 +120,15 @@ impl Case<'_> {
         let plan = self.way.plan(Some((self.at, SyscallFault::Fail(self.errno))));
         let (done, calls) = fault::run(plan, || (self.scenario.act)(&store));
         drop(store);
-        // This is not always the same call as in the previous run, because cached information is looked up again from
-        // time to time.
+        // The call at this position may differ from the call in the previous run, because cached information is
+        // occasionally looked up again.
         let call = calls.get(self.at - 1).copied().unwrap_or_default();
         let kind = match self.errno {
             Errno::INTR if !INTERRUPTIBLE.contains(&call) => ErrorKind::Io,
             _ => kind,
         };
         assert_eq!(descriptors_below(dir.path()), BTreeSet::new());
-        // If a name cannot be removed, the file is left behind until the next garbage collection.
+        // If a name cannot be removed, the file remains until the next garbage collection.
         if call != "unlinkat" {
             let staged = dir.path().join(bucket().as_str()).join(fordway_posix::PRIVATE_DIR).join("tmp");
             assert_eq!(files(&staged), [] as [&Path; 0]);
@@ -146,7 +147,7 @@ impl Case<'_> {
     }
 }
 
-/// Returns the paths below `dir` that this process has open.
+/// Returns the paths below `dir` for which this process has open descriptors.
 fn descriptors_below(dir: &Path) -> BTreeSet<String> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

@@ -1,5 +1,5 @@
-//! Faults at every file-system call: the process is killed, the call fails, or storage lags behind. The state found
-//! afterwards must be correct.
+//! Injects faults at every file-system call: the process is killed, the call fails, or data is not yet on stable
+//! storage. The resulting state must be correct.
 
 mod buckets;
 mod calls;

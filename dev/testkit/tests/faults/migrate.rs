@@ -1,4 +1,4 @@
-//! A migration is killed before every single call, and then repeated: no record of an object is lost.
+//! Kills a migration before each of its calls, and then repeats the migration. No record of an object may be lost.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Metadata, Objects, PutOptions, Tags};
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 
-/// The variable that tells a child process the call at which to die, and the directory.
+/// The variable that contains the directory, and the call at which a child process is killed.
 const CHILD: &str = "FORDWAY_TEST_MIGRATE";
 /// An upper bound on the number of calls that the migration makes.
 const MOST_CALLS: usize = 1000;
@@ -23,8 +23,9 @@ fn open(dir: &Path) -> PosixStore {
     PosixStore::open(dir, PosixConfig::default()).unwrap()
 }
 
-/// Creates objects with records that do not fit into an attribute, and then renames the sidecar files, so that each has
-/// the name for another object's file: a copy of a root may have the same inodes in another order.
+/// Creates objects with records that do not fit into an extended attribute. Then renames the sidecar files, so that
+/// each has the name of another object's sidecar file. This can happen in a copy of a root that has the same inode
+/// numbers in another order.
 fn prepare(dir: &Path) {
     let store = open(dir);
     store.create_bucket(&bucket()).unwrap();

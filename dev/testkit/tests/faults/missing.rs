@@ -1,5 +1,6 @@
-//! Names that a shared file system's client has wrongly cached as missing: each call in turn fails once with `ENOENT`,
-//! on a file system that claims to be NFS. No such failure may cost an object, its record or its lock.
+//! Tests names that the client of a shared file system has wrongly cached as missing. Each call in turn fails once with
+//! `ENOENT`, on a file system that is reported as NFS. No such failure may cause the loss of an object, its record or
+//! its lock.
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +24,8 @@ fn key() -> Key {
     Key::new("dir/k").unwrap()
 }
 
-/// Returns a plan with file systems that other nodes may change, without attributes if `missing` says so.
+/// Returns a plan in which other nodes may change the file system. The system calls in `missing`, such as those for
+/// attributes, do not exist.
 fn shared(
     nth: Option<(usize, SyscallFault)>,
     missing: &'static [(&'static str, Errno)],
@@ -31,8 +33,8 @@ fn shared(
     FaultInjectionPlan { nth, missing, sharing: Some(FileSystemSharing::Nfs) }
 }
 
-/// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills; that call does not find its
-/// name. `check` gets the result.
+/// Runs `act` once for each call that it makes, with a new bucket that `prepare` fills. In each run, one call fails as
+/// if its name did not exist. The result is passed to `check`.
 fn each_miss<P, T>(
     missing: &'static [(&'static str, Errno)],
     prepare: impl Fn(&PosixStore) -> P,
@@ -91,8 +93,8 @@ fn a_delete_that_succeeds_has_removed_the_object() {
     }
 }
 
-/// The record with the lock is in an attribute or, without attributes, in a sidecar file. The locked version is an old
-/// one or the latest.
+/// The record with the lock is in an extended attribute or, without attributes, in a sidecar file. The locked version
+/// is an old version or the latest version.
 #[test]
 fn a_locked_version_is_never_deleted() {
     let until = SystemTime::now() + Duration::from_secs(3600);
@@ -130,7 +132,7 @@ fn long_tags() -> Tags {
     (0..MAX_TAGS).map(|n| (format!("{n:0>100}"), "v".repeat(256))).collect()
 }
 
-/// Returns options with a record that does not fit into an attribute.
+/// Returns options with a record that does not fit into an extended attribute.
 fn long() -> PutOptions {
     let metadata = Metadata { content_type: Some("text/x-test".into()), ..Metadata::default() };
     PutOptions { tags: long_tags(), metadata: metadata.into(), ..PutOptions::default() }

@@ -1,6 +1,6 @@
-//! Multipart uploads with a fault during completion: the process is killed, a call fails, or the completion is sent
-//! twice at once. Parts state their sizes, as over HTTP, so they are written in place, into the file that becomes the
-//! object.
+//! Tests multipart uploads with a fault during completion: the process is killed, a call fails, or the completion is
+//! sent twice concurrently. The sizes of parts are announced, as over HTTP, so parts are written in place into the file
+//! that becomes the object.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};
 
 const PART_BYTES: usize = MIN_PART_BYTES as usize;
-/// The variable that tells a child process the directory, the call at which to die, and the upload.
+/// The variable that contains the directory, the call at which a child process is killed, and the upload.
 const CHILD: &str = "FORDWAY_TEST_COMPLETE";
 /// An upper bound on the number of calls that a completion makes.
 const MOST_CALLS: usize = 200;
@@ -91,7 +91,8 @@ fn whole() -> Vec<u8> {
     [vec![1; PART_BYTES], vec![2; PART_BYTES]].concat()
 }
 
-/// Checks that a client that continues with the upload never writes into the object, however the completion ended.
+/// Checks that a client that continues with the upload never writes into the object, regardless of how the completion
+/// ended.
 fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[CompletedPart], place: &str) {
     let store = open(dir);
     let shown = body(&store);
@@ -110,7 +111,7 @@ fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[Completed
     assert!(uploads.is_empty(), "{place}: {uploads:?}");
 }
 
-/// The process is killed before every single call of the completion.
+/// Kills the process before each call of the completion.
 #[test]
 fn a_completion_that_dies_can_be_sent_again() {
     for before in [Before::Nothing, Before::Old] {
@@ -128,8 +129,8 @@ fn dies_at(before: Before, at: usize) -> bool {
     died
 }
 
-/// Runs the completion in a process that is killed before call number `at`, without the calls `missing`. Returns
-/// whether there was such a call.
+/// Runs the completion in a process that is killed before call number `at`. The system calls in `missing` do not exist.
+/// Returns whether there was a call number `at`.
 fn dies(
     missing: &[(&str, Errno)],
     before: Before,
@@ -166,17 +167,17 @@ fn the_process_that_dies() {
     fault::run(plan, || complete(&open(Path::new(dir)), before, &upload, &parts)).0.unwrap();
 }
 
-/// How the parts of an upload become an object.
+/// The way in which the parts of an upload become an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Assembly {
     InPlace,
     /// The parts are copied, because their lengths were not announced.
     Copied,
-    /// As `InPlace`, on a file system without `RENAME_NOREPLACE`.
+    /// Like `InPlace`, but on a file system without `RENAME_NOREPLACE`.
     Linked,
 }
 
-/// What another client does between the completion and its repetition.
+/// The operation of another client between the completion and its repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Later {
     Put,
@@ -190,7 +191,7 @@ impl Assembly {
         if self == Assembly::Linked { &[("renameat_with", Errno::INVAL)] } else { &[] }
     }
 
-    /// Creates a bucket that holds only an upload of two parts.
+    /// Creates a bucket that contains only an upload with two parts.
     fn prepared(self, dir: &Path) -> (UploadId, Vec<CompletedPart>) {
         if self != Assembly::Copied {
             let (_, upload, parts) = prepared(dir, Before::Nothing);
@@ -210,7 +211,7 @@ impl Assembly {
     }
 }
 
-/// A completion is interrupted at every single call, another client then replaces or deletes the object, and the first
+/// Interrupts a completion at each of its calls. Another client then replaces or deletes the object, and the first
 /// client sends the completion again.
 #[test]
 fn a_completion_that_is_sent_again_undoes_no_later_write() {
@@ -254,7 +255,8 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     match again {
         Ok(_) => assert!(!was_published && body(&store) == Some(whole()), "{place}"),
         Err(error) => {
-            // Only between the two steps that replace the missing one is it unknown whether the upload was completed.
+            // Without `RENAME_NOREPLACE`, two steps replace the rename. Only between these steps is it unknown whether
+            // the upload was completed.
             assert!(was_published || assembly == Assembly::Linked, "{place}");
             assert_eq!(error.kind(), ErrorKind::NoSuchUpload, "{place}");
             assert!(body(&store) == expected, "{place}");
@@ -263,7 +265,7 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     !is_done
 }
 
-/// Every single call of the completion fails; durability is `full`.
+/// Makes each call of the completion fail once. Durability is `full`.
 #[test]
 fn a_completion_that_fails_leaves_no_way_into_the_object() {
     for before in [Before::Nothing, Before::Old] {
@@ -285,8 +287,8 @@ fn fails_at(before: Before, at: usize) -> bool {
     calls.len() >= at
 }
 
-/// A client repeats the completion without waiting for the response: all completions return the same result, and there
-/// is only one version.
+/// A client repeats the completion without waiting for the response. All completions return the same result, and only
+/// one version is created.
 #[test]
 fn a_completion_that_is_sent_twice_at_once_is_one() {
     for round in 0..60 {
@@ -340,7 +342,7 @@ fn parts_that_would_share_a_page_are_in_files_of_their_own() {
             let at = dir.path().join("bucket/.fordway/mpu").join(upload.as_str());
             let names = std::fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name());
             let apart = names.filter(|name| name.to_str().is_some_and(|name| name.contains('-'))).count();
-            // `part-size` also has a hyphen.
+            // Subtract 1, because the name `part-size` also contains a hyphen.
             assert_eq!(apart - 1, if are_apart { 2 } else { 0 }, "{sharing:?}, {excess}");
             let options = CompleteOptions::default();
             store.complete_upload(&bucket(), &key(), &upload, &parts, &options).unwrap();

@@ -19,7 +19,7 @@ pub(crate) struct Way {
 pub(crate) const USUAL: Way =
     Way { name: "usual", durability: Durability::None, resolution: PathResolution::Kernel, missing: &[] };
 
-/// Durability is `full`, and descriptors are linked through `/proc`, as for ordinary users.
+/// An environment with durability `full`, in which descriptors are linked through `/proc`, as for ordinary users.
 pub(crate) const DURABLE: Way = Way {
     name: "durable",
     durability: Durability::Full,
@@ -72,7 +72,7 @@ impl Way {
         FaultInjectionPlan { nth, missing: self.missing, ..FaultInjectionPlan::default() }
     }
 
-    /// Returns the scenarios to run in this environment. The large ones run only in the usual environment, except in a
+    /// Returns the scenarios to run in this environment. Large scenarios run only in the usual environment, except in a
     /// soak test.
     pub(crate) fn scenarios(&self) -> impl Iterator<Item = &'static OperationScenario> {
         let all = self.name == USUAL.name || std::env::var_os("FORDWAY_SOAK").is_some();
@@ -99,8 +99,8 @@ impl Way {
     }
 }
 
-/// Returns a directory on a memory file system, if that supports extended attributes, because hundreds of directories
-/// are filled and emptied. `TMPDIR` takes precedence if it is set.
+/// Returns a temporary directory. It is on a memory file system, if that supports extended attributes, because hundreds
+/// of directories are filled and emptied. `TMPDIR` has precedence if it is set.
 pub(crate) fn scratch() -> tempfile::TempDir {
     if std::env::var_os("TMPDIR").is_some() {
         return tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
     in_memory.unwrap_or_else(|| tempfile::tempdir().unwrap())
 }
 
-/// Returns the plain files below the bucket that are neither objects of `shown` nor in our private area.
+/// Returns the plain files below the bucket that are neither objects of `shown` nor in the bucket's private area.
 pub(crate) fn strays(root: &Path, shown: &BucketSnapshot) -> Vec<PathBuf> {
     let bucket = root.join(bucket().as_str());
     let own = bucket.join(PRIVATE_DIR);

@@ -1,4 +1,4 @@
-//! Discovery of a file's replicas.
+//! Tests the discovery of a file's replicas.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Tests with many random faults at once. The faults are derived from a seed, so that
-//! a failure can be reproduced.
+//! Tests with many concurrent random faults. The faults are derived from a seed, so that a failure can be reproduced.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -56,7 +55,7 @@ fn script(random: &mut Random) -> ResponseFaultScript {
     script
 }
 
-/// Rounds mostly wait for timeouts, so several run at once.
+/// The number of rounds that run concurrently. Rounds spend most of their time waiting for timeouts.
 const AT_ONCE: usize = 6;
 
 #[test]
@@ -78,7 +77,7 @@ fn all_end_with_the_right_bytes_or_a_clear_error() {
     assert_eq!(directory.path().read_dir().unwrap().count(), 0);
 }
 
-/// Copies the whole file and reads ranges of it, from servers with random faults; returns whether the copy succeeded.
+/// Copies the whole file and reads ranges of it from servers with random faults. Returns whether the copy succeeded.
 fn round(seed: u64, directory: &Path) -> bool {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let servers: Vec<_> = (0..1 + random.below(3)).map(|_| server(script(&mut random))).collect();

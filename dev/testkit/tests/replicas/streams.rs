@@ -1,4 +1,4 @@
-//! Several streams at once, and files that are filled in any order.
+//! Tests several concurrent streams, and files that are filled in any order.
 
 use std::os::unix::fs::FileExt;
 
@@ -57,7 +57,7 @@ fn a_corrupt_stream_among_good_ones_is_made_good() {
     }
 }
 
-/// A copy that was interrupted in the middle is resumed, and the bytes already received are not requested again.
+/// An interrupted copy is resumed, and the bytes that have already been received are not requested again.
 #[test]
 fn what_was_left_is_used() {
     for has_pieces in [true, false] {
@@ -81,7 +81,7 @@ fn what_was_left_is_used() {
     }
 }
 
-/// The piece digests detect changes that somebody made to the partial file.
+/// The piece digests detect that the partial file was changed between the two attempts.
 #[test]
 fn what_was_left_is_not_trusted() {
     let one = server(ResponseFaultScript::honest());

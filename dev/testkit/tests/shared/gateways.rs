@@ -1,5 +1,5 @@
-//! Several S3 gateways, each in its own process on one of the mounts, that form one service for clients that use them
-//! in turn.
+//! Tests several S3 gateways, each in its own process on one of the mounts. They must act as one service for clients
+//! that use them in turn.
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
@@ -9,26 +9,28 @@ use fordway_store::{
 
 use super::*;
 
-/// The variable that tells a gateway process its number.
+/// The variable that contains the number of a gateway process.
 const GATEWAY: &str = "FORDWAY_TEST_GATEWAY";
 const GATEWAYS: usize = 2;
 /// The file whose existence ends the gateways.
 const END: &str = "gateways-end";
 /// How long gateways may run, in seconds: in a soak test, and in a normal run.
 const LIFE_S: [usize; 2] = [1_500, 120];
-/// How long the file server is silent, in seconds.
+/// How long the file server sends no responses, in seconds.
 const SILENCE_S: [usize; 2] = [30, 12];
-/// How long a call may take while the file server is silent: a call that needs the server, and a call that does not.
+/// The maximum time of a call that needs the file server while the server sends no responses.
 const REFUSED: Duration = Duration::from_secs(10);
+/// The maximum time of a call that does not need the file server.
 const SERVED: Duration = Duration::from_secs(5);
-/// How long it may take until everything works again.
+/// The maximum time until all calls succeed again after the server has resumed.
 const RECOVERED: Duration = Duration::from_secs(60);
-/// The variables with the commands that silence the file server, and make it respond again.
+/// The variable with the command that stops the file server.
 const SILENCE: &str = "FORDWAY_TEST_SILENCE";
+/// The variable with the command that resumes the file server.
 const SPEECH: &str = "FORDWAY_TEST_SPEECH";
-/// In a soak test, and in a normal run: the number of increments per client, and the number of names that clients
-/// compete to create.
+/// The number of increments per client, in a soak test and in a normal run.
 const INCREMENTS: [usize; 2] = [200, 10];
+/// The number of names that clients compete to create, in a soak test and in a normal run.
 const CREATED_KEYS: [usize; 2] = [1_000, 20];
 
 fn key_pair() -> AccessKeyPair {
@@ -43,7 +45,8 @@ fn address_file(number: usize) -> String {
     format!("gateway.{number}")
 }
 
-/// Runs the gateways and one process for each of `roles`. The first role ends the gateways when all others have ended.
+/// Runs the gateways and one process for each of `roles`. The process of the first role ends the gateways when all
+/// other processes have ended.
 fn run_with_gateways(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     for name in (0..GATEWAYS).map(address_file).chain([END.to_owned()]) {
         // An earlier check may have left the file behind.
@@ -53,7 +56,7 @@ fn run_with_gateways(cluster: &SharedFileSystemFixture, settings: &str, roles: &
     run_with(cluster, settings, &[&gateways, roles].concat())
 }
 
-/// Keeps a gateway running in another process, which a client may kill.
+/// Runs a gateway in another process, which a client may kill.
 pub(crate) fn keep_gateway(member: &Member) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -169,7 +172,8 @@ pub(crate) fn use_gateways(_: &Member) {
     end_gateways();
 }
 
-/// Sends parts through both gateways; completes the upload, and completes it again through the other one.
+/// Sends parts through both gateways, completes the upload through one gateway, and completes it again through the
+/// other.
 fn share_upload(service: &dyn Store) {
     let (name, size) = (key("gateways/upload"), MIN_PART_BYTES as usize);
     let upload = service.create_upload(&bucket(), &name, &PutOptions::default()).unwrap();
@@ -201,7 +205,7 @@ fn send_parts(store: &dyn Store, name: &Key, upload: &UploadId, bodies: &[Vec<u8
     bodies.iter().enumerate().map(send).collect()
 }
 
-/// Each call goes to a different gateway than the one before.
+/// Makes calls on a bucket with versioning. Successive calls use different gateways.
 fn keep_versions(service: &dyn Store) {
     let (versions, name) = (Bucket::new("gateway-versions").unwrap(), key("v"));
     service.create_bucket(&versions).unwrap();
@@ -239,7 +243,7 @@ fn share_tags(service: &dyn Store) {
     }
 }
 
-/// Increments an object that all racers increment, and creates names that all of them create.
+/// Increments an object that all racers increment, and creates names that all racers try to create.
 pub(crate) fn race_through_gateways(member: &Member) {
     let service = round_robin();
     let count = key("gateways/count");
@@ -268,7 +272,7 @@ pub(crate) fn race_through_gateways(member: &Member) {
     fs::write(control(&format!("raced.{}", member.number)), "").unwrap();
 }
 
-/// Kills a gateway between two parts of an upload and while it puts objects, and continues through the other one.
+/// Kills a gateway between two parts of an upload and during puts, and continues through the other gateway.
 pub(crate) fn kill_a_gateway(_: &Member) {
     let [(process, doomed), (_, other)] = <[_; GATEWAYS]>::try_from(gateways()).ok().unwrap();
     let (name, size) = (key("gateways/killed"), MIN_PART_BYTES as usize);
@@ -281,7 +285,7 @@ pub(crate) fn kill_a_gateway(_: &Member) {
         let put = |round: u8| {
             doomed.put(&bucket(), &key("gateways/whole"), &fill(b'a' + round % 26), &PutOptions::default())
         };
-        // The put fails once the gateway is gone.
+        // A put fails after the gateway has been killed.
         (0..=u8::MAX).take_while(|round| put(*round).is_ok()).count()
     });
     std::thread::sleep(Duration::from_millis(500));
@@ -302,7 +306,7 @@ pub(crate) fn kill_a_gateway(_: &Member) {
     end_gateways();
 }
 
-/// Silences the file server of one bucket of a local root. Another bucket is on a local file system.
+/// Stops the file server of one bucket of a local root. Another bucket is on a local file system.
 pub(crate) fn outlast_a_silent_server(cluster: &SharedFileSystemFixture) {
     let signal = |signal: &str, programs: &str| format!("kill -{signal} $(pgrep -x \"{programs}\")");
     let of_programs = |programs: &str| [signal("STOP", programs), signal("CONT", programs)];
@@ -324,7 +328,7 @@ fn shell(variable: &str) {
     assert!(status.success(), "{command}");
 }
 
-/// While the file server is silent, calls that need it fail soon with `Unavailable`, and others are served.
+/// While the file server sends no responses, calls that need it soon fail with `Unavailable`, and other calls succeed.
 pub(crate) fn use_gateway_of_a_silent_server(_: &Member) {
     let (_, address) = find_gateway(0);
     let config = S3Config { max_retries: 0, timeout: Some(2 * REFUSED), ..client_config(&address) };
@@ -337,7 +341,7 @@ pub(crate) fn use_gateway_of_a_silent_server(_: &Member) {
         client.put(bucket, &key("large"), &large, &PutOptions::default()).unwrap();
     }
     shell(SILENCE);
-    // The client of GlusterFS answers some requests from a cache for a second.
+    // Wait until the caches of the GlusterFS client have expired. They are valid for one second.
     std::thread::sleep(Duration::from_secs(2));
     let end = Instant::now() + Duration::from_secs(at_length(SILENCE_S) as u64);
     std::thread::scope(|scope| {
@@ -412,7 +416,7 @@ const CALLS: [Call; 7] = [
     },
 ];
 
-/// Creates a root with two gateways, one on each mount; calls go to them in turn.
+/// Creates a root with two gateways, one on each mount. Calls use the gateways in turn.
 pub(crate) fn in_turn() -> StoreFixture {
     let dir = tempfile::tempdir_in(SharedFileSystemFixture::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();

@@ -1,4 +1,4 @@
-//! Guarantees between two nodes that mount one file system, each with its own caches.
+//! Tests the guarantees between two nodes that mount the same file system, each with its own caches.
 //!
 //! `FORDWAY_CLUSTERS=all` adds the file systems that otherwise only `make soak` starts. `FORDWAY_CHECKS=TEXT` runs only
 //! the checks whose names contain the text, and `FORDWAY_ROUNDS=N` repeats the linearizability check N times.
@@ -30,21 +30,22 @@ use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
 use fordway_testkit::turns::RoundRobinStore;
 
-/// The variable that tells a process in a cluster its role, its number and its team.
+/// The variable that contains the role, the number and the team of a process in a cluster.
 const MEMBER: &str = "FORDWAY_TEST_SHARED";
 /// How long the members of a team wait for one another.
 const START: Duration = Duration::from_secs(60);
-/// The variable that tells a process in a cluster to open its store on [`LOCAL_ROOTS`].
+/// The variable that makes a process in a cluster open its store on [`LOCAL_ROOTS`].
 const ON_LOCAL_ROOTS: &str = "FORDWAY_TEST_LOCAL_ROOTS";
-/// For each node, a root on a local file system in which `bucket` is a directory of the shared file system.
+/// The local root of each node. In these roots, `bucket` is a directory of the shared file system.
 const LOCAL_ROOTS: [&str; 2] = ["/mnt/local/1", "/mnt/local/2"];
 /// The prefix of a line that a member reports.
 const REPORT: &str = "report: ";
 
-/// In a soak test, and in a normal run: the number of increments per process, of names that processes compete to create,
-/// and of runs of the model.
+/// The number of increments per process, in a soak test and in a normal run.
 const INCREMENTS: [usize; 2] = [200, 50];
+/// The number of names that processes compete to create, in a soak test and in a normal run.
 const CREATED_KEYS: [usize; 2] = [1_000, 60];
+/// The number of runs of the model, in a soak test and in a normal run.
 const MODEL_RUNS: [usize; 2] = [50, 5];
 /// The number of operations in each run of the model.
 const MODEL_OPERATIONS: usize = 60;
@@ -152,12 +153,12 @@ fn wait_for(file: &Path) {
     }
 }
 
-/// Runs one process for each of `roles`, all started at the same moment; returns what each reports.
+/// Runs one process for each of `roles`. All processes start at the same time. Returns the report of each process.
 fn run(cluster: &SharedFileSystemFixture, roles: &[&str]) -> Vec<Vec<String>> {
     run_with(cluster, "", roles)
 }
 
-/// Like [`run`], with `settings` in the environment of each process.
+/// Runs processes like [`run`], with `settings` in the environment of each process.
 fn run_with(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -> Vec<Vec<String>> {
     static TEAMS: AtomicUsize = AtomicUsize::new(0);
     let team = TEAMS.fetch_add(1, Ordering::Relaxed);
@@ -184,7 +185,7 @@ fn run_with(cluster: &SharedFileSystemFixture, settings: &str, roles: &[&str]) -
 
 #[allow(clippy::print_stdout, reason = "the test that started this process reads it")]
 fn report(line: impl std::fmt::Display) {
-    // The test harness has already started a line, so this begins a new one.
+    // The test harness has already started a line, so print a line break first.
     println!("\n{REPORT}{line}");
 }
 
@@ -297,12 +298,12 @@ fn roots() -> [&'static str; 2] {
     }
 }
 
-/// Opens the store as node `number` (modulo two) sees it.
+/// Opens the store on the mount of node `number` (modulo two).
 fn store(number: usize) -> PosixStore {
     PosixStore::open(Path::new(roots()[number % 2]), PosixConfig::default()).unwrap()
 }
 
-/// Opens a store whose reads ask the file server first.
+/// Opens a store with strong consistency, whose reads query the file server first.
 fn strong(number: usize) -> PosixStore {
     let config = PosixConfig { consistency: ReadConsistency::Strong, ..PosixConfig::default() };
     PosixStore::open(Path::new(roots()[number % 2]), config).unwrap()
@@ -330,13 +331,14 @@ fn set_up(_: &Member) {
     }
     put(&store, "dir/count", b"0");
     put(&store, "whole", &content(0));
-    // Directories that are created and removed with their last key behave differently: see docs/reference/shared.md.
+    // Keep one key in each directory, because directories that are removed with their last key behave differently (see
+    // docs/reference/shared.md).
     put(&store, "deep/er/stays", b"");
     put(&store, "odd//stays", b"");
 }
 
 fn count(member: &Member) {
-    // No cache in this cluster is valid for longer.
+    // Wait until all caches in this cluster have expired.
     std::thread::sleep(Duration::from_secs(4));
     report(String::from_utf8(read(&store(member.number), "dir/count").unwrap()).unwrap());
 }
@@ -375,7 +377,7 @@ fn create_all(member: &Member) {
     }
 }
 
-/// One node has seen a version that the other has replaced or removed.
+/// One node uses the ETag of a version that the other node has replaced or removed.
 fn use_old_tags(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -399,7 +401,8 @@ fn use_old_tags(_: &Member) {
     }
 }
 
-/// The file of an old version continues to exist under another name.
+/// Uses ETags of old versions in a bucket with versioning, where the file of an old version still exists under another
+/// name.
 fn use_old_tags_of_versions(_: &Member) {
     use fordway_store::VersioningState;
     let (one, other) = (store(0), store(1));
@@ -426,8 +429,8 @@ fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
 
-/// A verdict in a root directory makes the store refuse that root only if nobody but the user root or the directory's
-/// owner can have written the verdict, and if the verdict is about this mount.
+/// A verdict in a root directory makes the store refuse this root only if the verdict applies to this mount, and only
+/// the user root or the directory's owner could have written it.
 fn believe_verdicts(_: &Member) {
     let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
@@ -481,7 +484,7 @@ fn holds_a_cluster() {
 
 #[test]
 fn a_test_that_is_killed_leaves_nothing_behind() {
-    // This checks that a cluster can start here, before another process starts one.
+    // Check that a cluster can start on this machine, before another process starts a cluster.
     let Some(cluster) = SharedFileSystemFixture::glusterfs() else { return };
     drop(cluster);
     let dir = tempfile::tempdir().unwrap();
@@ -495,7 +498,7 @@ fn a_test_that_is_killed_leaves_nothing_behind() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     let begin = Instant::now();
-    // The kernel kills all other processes of the namespace before its first process is gone.
+    // The kernel kills all other processes of the namespace before the first process disappears.
     while process.exists() {
         assert!(begin.elapsed() < START, "{} lives on", process.display());
         std::thread::sleep(Duration::from_millis(5));
@@ -514,8 +517,8 @@ fn a_cluster_ends_with_its_test() {
     assert!(!process.exists());
 }
 
-/// Creates a root in which nothing has been cached yet; it is removed with the fixture. Calls alternate between stores
-/// on the two mounts.
+/// Creates a root without cached entries, which is removed with the fixture. Calls alternate between stores on the two
+/// mounts.
 fn in_turn() -> StoreFixture {
     let dir = tempfile::tempdir_in(SharedFileSystemFixture::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();
@@ -526,8 +529,8 @@ fn in_turn() -> StoreFixture {
     StoreFixture::new(RoundRobinStore::new(SharedFileSystemFixture::MOUNTS.map(open).into()), dir)
 }
 
-/// This does not run on NFS, where tags that are replaced within one tick of the server's clock look unchanged to the
-/// other client.
+/// Runs the conformance suite on two nodes in turn. It does not run on NFS, where tags that are replaced within one
+/// tick of the server's clock look unchanged to the other client.
 fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);
@@ -535,7 +538,7 @@ fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     }
 }
 
-/// Mounts MooseFS without the attribute cache, in which the metadata of objects may be 30 s old.
+/// Mounts MooseFS without the attribute cache, which may contain metadata of objects that is 30 s old.
 fn without_attribute_cache(cluster: &SharedFileSystemFixture) {
     if cluster.name == "moosefs" {
         let mount = "umount /mnt/$node && mfsmount -H 10.88.0.1 -o mfsxattrcacheto=0 /mnt/$node";
@@ -554,7 +557,8 @@ fn follow_model(member: &Member) {
     }
 }
 
-/// Mounts a directory of the shared file system as the bucket of a local root on each node, unless that is done.
+/// Mounts a directory of the shared file system as the bucket of a local root on each node, unless it is already
+/// mounted.
 fn mount_buckets(cluster: &SharedFileSystemFixture) {
     let [one, other] = LOCAL_ROOTS.map(|root| format!("{root}/bucket"));
     let [shared, seen] = SharedFileSystemFixture::MOUNTS.map(|mount| format!("{mount}/alone"));

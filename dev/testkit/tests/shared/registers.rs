@@ -1,4 +1,5 @@
-//! Linearizability: keys that processes on both nodes read and write, and one order of all calls that explains the results.
+//! Tests linearizability. Processes on both nodes read and write the same keys. There must be one order of all calls
+//! that explains the results.
 
 use fordway_testkit::history::{HistoryOperation, TimedHistoryOperation, is_linearizable};
 
@@ -6,10 +7,11 @@ use super::*;
 
 /// The number of operations of each process: in a soak test, and in a normal run.
 const USES: [usize; 2] = [5_000, 400];
-/// Keys that all processes read and write.
+/// The keys that all processes read and write.
 const REGISTERS: [&str; 3] = ["register", "deep/er/register", "odd//register"];
 
-/// Puts, creates, reads and deletes keys that the other mount uses too; reports each operation with its times.
+/// Puts, creates, reads and deletes keys that processes on the other mount also use. Reports each operation with its
+/// times.
 pub(super) fn use_registers(member: &Member) {
     let store = strong(member.number);
     let mut random = 0x9e37_79b9_u64 + member.number as u64;
@@ -103,7 +105,7 @@ pub(super) fn have_one_order(reports: &[Vec<String>]) {
     for (name, clients) in histories {
         let order = is_linearizable(&clients);
         if let Err(fitting) = order {
-            // The events around that point, for each client: the last one that fits, and the next three.
+            // For each client, show the events around that point: the last event that fits, and the next three events.
             let around = clients.iter().zip(&fitting).map(|(events, fit)| &events[fit.saturating_sub(1)..]);
             let around: Vec<_> = around.map(|events| &events[..events.len().min(4)]).collect();
             panic!("{name}: after {fitting:?} events nothing fits:\n{around:#?}");

@@ -1,4 +1,4 @@
-//! Multipart uploads and bucket documents that several nodes use at once.
+//! Tests multipart uploads and bucket documents that several nodes use concurrently.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use super::*;
 
 /// The number of uploads of each kind: in a soak test, and in a normal run.
 const UPLOADS: [usize; 2] = [20, 2];
-/// The parts of an upload: two of the same length, and a shorter one.
+/// The lengths of the parts of an upload. Two parts have the same length, and the last part is shorter.
 const PART_BYTES: [usize; 3] = [MIN_PART_BYTES as usize, MIN_PART_BYTES as usize, 1000];
 
 fn document_kind() -> DocumentKind {
@@ -38,13 +38,13 @@ fn part(number: usize, round: usize) -> Vec<u8> {
     vec![b'a' + ((number + round) % 26) as u8; PART_BYTES[number]]
 }
 
-/// Parts of one upload arrive through both nodes, and either node completes it, twice.
+/// Sends the parts of one upload through both nodes. One of the nodes completes the upload twice.
 pub(crate) fn share_uploads(_: &Member) {
     let nodes = [store(0), store(1)];
     for round in 0..at_length(UPLOADS) {
         let (one, other) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let name = format!("uploads/{round}");
-        // Both nodes have now cached which uploads exist, and that the object does not exist.
+        // After these calls, both nodes have cached which uploads exist, and that the object does not exist.
         nodes.iter().for_each(|node| {
             node.list_uploads(&bucket(), &UploadsQuery::default()).unwrap();
             assert_eq!(read(node, &name), Err(ErrorKind::NoSuchKey));
@@ -57,7 +57,7 @@ pub(crate) fn share_uploads(_: &Member) {
             .map(|(at, node)| send(node, (&name, &upload), at as u16 + 1, &part(at, round)).unwrap())
             .collect();
         if round % 2 == 1 {
-            // A part that is sent again replaces the first one, which the other node has seen.
+            // A repeated part replaces the earlier part, which the other node has already seen.
             let listed = other.list_parts(&bucket(), &key(&name), &upload, &Default::default()).unwrap();
             assert_eq!(listed.parts.len(), 3);
             parts[0] = send(one, (&name, &upload), 1, &part(0, round + 1)).unwrap();
@@ -109,8 +109,8 @@ pub(crate) fn read_completed_uploads(_: &Member) {
     }
 }
 
-/// A node that has just seen an upload open must not write a part into its data once another node has begun to complete
-/// it, and a node that completes an upload must see each part that is still being written.
+/// A node that has just seen an open upload must not write a part into the upload's data after another node has started
+/// to complete the upload. A node that completes an upload must see each part that is still being written.
 pub(crate) fn close_uploads(_: &Member) {
     let (one, other) = (store(0), store(1));
     let uploads = Path::new(roots()[1]).join("bucket/.fordway/mpu");
@@ -131,7 +131,7 @@ pub(crate) fn close_uploads(_: &Member) {
         let mut late = other.part_writer(&bucket(), &key(&name), &upload, 2, &options).unwrap();
         let done = [sent];
         one.complete_upload(&bucket(), &key(&name), &upload, &done, &CompleteOptions::default()).unwrap();
-        // The bytes go to the data file of the upload, which no longer exists, and not to the object.
+        // The bytes are written to the upload's data file, which no longer exists, and not to the object.
         let late = late.write(&part(1, round)).and_then(|()| late.commit(&ExpectedContent::default()));
         assert!(late.is_err(), "round {round}: {late:?}");
         assert_eq!(read(&strong(1), &name).unwrap().len(), PART_BYTES[0], "round {round}");
@@ -139,7 +139,7 @@ pub(crate) fn close_uploads(_: &Member) {
     }
 }
 
-/// One node sets, replaces and removes a document that the other has read, or has found missing.
+/// One node sets, replaces and removes a document. The other node has already read the document, or found it missing.
 pub(crate) fn share_documents(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let kind = document_kind();
@@ -153,7 +153,7 @@ pub(crate) fn share_documents(_: &Member) {
     }
 }
 
-/// Like [`find_what_was_opened_too_early`], but for a document.
+/// Does the same as [`find_what_was_opened_too_early`] for a document.
 pub(crate) fn find_documents_opened_too_early(_: &Member) {
     let (one, other) = (store(0), strong(1));
     let kind = document_kind();

@@ -1,4 +1,4 @@
-//! Objects and names that one node reads or lists while another replaces, removes or creates them.
+//! Tests objects and names that one node reads or lists while another node replaces, removes or creates them.
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, ChildStdout};
@@ -7,14 +7,15 @@ use std::time::SystemTime;
 
 use super::*;
 
-/// In a soak test, and in a normal run: how often one object is overwritten while it is read, a name is opened too
-/// early, an object is replaced while it is open, and tags are set.
+/// How often an object is overwritten while it is read, a name is opened before it exists, an object is replaced while
+/// it is open, and tags are set. The first number applies to a soak test, the second to a normal run.
 const OVERWRITES: [usize; 2] = [3_000, 300];
 pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
-/// How long a program may take to open a name, and how long the server may take to respond.
+/// The maximum time in which a program opens a name.
 const OPENED: Duration = Duration::from_millis(50);
+/// The maximum time in which the server responds.
 const ANSWERED: Duration = Duration::from_millis(50);
 
 pub(super) fn overwrite(member: &Member) {
@@ -38,7 +39,8 @@ pub(super) fn read_whole(member: &Member) {
     report(reads);
 }
 
-/// There are enough entries that a listing is cached.
+/// Each node in turn puts an object, and must then list it. The directory has enough entries for its listing to be
+/// cached.
 pub(super) fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
@@ -59,8 +61,8 @@ pub(super) fn list_what_was_put(_: &Member) {
     }
 }
 
-/// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a moment. Nobody
-/// may mistake that for the removal of the object.
+/// If a file is replaced while it is open, the NFS client first renames it, so the name is missing for a short time. No
+/// call may interpret the missing name as the removal of the object.
 pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
     let mount = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket");
     let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
@@ -109,8 +111,8 @@ pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
     assert!(results.iter().all(|(_, [missed, done])| *missed == 0 && *done > 0), "{results:?}");
 }
 
-/// A change of tags changes neither the name nor the content of a file, and may happen within the same tick of the
-/// server's clock as the previous change.
+/// Checks that a node reads tags that another node has just set. A change of tags changes neither the name nor the
+/// content of the file, and may occur within the same tick of the server's clock as the previous change.
 pub(super) fn read_tags_at_once(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let tags = |value: usize| Tags::from([("of".to_owned(), value.to_string())]);
@@ -154,7 +156,7 @@ pub(super) fn find_what_was_opened_too_early(_: &Member) {
     let mut kept_missing = 0;
     for round in 0..at_length(OPENED_EARLY) {
         let name = round.to_string();
-        // After this, the open below sends only one request.
+        // After this lookup, the open below sends only one request.
         assert!(!there.join("none").exists());
         opener.open(&name);
         fs::hard_link(here.join("x"), here.join(&name)).unwrap();
@@ -167,7 +169,7 @@ pub(super) fn find_what_was_opened_too_early(_: &Member) {
     report(format!("{kept_missing} names were kept as missing"));
 }
 
-/// A program that opens names and is frozen while it waits for the server's response.
+/// A program that opens names, and that is frozen while it waits for the server's response.
 pub(super) struct FrozenOpener {
     program: Child,
     names: ChildStdin,
@@ -190,7 +192,7 @@ impl FrozenOpener {
         FrozenOpener { program, names, said }
     }
 
-    /// Opens `name` and waits until the server has responded, but the program has not yet noticed.
+    /// Opens `name`, and waits until the server has responded but the program has not yet processed the response.
     pub(super) fn open(&mut self, name: &str) {
         let state = format!("/proc/{}/stat", self.program.id());
         writeln!(self.names, "{name}").unwrap();
@@ -220,7 +222,7 @@ impl Drop for FrozenOpener {
     }
 }
 
-/// One node replaces objects that the other has listed; a listing that asks the server shows the new ones.
+/// One node replaces objects that the other node has listed. A listing that queries the server shows the new objects.
 pub(super) fn list_what_was_replaced(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let query = ListQuery { prefix: "replaced/".to_owned(), ..Default::default() };
@@ -232,8 +234,8 @@ pub(super) fn list_what_was_replaced(_: &Member) {
     }
 }
 
-/// Once a node has written an object or a part, the file's modification time must no longer change on its own, because
-/// a record is valid only for that time. The MooseFS client reports the times of its writes to the server later.
+/// After a node has written an object or a part, the file's modification time must not change any more, because a
+/// record is valid only for this time. The MooseFS client reports the times of its writes to the server with a delay.
 pub(super) fn keep_times(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -249,7 +251,7 @@ pub(super) fn keep_times(_: &Member) {
     let data = bucket_dir.join(".fordway/mpu").join(upload.as_str()).join("data");
     for path in [data, bucket_dir.join("sealed/object")] {
         fs::File::options().write(true).open(&path).unwrap().set_modified(set).unwrap();
-        // The client reports to the server once a second, and caches attributes for a second.
+        // The client reports times to the server once per second, and caches attributes for one second.
         std::thread::sleep(Duration::from_secs(4));
         let found = fs::metadata(&path).unwrap().modified().unwrap();
         assert_eq!(found, set, "{} has another time than was set last", path.display());
@@ -258,8 +260,8 @@ pub(super) fn keep_times(_: &Member) {
     list_many_with_times_set_back(&one, bucket_dir, set);
 }
 
-/// If a file is older than its record, the record may be newer than what this node has cached, and a GET on FUSE waits
-/// for that. A listing does not wait for each file.
+/// If a file is older than its record, the node's cached attributes may be outdated, and a GET on FUSE waits until they
+/// have expired. A listing must not wait for each file.
 fn list_many_with_times_set_back(store: &PosixStore, bucket_dir: PathBuf, set: SystemTime) {
     let checksum = PutOptions { checksum: Some(ChecksumAlgorithm::Crc32c), ..Default::default() };
     for number in 0..12 {
@@ -274,7 +276,7 @@ fn list_many_with_times_set_back(store: &PosixStore, bucket_dir: PathBuf, set: S
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
-/// One node removes a directory that the other has seen, and may create it again.
+/// One node removes a directory that the other node has seen. Afterwards, both nodes create it again in turn.
 pub(super) fn share_directories(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -283,7 +285,7 @@ pub(super) fn share_directories(_: &Member) {
         read(&other, &first).unwrap();
         one.delete(&bucket(), &key(&first), &DeleteOptions::default()).unwrap();
         match read(&other, &first) {
-            // The mount's caches allow both results.
+            // Both results are possible, because the mount caches names.
             Ok(_) | Err(ErrorKind::NoSuchKey) => {}
             Err(kind) => panic!("{kind:?}"),
         }
@@ -295,7 +297,8 @@ pub(super) fn share_directories(_: &Member) {
     }
 }
 
-/// NFS renames a file that is removed while it is open to a hidden name; FUSE may do the same.
+/// If a file is removed while it is open, NFS renames it to a hidden name, and FUSE may do the same. Such names must
+/// not be listed as objects.
 pub(super) fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));
     let dir = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket/left");

@@ -1,4 +1,4 @@
-//! Several processes that work on one directory at once. Each of them is another instance of the test program.
+//! Runs several processes that use one directory concurrently. Each process is another instance of the test program.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::Bucket;
 
-/// The variable that tells a process the directory, the number and the role of its member.
+/// The variable that contains the number and the role of a member process, and the directory.
 const MEMBER: &str = "FORDWAY_TEST_MEMBER";
 /// The test that exists only to run a member's task.
 const MEMBER_TEST: &str = "a_member_of_a_team";
@@ -23,7 +23,7 @@ pub(crate) struct Member {
     report: Vec<String>,
 }
 
-/// A role's name and what its members do.
+/// The name of a role, and the function that its members run.
 pub(crate) type Role = (&'static str, fn(&mut Member));
 
 /// A directory with a bucket, and with files for the members' reports.
@@ -40,8 +40,8 @@ impl Ground {
         open(self.0.path())
     }
 
-    /// Runs one process for each of `roles`, all started at the same moment, and returns what each reports. Panics if
-    /// one of them fails.
+    /// Runs one process for each of `roles`. All processes start at the same time. Returns the report of each process.
+    /// Panics if a process fails.
     pub(crate) fn run(&self, roles: &[&str]) -> Vec<Vec<String>> {
         let dir = self.0.path();
         let mut members: Vec<Child> =
@@ -53,7 +53,7 @@ impl Ground {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // Each member waits for the end of its input, so closing the inputs starts all of them.
+        // Each member waits for the end of its input, so closing the inputs starts all members.
         members.iter_mut().for_each(|member| drop(member.stdin.take()));
         let ended: Vec<bool> = members.iter_mut().map(|member| member.wait().unwrap().success()).collect();
         let failed: Vec<usize> = (0..roles.len()).filter(|number| !ended[*number]).collect();
@@ -70,7 +70,7 @@ fn start(dir: &Path, number: usize, role: &str) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// The body of the test [`MEMBER_TEST`]: performs the task that the process was started for, if there is one.
+/// The body of the test [`MEMBER_TEST`]. Performs the task of a member process. In other processes, does nothing.
 pub(crate) fn serve(roles: &[Role]) {
     let Ok(task) = std::env::var(MEMBER) else { return };
     let [number, role, dir] = task.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{task}") };

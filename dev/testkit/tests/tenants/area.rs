@@ -1,4 +1,4 @@
-//! Buckets that several users write to.
+//! Tests buckets to which several users write.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -23,8 +23,8 @@ fn long_key() -> String {
     format!("long//{}", "x".repeat(600))
 }
 
-/// In a bucket with the sticky bit, everything that a user stores belongs to that user, wherever it is stored and no
-/// matter who used the bucket first.
+/// In a bucket with the sticky bit, everything that a user stores belongs to this user, regardless of its location and
+/// of which user used the bucket first.
 #[test]
 fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     if !is_root() {
@@ -65,7 +65,7 @@ fn in_a_sticky_bucket_nobody_touches_what_is_anothers() {
     }
 }
 
-/// Checks that Bob cannot remove or replace any file below `dir` through POSIX, except his own.
+/// Checks that Bob cannot remove or replace any file below `dir` through POSIX, except his own files.
 #[track_caller]
 fn assert_bob_cannot(ground: &Ground, dir: &str) {
     let mut all = vec![ground.path(dir)];
@@ -161,7 +161,7 @@ fn in_a_sticky_bucket_old_versions_and_uploads_are_their_makers() {
     }
 }
 
-/// The variable that tells a tenant's process what to do and on which root.
+/// The variable that contains the action and the root of a tenant's process.
 const TENANT: &str = "FORDWAY_TEST_TENANT";
 
 /// Runs this test program again as a process of `uid`, which performs `act` in [`a_tenants_process`].
@@ -178,7 +178,7 @@ fn run_as(uid: u32, act: &str, root: &Path) {
     assert!(done.status.success(), "{act}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Does what [`run_as`] requests; does nothing in a normal test run.
+/// Performs the action of [`run_as`]. Does nothing in a normal test run.
 #[test]
 fn a_tenants_process() {
     let Ok(task) = std::env::var(TENANT) else { return };
@@ -203,7 +203,7 @@ fn a_tenants_process() {
 }
 
 /// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove an
-/// object's files, these programs refuse to store the object; plain keys are still written.
+/// object's files, these programs refuse to store the object. They still store objects whose keys are plain paths.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -242,8 +242,8 @@ fn what_root_makes_in_a_bucket_is_the_owners() {
     });
 }
 
-/// All users who may write to a group's bucket share its private area, whatever their umask, and no other user has
-/// access.
+/// All users with write permission for a group's bucket share its private area, regardless of their umask. No other
+/// user has access.
 #[test]
 fn a_group_shares_its_buckets_area() {
     if !is_root() {
@@ -324,7 +324,8 @@ fn a_third_users_documents_are_not_believed() {
     assert!(path.is_symlink() && !ground.check().is_empty(), "gc leaves it, and fsck reports it");
 }
 
-/// In a bucket with the sticky bit, nobody can keep others from listing it by closing a directory.
+/// In a bucket with the sticky bit, a user cannot prevent other users from listing the bucket by making a directory
+/// inaccessible.
 #[test]
 fn a_closed_directory_of_another_user_hides_nothing_else() {
     if !is_root() {
@@ -374,7 +375,7 @@ fn a_policy_that_others_may_write_to_is_not_believed() {
     });
 }
 
-/// Anybody may create a link in a bucket, but for a user who is limited to some buckets, no link leads to another
+/// All users may create symbolic links in a bucket. For a user who is limited to some buckets, no link leads to another
 /// bucket.
 #[test]
 fn for_a_limited_user_no_link_leads_to_another_bucket() {
@@ -437,8 +438,8 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
     }
 }
 
-/// A root of an older format version, in which a third user created the private area of a sticky bucket, is used as far
-/// as is safe; after root has migrated it, it is used fully.
+/// In a root with an older format version, a third user has created the private area of a sticky bucket. The store uses
+/// this area only for operations that are safe. After the user root has run the migration, the area is fully used.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {
@@ -466,7 +467,7 @@ fn an_old_root_is_migrated() {
         store.delete(&shared, &key("plain"), &DeleteOptions::default()).unwrap();
         denied("odd key", put(store, &shared, "alice//key", b"new"));
     });
-    // The same applies if the owner created the area, as long as everybody may remove its files.
+    // The put is also denied if the owner created the area, as long as all users may remove its files.
     for path in ["", "odd"] {
         lchown(ground.path(&format!("shared/.fordway/{path}")), Some(0), Some(0)).unwrap();
     }
@@ -491,8 +492,8 @@ fn an_old_root_is_migrated() {
     assert!(ground.check().iter().all(|(kind, _)| kind == "stray-private"), "{:?}", ground.check());
 }
 
-/// If a bucket's owner is not permitted to reach the bucket, root's `gc` and `fsck`, which act as the owner, cannot
-/// reach it either.
+/// If a bucket's owner has no access to the bucket, root's `gc` and `fsck` have no access either, because they act as
+/// the owner. They must report the bucket.
 #[test]
 fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     if !is_root() {
@@ -530,7 +531,7 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
 
-/// No file that one user of a shared bucket creates next to other users' files hides or changes their objects.
+/// Files that one user of a shared bucket creates next to other users' files must not hide or change their objects.
 #[test]
 fn nothing_that_is_planted_hides_what_is_anothers() {
     if !is_root() {
@@ -566,7 +567,7 @@ fn nothing_that_is_planted_hides_what_is_anothers() {
     }
 }
 
-/// Puts links, unreadable files and directories, and FIFOs of Bob's wherever Bob may write.
+/// Creates links, unreadable files and directories, and FIFOs as Bob, wherever Bob may write.
 fn plant_everything(ground: &Ground) {
     let long = format!("{}%", "x".repeat(240));
     for dir in ["", "/odd", "/versions", "/mpu", "/tmp", "/meta", "/versions/k", "/versions/a%2F%2Fb"] {

@@ -1,10 +1,10 @@
-//! Names of buckets and keys.
+//! Tests names of buckets and keys.
 
 use fordway_store::{CopyOptions, MultipartUploads, Objects};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, is_root, key, put, read};
 
-/// A directory whose name AWS does not allow for a bucket can be the source of a copy like any other.
+/// A directory whose name AWS does not allow for a bucket can be the source of a copy, like any other bucket.
 #[test]
 fn copies_come_from_buckets_of_any_name() {
     if !is_root() {
@@ -40,8 +40,8 @@ fn copies_come_from_buckets_of_any_name() {
     assert_eq!(error.kind(), fordway_store::ErrorKind::NoSuchBucket, "{error}");
 }
 
-/// A user who may write only to a subdirectory of a bucket can create objects. For anything else, Fordway needs its private
-/// directory; the error names that directory, which the user does not know.
+/// A user who may write only to a subdirectory of a bucket can create objects in it. All other operations need
+/// Fordway's private directory. The error names this directory, because the user does not know it.
 #[test]
 fn a_user_who_may_write_only_below_a_bucket_is_told_what_else_needs() {
     if !is_root() {

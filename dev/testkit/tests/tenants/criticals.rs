@@ -1,4 +1,4 @@
-//! Ways in which one user could read or destroy another user's data, or delay another user's requests.
+//! Tests attacks by which one user could read or destroy another user's data, or delay another user's requests.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use fordway_store::{
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};
 
-/// Creates files in a user's directory that look like those that `gc` removes.
+/// Creates files in a user's directory that look like files that `gc` removes.
 fn leave_precious_things(ground: &Ground) {
     ground.bucket("bob", BOB, 0o755);
     ground.write("bob/thesis", BOB, 0o600, "mine");
@@ -27,7 +27,7 @@ fn leave_precious_things(ground: &Ground) {
     fs::remove_file(ground.path("bob/empty/nothing")).unwrap();
 }
 
-/// Replaces each of our directories with a link to a victim's directory.
+/// Replaces each of Fordway's private directories with a symbolic link to a victim's directory.
 #[test]
 fn gc_removes_nothing_behind_a_link() {
     if !is_root() {
@@ -58,8 +58,8 @@ fn gc_removes_nothing_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// `gc`, run by root, still removes old files of the bucket's owner; it removes another user's files in the same place,
-/// acting as that user.
+/// If root runs `gc`, it still removes old files of the bucket's owner. It also removes another user's files in the
+/// same directory, and acts as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
     if !is_root() {
@@ -157,7 +157,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(300));
-        // In the meantime, Bob's requests are answered normally.
+        // In the meantime, Bob's requests get normal responses.
         for round in 0..20 {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "other").unwrap(), b"x");
@@ -178,7 +178,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
     put(&alice, &alices, "k", b"free").unwrap();
 }
 
-/// An upload that arrived before the lock was free is published once the lock is free.
+/// An upload that arrived while the lock was held is published when the lock is released.
 #[test]
 fn a_put_that_waited_for_a_lock_is_done() {
     if !is_root() {
@@ -200,7 +200,7 @@ fn a_put_that_waited_for_a_lock_is_done() {
     assert_eq!(read(&alice, &alices, "k").unwrap(), b"at last");
 }
 
-/// A lock table that has been renamed is not used any more, because other processes do not find it.
+/// A lock table that has been renamed is no longer used, because other processes do not find it.
 #[test]
 fn a_lock_table_is_used_only_by_its_name() {
     if !is_root() {
@@ -250,7 +250,7 @@ fn a_held_lock_is_a_clear_error() {
     assert!(answer.contains("<Code>SlowDown</Code>"), "{answer}");
 }
 
-/// Sends one request; returns the response.
+/// Sends one request. Returns the response.
 fn http(ground: &Ground, method: &str, url: &str) -> String {
     use std::io::{Read, Write};
     let endpoint = ground.endpoint();
@@ -263,7 +263,7 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// Returns a record, as any program could write it, of a part whose bytes are in `file`.
+/// Returns a part's record that names `file` as the file with its bytes. Any program could write such a record.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {
@@ -279,7 +279,7 @@ pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u
     record
 }
 
-/// A part's record names a file that only the gateway's user may read; completing the upload must not publish that
+/// A part's record names a file that only the gateway's user may read. Completing the upload must not publish this
 /// file.
 #[test]
 fn a_completion_publishes_no_file_that_a_record_names() {

@@ -1,4 +1,4 @@
-//! Directories and locks with which a tenant could keep other tenants waiting.
+//! Tests directories and locks with which a tenant could delay other tenants.
 
 use std::fs;
 use std::io::Read;
@@ -12,9 +12,10 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::criticals::hold_all_locks;
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, is_root, key, put, read};
 
-/// So many files that removing them, or reading their names, takes several times [`SHORT`] in a debug build.
+/// A number of files that is large enough for their removal, or for reading their names, to take several times
+/// [`SHORT`] in a debug build.
 const MANY: usize = 20_000;
-/// The maximum time that one request of a neighbour may wait.
+/// The maximum time that one request of another tenant may wait.
 const SHORT: Duration = Duration::from_millis(400);
 
 /// Returns the longest time that any GET by Bob takes while Alice makes requests with `work`. The gateway has one
@@ -78,7 +79,7 @@ fn reading_many_old_versions_delays_nobody() {
     assert!(longest < SHORT / 4, "{longest:?}");
 }
 
-/// Creates odd files that plain files hide. `gc` removes each odd file while holding its key's lock.
+/// Creates files for odd keys, which plain files hide. `gc` removes each hidden file while holding the lock of its key.
 fn leave_hidden_files(ground: &Ground, bucket: &Bucket) {
     for number in 0..20 {
         ground.write(&format!("{bucket}/d{number}/k"), ALICE, 0o644, "plain");
@@ -129,7 +130,7 @@ fn a_lifecycle_run_waits_once_for_a_user_who_holds_all_locks() {
     assert_eq!(ground.expire().changed, 20);
 }
 
-/// Starts a program that holds the locks of all keys, but not the lock of a run over the bucket.
+/// Starts a program that holds the locks of all keys, but not the lock for maintenance runs on the bucket.
 fn hold_key_locks(ground: &Ground, path: &str) -> Child {
     let code = "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX, 1 << 24); \
                 print('held', end='', flush=True); sys.stdin.read()";

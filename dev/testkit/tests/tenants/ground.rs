@@ -1,4 +1,5 @@
-//! A directory of many users, with the gateways that serve it and the commands that maintain it, all run by root.
+//! A directory of several users, with the gateways that serve it and the commands that maintain it. Root runs all of
+//! them.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -54,7 +55,7 @@ impl Lane {
     pub(crate) const ALL: [Lane; 3] = [Lane::Http, Lane::Node, Lane::Embedded];
 }
 
-/// A directory in which everybody may create buckets, with an HTTP gateway of one thread and a node gateway.
+/// A directory in which all users may create buckets, with an HTTP gateway with one thread and a node gateway.
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     http: RunningGateway,
@@ -100,7 +101,7 @@ impl Ground {
     pub(crate) fn on<T: Send>(&self, lane: Lane, uid: u32, act: impl FnOnce(&dyn Store) -> T + Send) -> T {
         match lane {
             Lane::Http => act(&self.client(if uid == ALICE { "alice" } else { "bob" })),
-            // The client is created in that thread, so that its connection is opened by that user.
+            // The client is created in the thread of the user, so that this user opens its connection.
             Lane::Node => {
                 as_user(uid, || act(&NodeStore::new(NodeAddress::Unix(self.dir.path().join("socket")))))
             }
@@ -113,7 +114,7 @@ impl Ground {
         PosixStore::open(&self.path(""), impatient()).unwrap()
     }
 
-    /// Runs root's `gc` with all ages set to 0; the summary also counts failures.
+    /// Runs `gc` as root, with all ages set to 0. The summary also counts failures.
     pub(crate) fn collect(&self) -> GcSummary {
         let (staged_age, upload_age, empty_dir_age) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let options =
@@ -121,12 +122,12 @@ impl Ground {
         self.embedded().collect_garbage(&options, &mut |_: GcEvent| Ok(())).unwrap()
     }
 
-    /// Sets a rule, as `uid`, by which every object of the bucket expires after a day.
+    /// Sets a rule as `uid` that makes every object of the bucket expire after a day.
     pub(crate) fn expire_all(&self, bucket: &Bucket, uid: u32) {
         self.set_rule(bucket, uid, "<Expiration><Days>1</Days></Expiration>");
     }
 
-    /// Sets a lifecycle rule as `uid`. `action` is the part of the rule that says what expires.
+    /// Sets a lifecycle rule as `uid`. `action` is the part of the rule that specifies what expires.
     pub(crate) fn set_rule(&self, bucket: &Bucket, uid: u32, action: &str) {
         let document = format!(
             "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>{action}</Rule></LifecycleConfiguration>"
@@ -135,13 +136,13 @@ impl Ground {
         self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, document.as_bytes()).unwrap());
     }
 
-    /// Runs root's `lifecycle` with a day of a nanosecond.
+    /// Runs `lifecycle` as root, with a day of one nanosecond.
     pub(crate) fn expire(&self) -> LifecycleSummary {
         let options = LifecycleOptions { day: Duration::from_nanos(1), ..LifecycleOptions::default() };
         self.embedded().run_lifecycle(&options, &mut |_| Ok(())).unwrap()
     }
 
-    /// Runs root's `fsck --read`; returns the kinds and paths of its findings.
+    /// Runs `fsck --read` as root. Returns the kinds and paths of its findings.
     pub(crate) fn check(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let options = FsckOptions { buckets: Vec::new(), read: true };
@@ -187,7 +188,7 @@ impl Ground {
     }
 }
 
-/// Returns a configuration that waits for locks only briefly.
+/// Returns a configuration with a short lock timeout.
 fn impatient() -> PosixConfig {
     PosixConfig { lock_patience: Duration::from_millis(300), ..PosixConfig::default() }
 }
@@ -235,7 +236,7 @@ pub(crate) fn denied(what: &str, result: Result<impl Sized>) {
     assert_eq!(error.kind(), ErrorKind::AccessDenied, "{what}: {error}");
 }
 
-/// Describes everything below `dir`, including all properties that can be changed.
+/// Returns a description of all files below `dir`, including all properties that can be changed.
 pub(crate) fn snapshot(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     look_at(dir, &mut found);

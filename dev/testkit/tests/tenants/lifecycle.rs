@@ -1,4 +1,4 @@
-//! Lifecycle runs by root in buckets that several users may write to.
+//! Tests lifecycle runs by root in buckets to which several users may write.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use fordway_store::{VersioningState, VersionsQuery};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, is_root, put};
 
-/// In a bucket with the sticky bit, Bob may create names beside Alice's old versions. None of them may make a version
-/// expire, whatever version or delete marker it stands for.
+/// In a bucket with the sticky bit, Bob may create names in the directory with Alice's old versions. None of these
+/// names may make a version expire, regardless of which version or delete marker it represents.
 #[test]
 fn names_of_a_third_user_make_no_version_expire() {
     if !is_root() {
@@ -42,7 +42,8 @@ fn names_of_a_third_user_make_no_version_expire() {
     assert_eq!(left, 3, "the latest version and two old ones");
 }
 
-/// Anyone who may write to a bucket without the sticky bit may set rules, but then only expires what they could remove.
+/// All users with write permission for a bucket without the sticky bit may set rules. The rules of a user expire only
+/// objects that this user could remove.
 #[test]
 fn rules_of_a_writer_lend_that_writer_no_rights() {
     if !is_root() {

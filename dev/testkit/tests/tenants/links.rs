@@ -1,5 +1,6 @@
-//! Links that a tenant places in a shared bucket. A listing shows the objects that the links lead to. A program that
-//! removes or overwrites these objects must not do so in another directory of the user who runs it.
+//! Tests symbolic links that a tenant creates in a shared bucket. A listing shows the objects to which the links lead.
+//! If a user runs a program that removes or overwrites these objects, the program must not change files in another
+//! directory of this user.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -8,8 +9,8 @@ use fordway_store::{Bucket, DeleteOptions, ListQuery, Store, VersioningState};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, denied, is_root, key, put, read};
 
-/// Creates Bob's private bucket, and Alice's bucket `team`, which is open to all and contains a link, owned by `owner`,
-/// to Bob's.
+/// Creates Bob's private bucket, and Alice's bucket `team`, which is open to all users. `team` contains a link to Bob's
+/// bucket, which `owner` owns.
 fn shared_with_a_link(owner: u32) -> (Ground, Bucket) {
     let ground = Ground::new();
     ground.bucket("bob", BOB, 0o700);
@@ -53,7 +54,7 @@ fn nothing_is_changed_behind_a_link_of_another_user() {
         for lane in Lane::ALL {
             ground.on(lane, BOB, bobs_change_nothing);
         }
-        // Root could change anything, so it must be just as careful.
+        // The kernel lets root change all files, so the store itself must prevent the changes.
         bobs_change_nothing(&ground.embedded());
         assert_eq!(fs::read_dir(ground.path("bob")).unwrap().count(), 2, "{state:?}");
     }
@@ -78,7 +79,7 @@ fn a_directory_behind_a_link_of_another_user_stays_an_object() {
     }
 }
 
-/// Links created by the caller, or by the administrator, still work.
+/// The store still follows links that the caller or the administrator has created.
 #[test]
 fn changes_go_through_links_of_the_caller_and_of_root() {
     if !is_root() {
@@ -100,7 +101,7 @@ fn changes_go_through_links_of_the_caller_and_of_root() {
     }
 }
 
-/// A directory and a link alternate under the same name while Bob deletes objects below it.
+/// A directory and a link alternate under the same name while Bob deletes objects below this name.
 #[test]
 fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     if !is_root() {
@@ -134,8 +135,8 @@ fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     assert_eq!(fs::read(ground.path("bob/sub/figure")).unwrap(), b"years of work");
 }
 
-/// A lifecycle run acts as the owner of a file if the bucket's owner may not remove it. A link of the bucket's owner to
-/// another user's directory must not lead it there.
+/// If the bucket's owner may not remove a file, a lifecycle run acts as the owner of the file. It must not follow a
+/// link of the bucket's owner to another user's directory.
 #[test]
 fn objects_behind_a_link_do_not_expire() {
     if !is_root() {

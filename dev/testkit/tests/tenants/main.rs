@@ -1,6 +1,6 @@
-//! Hostile tenants: users who may write to a directory that other users and the gateways also use. Whatever a tenant
-//! leaves on disk, locks or requests must not harm another tenant. Only root can change the user that a process acts
-//! as; without root, these tests report that they are skipped.
+//! Tests hostile tenants: users with write permission for a directory that other users and the gateways also use. The
+//! files, locks and requests of a tenant must not harm another tenant. Only root can change the user of a process, so
+//! these tests are skipped without root.
 
 mod area;
 mod buckets;

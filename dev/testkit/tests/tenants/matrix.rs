@@ -1,6 +1,6 @@
-//! Every file that Fordway keeps in a bucket is replaced with everything that a tenant can put in its place, for every
-//! operation that reads it. The effect on that bucket is the tenant's problem; no operation may wait forever, allocate
-//! memory according to a stated size, or touch what belongs to another user.
+//! Replaces every file that Fordway keeps in a bucket with everything that a tenant can put in its place, and then runs
+//! every operation that reads the file. The effects on this bucket are not checked. No operation may wait forever,
+//! allocate memory according to a size in the file, or access files of another user.
 
 use std::fs;
 use std::os::unix::fs::{lchown, symlink};
@@ -17,12 +17,12 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use crate::criticals::record_of_part;
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read, snapshot};
 
-/// A time longer than any call takes even on a busy machine, unless something blocks it.
+/// A time that no call exceeds even on a busy machine, unless the call is blocked.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// More memory than any operation in this test needs.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// A replacement for one of our files or directories.
+/// A replacement for one of Fordway's files or directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instead {
     /// A link to another user's file.
@@ -36,9 +36,9 @@ enum Instead {
     Huge,
     /// The original file, now owned by another user and inaccessible to others.
     Foreign,
-    /// Bytes that none of our programs writes.
+    /// Bytes that no program of Fordway writes.
     HandWritten,
-    /// A record in our format with impossible values.
+    /// A record in Fordway's format with impossible values.
     Lies,
     Directory,
     Empty,
@@ -89,7 +89,8 @@ impl Instead {
     }
 }
 
-/// The socket is created elsewhere and renamed, because the path of a socket is limited to 108 bytes.
+/// Creates a socket at `path`. The socket is created in another directory and renamed, because the path of a socket is
+/// limited to 108 bytes.
 fn bind(path: &Path) {
     let away = tempfile::Builder::new().tempdir_in("/tmp").unwrap();
     drop(UnixListener::bind(away.path().join("s")).unwrap());
@@ -104,7 +105,7 @@ fn up_to_root(ground: &Ground, path: &Path) -> PathBuf {
     below.components().map(|_| "..").collect()
 }
 
-/// Returns a record in our format with numbers, names and strings that could mislead its reader.
+/// Returns a record in Fordway's format with numbers, names and strings that could mislead its reader.
 fn lies() -> Vec<u8> {
     let mut record = record_of_part(u64::MAX, "etag\r\nx-injected: yes", Some("../../../../bob/thesis"));
     let mut field = |tag: u8, value: &[u8]| {
@@ -120,7 +121,7 @@ fn lies() -> Vec<u8> {
     record
 }
 
-/// The content of a bucket before something in it is replaced.
+/// The content of a bucket before a file in it is replaced.
 struct Fixture {
     bucket: Bucket,
     upload: UploadId,
@@ -128,7 +129,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Creates Alice's bucket `name` with every kind of file that Fordway ever makes.
+    /// Creates Alice's bucket `name` with every kind of file that Fordway can create.
     fn new(ground: &Ground, name: &str) -> Self {
         ground.bucket(name, ALICE, 0o777);
         let bucket = bucket(name);
@@ -179,7 +180,7 @@ impl Fixture {
         found
     }
 
-    /// Performs every operation. The responses do not matter, only how long they take.
+    /// Performs every operation. Only the time of the responses is relevant, not their content.
     fn ask_everything(&self, store: &dyn Store) {
         let Fixture { bucket, upload, parts } = self;
         let _ =
@@ -197,7 +198,7 @@ impl Fixture {
             let _ = (store.head(bucket, &key, &GetOptions::default()), store.tags(bucket, &key, None));
             let _ = store.object_parts(bucket, &key, &GetOptions::default());
             let _ = store.set_tags(bucket, &key, None, &Tags::from([("a".to_owned(), "b".to_owned())]));
-            // Copying a tebibyte would take too long, and would use its owner's disk space.
+            // A copy of a tebibyte would take too long, and would use disk space.
             if store.head(bucket, &key, &GetOptions::default()).is_ok_and(|info| info.size < 1 << 20) {
                 let _ = store.copy((bucket, &key), bucket, &crate::ground::key("copied"), &copy);
             }
@@ -246,11 +247,11 @@ fn make_bobs_things(ground: &Ground) {
         ground.write(&format!("bob/{path}"), BOB, 0o666, "mine too");
     }
     fs::create_dir(ground.path("bob/things/empty")).unwrap();
-    // Others may write to this directory, but links to it must have no effect either.
+    // Links to this directory must have no effect, although other users may write to it.
     chmod(&ground.path("bob/things"), 0o777);
 }
 
-/// Reads the object unless it is larger than any that the test has put.
+/// Reads the object, unless it is larger than any object that the test has put.
 fn read_if_short(object: OpenObject) {
     if object.content.len() < 1 << 20 {
         let _ = object.content.into_vec();
@@ -291,7 +292,7 @@ fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
             in_time(&what, || act(&ground, &fixture, &what));
             assert_eq!(snapshot(&ground.path("bob")), before, "{what}");
             assert_eq!(in_time(&what, || read(&bob, &bucket("bob"), "thesis")).unwrap(), b"mine", "{what}");
-            // The bucket is removed, because checking all earlier buckets again each time would take too long.
+            // Remove the bucket, because checking all earlier buckets in each round would take too long.
             let _ = fs::remove_dir_all(ground.path(fixture.bucket.as_str()));
         }
     }
@@ -325,7 +326,7 @@ fn beneath_an_embedded_store() {
     }
 }
 
-/// The program runs as root, so the kernel would allow it everything.
+/// The program runs as root, so the kernel's permission checks do not restrict it.
 #[test]
 fn beneath_an_embedded_store_of_roots() {
     if is_root() {

@@ -1,4 +1,4 @@
-//! Read-ahead: correct bytes in any order of reads, bounded memory, and few requests.
+//! Tests read-ahead: correct bytes in any order of reads, bounded memory, and few requests.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn some_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Performs a step; returns `false` after an error, which a hostile server may cause.
+/// Performs a step. Returns `false` after an error, which a hostile server may cause.
 fn carry_out(reader: &mut RemoteReader, step: &Step, content: &[u8], max_bytes: u64) -> bool {
     match step {
         Step::Run { at, len, gap, count } => (0..*count).all(|n| {
@@ -134,7 +134,7 @@ fn a_file_is_read_from_end_to_end_on_one_connection_and_each_byte_once() {
     assert_eq!(asked_bytes(&server), SIZE as u64);
 }
 
-/// Returns the total bytes of all single ranges that were requested.
+/// Returns the total size of all requests for single ranges, in bytes.
 fn asked_bytes(server: &HostileServer) -> u64 {
     let ranges = server.requests();
     let ranges = ranges.iter().filter_map(|request| request.header("range")?.strip_prefix("bytes="));
@@ -179,7 +179,7 @@ fn reads_without_an_order_ask_for_no_more_than_they_want() {
     assert_eq!(asked_bytes(&server), 800);
     reader.advise(AccessAdvice::Sequential).unwrap();
     reader.read_at(200_000, &mut record).unwrap();
-    // The response to this read has arrived; the requests sent after it may still be in progress.
+    // The response to this read has arrived. Later requests may still be in progress.
     assert!(asked_bytes(&server) > 800 + 100);
 }
 
@@ -199,7 +199,7 @@ fn what_is_announced_comes_before_it_is_read() {
     assert_eq!(error.kind(), ErrorKind::InvalidRange);
 }
 
-/// A seek to another position does not wait for a window that is no longer useful.
+/// A seek to another position does not wait for read-ahead data that is no longer needed.
 #[test]
 fn a_jump_gives_up_what_is_on_its_way() {
     let content: Vec<u8> = (0..30_000_000_u32 / 4).flat_map(u32::to_le_bytes).collect();
@@ -215,7 +215,7 @@ fn a_jump_gives_up_what_is_on_its_way() {
     reader.advise(AccessAdvice::Normal).unwrap();
     reader.read_at(29_000_000, &mut block).unwrap();
     assert!(block == content[29_000_000..][..block.len()]);
-    // The reader keeps the memory for one request, and for the bytes that it had already allowed to arrive.
+    // The reader keeps only the memory for one request, and for bytes that it has already allowed the server to send.
     let after = reader.held_bytes();
     assert!(after < before && after < 4 << 20, "{after}");
     assert_eq!(reader.seek(SeekFrom::End(-4)).unwrap(), 29_999_996);

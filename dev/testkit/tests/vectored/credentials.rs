@@ -1,4 +1,4 @@
-//! Credentials of several users in one process.
+//! Tests credentials of several users in one process.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Operations that end at their deadline, and what their errors say.
+//! Tests operations that end at their deadline, and the texts of their errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript
 use crate::downloads::{WHOLE, copy};
 use crate::{file, read, session, spread};
 
-/// Returns a session with this deadline and with timeouts for silence that are longer than the test.
+/// Returns a session with this deadline. Its other timeouts are longer than the test.
 fn hurried(deadline: Duration) -> Arc<HttpSession> {
     session(|options| {
         options.deadline = Some(deadline);

@@ -1,5 +1,5 @@
-//! Redirect targets that start to refuse requests while the file is open. The address that the caller named knows the
-//! current location.
+//! Tests redirect targets that start to refuse requests while the file is open. The server at the address that the
+//! caller opened redirects to the current location.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript
 
 use crate::{expected, file, patient, read, session, spread};
 
-/// Requests are counted in these tests, so none may be retried because the machine is slow.
+/// Returns a session with long timeouts. These tests count requests, so no request may be retried because the machine
+/// is slow.
 fn unhurried() -> Arc<HttpSession> {
     session(|options| {
         patient(options);
@@ -26,7 +27,7 @@ fn serving(script: ResponseFaultScript) -> HostileServer {
     HostileServer::start(file(), script)
 }
 
-/// Redirects all requests, or only GETs.
+/// Returns a script that redirects all requests, or only GETs.
 fn to(there: &HostileServer, status: u16, gets_alone: bool) -> ResponseFaultScript {
     let lie = ResponseFault::Redirect(status, format!("{}?signature=1", there.url()));
     if gets_alone {
@@ -44,7 +45,7 @@ fn gets(server: &HostileServer) -> usize {
     server.requests().iter().filter(|request| request.method == "GET").count()
 }
 
-/// A file that was read from a location that now refuses requests.
+/// A file that was opened through a redirect to a location that now refuses requests.
 struct Expired {
     door: HostileServer,
     _first: HostileServer,
@@ -52,7 +53,8 @@ struct Expired {
     opened: RemoteFile,
 }
 
-/// Reads a file, then makes its location refuse requests, and the door redirect to another location.
+/// Reads a file. Then makes its location refuse requests, and makes the redirecting server redirect to another
+/// location.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
     let (first, second) = (serving(ResponseFaultScript::honest()), serving(ResponseFaultScript::honest()));
     let door = serving(to(&first, 302, gets_alone));
@@ -91,7 +93,8 @@ fn batches_under_way_go_on_at_the_other_place() {
     assert_eq!((door.requests().len() - before, gets(&second)), (1, 1 + 5));
 }
 
-/// If several threads are refused at the same time, only the first requests the new location, and all of them use it.
+/// If the requests of several threads are refused at the same time, only one thread requests the new location, and all
+/// threads use it.
 #[test]
 fn threads_ask_once_between_them() {
     let ranges = spread(40, 100);
@@ -133,8 +136,8 @@ fn another_version_behind_the_door_is_not_mixed_in() {
     second.follow(ResponseFaultScript::honest().always(ResponseFault::Version(7)));
     let error = read(&opened, &[(200, 100)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
-    // Another version is refused even if no byte has been passed on yet, because the caller knows which version was
-    // opened.
+    // Another version is refused even if the caller has not received any bytes yet, because the caller knows which
+    // version was opened.
     let (first, second) = (
         serving(ResponseFaultScript::honest()),
         serving(ResponseFaultScript::honest().always(ResponseFault::Version(7))),
@@ -161,7 +164,7 @@ fn a_door_that_refuses_too_is_the_error() {
     }
 }
 
-/// The server allows reading the first byte, and nothing else.
+/// The server allows a read of the first byte, and refuses all other reads.
 #[test]
 fn a_place_that_goes_on_refusing_is_asked_for_once_a_call() {
     let first = serving(ResponseFaultScript::honest());

@@ -1,4 +1,4 @@
-//! Files that the first read opens.
+//! Tests files that are opened by their first read.
 
 use fordway_http::HttpVersion;
 use fordway_http::vector::{RangeReadTicket, RemoteFile};
@@ -30,8 +30,8 @@ fn refusal(server: &HostileServer, ranges: &[(u64, usize)]) -> ErrorKind {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// The same test as for a file that is already open. The client believes the size and version in the first
-    /// response, so if a server has another version from the start, that version is read, and no other.
+    /// Runs the same test as for a file that is already open. The client accepts the size and version of the first
+    /// response. If this response has another version, all reads must return this version.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
@@ -149,7 +149,7 @@ fn a_refusal_of_the_file_is_told_at_once() {
     assert_eq!(refusal(&silent, &[(0, 10)]), ErrorKind::Timeout);
 }
 
-/// If the first response is cut short, the rest is requested again, and the bytes received are kept.
+/// If the first response is truncated, only the rest is requested again, and the received bytes are kept.
 #[test]
 fn a_first_answer_that_is_cut_is_resumed() {
     let content = file();

@@ -1,4 +1,4 @@
-//! A server that lies, tested with random ranges.
+//! Tests reads of random ranges from a server with faults.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use proptest::prelude::*;
 
 use crate::{SIZE, VERSIONS, expected, file, open, open_in, read, some_ranges, spread, start};
 
-/// Returns any lie that a read may survive, either in every response or only at first. Lies that delay the client are
-/// used once.
+/// Generates faults with which a read may succeed. Faults that delay the client occur only once.
 pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
     let boundary = prop_oneof![Just(("a b;c", true)), Just(("--", false)), Just(("x\"y", false))];
     prop_oneof![
@@ -53,8 +52,8 @@ pub(crate) fn some_lie() -> impl Strategy<Value = ResponseFault> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// A moved `Content-Range` that stays within the requested range cannot be detected if the version has no
-    /// validator; all other lies can.
+    /// A shifted `Content-Range` within the requested range cannot be detected if the version has no validator. All
+    /// other faults can be detected.
     #[test]
     fn lies_give_the_right_bytes_or_an_error(
         lies in prop::collection::vec((some_lie(), prop::option::of(1_usize..6)), 1..3),
@@ -80,7 +79,7 @@ proptest! {
     }
 }
 
-/// The client notices bytes beyond the range only after all requested bytes have arrived; missing bytes never arrive.
+/// The client detects bytes beyond the range only after all requested bytes have arrived. Missing bytes never arrive.
 #[test]
 fn a_body_that_does_not_end_with_its_range_is_an_error() {
     let content = file();
@@ -106,7 +105,7 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
     }
 }
 
-/// A server that ignores ranges sends more than the file, or less.
+/// A server that ignores ranges sends more or fewer bytes than the file has.
 #[test]
 fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     let content = file();
@@ -123,7 +122,7 @@ fn a_whole_file_that_does_not_end_where_it_should_is_an_error() {
     }
 }
 
-/// The delimiter's carriage return, or its first bytes, must not be mistaken for content.
+/// The carriage return or the first bytes of a delimiter must not be interpreted as content.
 #[test]
 fn parts_that_are_a_byte_off_are_an_error() {
     let content = file();
@@ -136,7 +135,7 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // Bytes from such a part are not kept when the rest is requested again and arrives correctly.
+        // Bytes from such a part are not used, even if the rest is requested again and arrives correctly.
         let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
         server.follow(ResponseFaultScript::honest().on_requests(1..3, ResponseFault::PartBytesOff(off)));
@@ -146,7 +145,7 @@ fn parts_that_are_a_byte_off_are_an_error() {
     }
 }
 
-/// There are more buffers than one system call can fill.
+/// Reads adjacent ranges into more buffers than one system call can fill.
 #[test]
 fn thousands_of_neighbours_are_read() {
     let content = file();
@@ -160,8 +159,8 @@ fn thousands_of_neighbours_are_read() {
     }
 }
 
-/// The client predicts where the parts of a response begin and receives them directly into their buffers; here the
-/// prediction is wrong.
+/// The client predicts where the parts of a response start, and receives them directly into their buffers. In this
+/// test, the prediction is wrong.
 #[test]
 fn parts_that_come_otherwise_than_foreseen_are_put_right() {
     let content = file();
@@ -229,7 +228,7 @@ fn a_lie_that_stays_is_an_error_that_says_why() {
     }
 }
 
-/// A server that sends only a few bytes per response would take forever.
+/// The client stops reading from a server that sends only a few bytes per response, because the read would never end.
 #[test]
 fn a_server_that_cuts_every_answer_short_is_given_up() {
     for version in VERSIONS {
@@ -245,7 +244,7 @@ fn a_server_that_cuts_every_answer_short_is_given_up() {
     }
 }
 
-/// Received bytes are not requested again: each of several broken connections delivers some of them.
+/// Several connections break, and each delivers some of the bytes. Received bytes are not requested again.
 #[test]
 fn a_cut_answer_is_resumed() {
     let content = file();
@@ -302,7 +301,8 @@ fn who_may_read_need_not_be_let_ask() {
     assert_eq!(open(&empty.url()).size_bytes(), 0);
 }
 
-/// Programs that handle HEAD carelessly state the length of the body that they send, which is none.
+/// Some programs handle HEAD incorrectly, and set `Content-Length` to 0, which is the length of the body that they
+/// send.
 #[test]
 fn a_head_that_states_no_bytes_is_not_believed() {
     let stated = ResponseFault::ContentLengthOff(-(SIZE as i64));
@@ -315,7 +315,7 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     let refused = ResponseFault::Status(416, None);
     let empty = HostileServer::start([], ResponseFaultScript::honest().on_method("GET", refused));
     assert_eq!(open(&empty.url()).size_bytes(), 0);
-    // XRootD announces byte 0 of 0, and does not send it.
+    // XRootD announces byte 0 of an empty file, and does not send it.
     let announced = ResponseFaultScript::honest()
         .on_method("GET", ResponseFault::Status(206, None))
         .on_method("GET", ResponseFault::ContentLengthOff(1));
@@ -324,7 +324,8 @@ fn a_head_that_states_no_bytes_is_not_believed() {
     assert_eq!(empty.requests().len(), 2);
 }
 
-/// Content delivery networks have statuses of their own for an origin that does not respond.
+/// Any server error may be temporary. For example, content delivery networks use non-standard statuses for an origin
+/// that does not respond.
 #[test]
 fn any_failure_of_the_server_may_pass() {
     for version in VERSIONS {
@@ -338,7 +339,7 @@ fn any_failure_of_the_server_may_pass() {
     }
 }
 
-/// OpenStack Swift and some programs omit the quotes of an ETag; no server recognizes such a value in `If-Range`.
+/// OpenStack Swift and some other programs omit the quotes of an ETag. No server recognizes such a value in `If-Range`.
 #[test]
 fn an_etag_without_quotes_pins_nothing_and_is_compared() {
     let with = |etag: &str| {
@@ -364,7 +365,7 @@ fn a_server_that_is_gone_is_unavailable() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// Apache's ETag is weak during the first second after a change, and the same but strong afterwards.
+/// Apache's ETag is weak during the first second after a change. Afterwards, it is strong but has the same value.
 #[test]
 fn a_weak_etag_that_becomes_strong_is_no_change() {
     let with = |etag: &str| {

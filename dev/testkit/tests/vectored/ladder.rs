@@ -1,4 +1,5 @@
-//! The client must find out only once that a server does not support a feature, and must not request the feature again.
+//! Tests that the client detects only once that a server does not support a feature, and does not use the feature
+//! again.
 
 use std::time::Duration;
 
@@ -53,7 +54,7 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
         assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
         let before = server.requests().len();
-        // This is another file on the same server, in another session: what the client has learned is kept for the
+        // This is another file on the same server, in another session. The known properties of a server apply to the
         // whole process.
         let second = open(&server.url());
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
@@ -62,7 +63,7 @@ fn a_refusal_of_lists_is_learned_once() {
     }
 }
 
-/// A firewall may refuse a list of ranges; whether the file itself is refused, a single range shows.
+/// A firewall may refuse a list of ranges. A request for a single range shows whether the file itself is refused.
 #[test]
 fn a_refused_file_is_not_taken_for_refused_lists() {
     for version in VERSIONS {
@@ -74,7 +75,7 @@ fn a_refused_file_is_not_taken_for_refused_lists() {
         server.follow(ResponseFaultScript::honest());
         let before = server.requests().len();
         assert!(read(&opened, &spread(9, 50)).unwrap() == expected(&file(), &spread(9, 50)));
-        // The refused read has sent requests for single ranges ahead; the server may receive some of them late.
+        // The refused read has pipelined requests for single ranges. The server may receive some of them late.
         let asked: Vec<usize> = server.requests()[before..].iter().map(|request| request.ranges()).collect();
         assert!(asked.iter().filter(|ranges| **ranges > 1).eq(&[9]), "lists are used again: {asked:?}");
     }
@@ -114,8 +115,8 @@ fn a_server_without_pipelining_gets_several_connections() {
     assert!(!opened.learned().pipelines);
 }
 
-/// The client does not wait for a timeout, and does not count this as a failure: with `max_retries` 0, a failure would
-/// end the read.
+/// The client does not wait for a timeout when a server ignores pipelined requests, and does not count this as a
+/// failure. With `max_retries` 0, a failure would end the read.
 #[test]
 fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     let script = ResponseFaultScript::honest()
@@ -137,8 +138,8 @@ fn a_server_that_leaves_pipelined_requests_is_found_out_soon() {
     assert_eq!(server.connections(), made, "nothing is found out twice");
 }
 
-/// The server answers all but an occasional pipelined request. The client waits for the time limit twice, and then
-/// stops pipelining.
+/// The server occasionally ignores a pipelined request. The client waits for the timeout twice, and then stops
+/// pipelining.
 #[test]
 fn a_server_that_forgets_requests_is_not_sent_any_ahead() {
     let content = file();

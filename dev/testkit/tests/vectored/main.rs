@@ -1,4 +1,4 @@
-//! Vectored reads over HTTP: for any ranges and any server, the result must be the file's bytes or an error.
+//! Tests vectored reads over HTTP. For any ranges and any server, the result must be the file's bytes or an error.
 
 mod ahead;
 mod credentials;
@@ -27,7 +27,7 @@ use proptest::prelude::*;
 /// The size of the served files, in bytes.
 const SIZE: usize = 600_000;
 
-/// Returns a file in which no two pieces are alike.
+/// Returns a file in which no two pieces are equal.
 fn file() -> Vec<u8> {
     (0..SIZE as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
@@ -36,14 +36,15 @@ fn file() -> Vec<u8> {
 fn session(change: impl FnOnce(&mut SessionOptions)) -> Arc<HttpSession> {
     let wait = Duration::from_millis(1_500);
     let timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: Duration::from_secs(5) };
-    // This is so long that a busy machine is not mistaken for a server that does not support pipelining.
+    // These timeouts are long enough to distinguish a busy machine from a server that does not support pipelining.
     let mut options =
         SessionOptions { timeouts, max_retries: 2, patience: wait, ..SessionOptions::default() };
     change(&mut options);
     Arc::new(HttpSession::new(options))
 }
 
-/// Sets long timeouts, for servers that do not lie: with these, a late response means that the machine is busy.
+/// Sets long timeouts, for servers without faults. A late response of such a server means only that the machine is
+/// busy.
 fn patient(options: &mut SessionOptions) {
     let wait = Duration::from_secs(30);
     options.timeouts = Timeouts { connect: wait, first_byte: wait, progress: wait, idle: wait };
@@ -85,7 +86,8 @@ fn expected(content: &[u8], ranges: &[(u64, usize)]) -> Vec<Vec<u8>> {
     ranges.iter().map(|(offset, length)| content[*offset as usize..][..*length].to_vec()).collect()
 }
 
-/// Generates ranges of a file of [`SIZE`] bytes: near and far, overlapping, contained, repeated, empty, in any order.
+/// Generates ranges of a file of [`SIZE`] bytes, in any order. They may be close or distant, overlap, contain each
+/// other, be repeated, or be empty.
 fn some_ranges(most: usize) -> impl Strategy<Value = Vec<(u64, usize)>> {
     let length = prop_oneof![0_usize..3, 1_usize..500, 1_usize..40_000];
     let fitting = |(start, length): (usize, usize)| (start as u64, length.min(SIZE - start));

@@ -1,4 +1,4 @@
-//! Files at addresses different from the one that was opened.
+//! Tests files at addresses that differ from the address that was opened.
 
 use fordway_http::SessionCredentials;
 use fordway_http::vector::RemoteFile;
@@ -51,7 +51,8 @@ fn what_moved_for_good_is_remembered_and_what_did_not_is_asked_for_again() {
     }
 }
 
-/// The remembered location is no longer valid: it is forgotten, and the next request goes to the server again.
+/// The cached location of the file is no longer valid. The client discards it, and sends the next request to the
+/// original address.
 #[test]
 fn a_file_that_moved_back_is_found_again() {
     let session = session(|_| {});
@@ -161,7 +162,7 @@ fn a_server_that_wants_time_gets_it() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// Starts a door in front of data servers: it answers HEAD itself, and redirects GETs to the server that has the bytes.
+/// Starts a redirecting server, which itself responds to HEAD, and redirects GETs to the data server `there`.
 fn door_to(there: &HostileServer, status: u16) -> HostileServer {
     HostileServer::start(
         file(),
@@ -173,7 +174,8 @@ fn door_to(there: &HostileServer, status: u16) -> HostileServer {
 fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
-        // The data server sends no `ETag`, so its validators differ from the door's, and it refuses HEAD.
+        // The data server refuses HEAD. It also sends no `ETag`, so its validators differ from those of the redirecting
+        // server.
         let script = ResponseFaultScript::honest()
             .on_method("HEAD", ResponseFault::Status(403, None))
             .always(ResponseFault::NoETag);
@@ -238,7 +240,7 @@ fn gets_that_lead_nowhere_are_errors() {
     let error = read(&opened, &[(0, 9)]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BadResponse);
     assert!(error.to_string().contains("circle"), "{error}");
-    // The data server answers the first request, and redirects later ones back to the door.
+    // The data server responds to the first request, and redirects later requests back to the redirecting server.
     let there = honest();
     let door = door_to(&there, 302);
     let opened = open(&door.url());

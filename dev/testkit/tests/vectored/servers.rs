@@ -1,4 +1,4 @@
-//! Real servers: nginx, Apache httpd, lighttpd, XRootD, and our own gateway.
+//! Tests reads from real servers: nginx, Apache httpd, lighttpd, XRootD, and Fordway's gateway.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
-/// A server that serves one file; killed when dropped.
+/// A server that serves one file. It is killed when this value is dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -71,8 +71,8 @@ impl Server {
     }
 }
 
-/// Checks random ranges, and a call with many ranges. Once the client has learned the server's limits, no request is
-/// refused.
+/// Checks reads of random ranges, and a read of many ranges. After the client has detected the server's limits, no
+/// request may be refused.
 fn holds_for(server: &Server, most_ranges: usize) {
     let content = file();
     let first = spread(400, 300);
@@ -95,13 +95,13 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // The number of ranges per request is limited by the server, or by the length of the `Range` header, which has room
-    // for some 500 ranges of at least 14 bytes.
+    // The server limits the number of ranges per request, or the length of the `Range` header does. The header has room
+    // for about 500 ranges of at least 14 bytes each.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }
 
-/// Starts nginx; `listen` returns the directives for the address.
+/// Starts nginx. `listen` returns the directives for the address.
 pub(crate) fn start_nginx(program: &Path, listen: impl FnOnce(&str, u16) -> String) -> Server {
     Server::start(program, &["-c", "CONFIG", "-e", "stderr"], |dir, port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -233,8 +233,8 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
     Some((fields.next()??, fields.next()??))
 }
 
-/// XRootD over HTTP. It does not answer a request that arrives together with another one, refuses requests for digests
-/// if it stores none, and sends neither an `ETag` nor `Last-Modified`.
+/// Tests XRootD over HTTP. XRootD ignores a request that arrives together with another request. It refuses requests for
+/// digests if it stores no digests, and sends neither an `ETag` nor `Last-Modified`.
 #[test]
 fn xrootd() {
     let Some(program) = fordway_needs::program("xrootd") else { return };
@@ -260,12 +260,12 @@ fn xrootd() {
         options.max_retries = 0;
     });
     let found_out = RemoteFile::open(&patient, &server.url).unwrap();
-    // These ranges do not fit into one request: two requests are sent together.
+    // These ranges do not fit into one request, so the client sends two requests together.
     let many = spread(1_500, 100);
     assert!(read(&found_out, &many).unwrap() == expected(&file(), &many));
     assert!(!found_out.learned().pipelines);
     holds_for(&server, 1_000);
-    // Requests in quick succession are sometimes answered and sometimes not.
+    // XRootD sometimes responds to requests in quick succession, and sometimes does not.
     let other = session(|options| {
         options.patience = Duration::from_millis(50);
         options.timeouts.first_byte = Duration::from_secs(60);

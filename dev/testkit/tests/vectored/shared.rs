@@ -1,4 +1,4 @@
-//! One session for many threads, and several batches in flight.
+//! Tests one session that many threads share, and several batches in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript
 
 use crate::{SIZE, expected, file, open, patient, session, spread};
 
-/// Reads random ranges in 64 threads through one session of 4 connections; returns the file.
+/// Reads random ranges in 64 threads through one session with 4 connections. Returns the file.
 pub(crate) fn read_by_many_threads(url: &str, reads_each: usize) -> Arc<RemoteFile> {
     let shared = session(|options| {
         patient(options);

@@ -1,4 +1,4 @@
-//! Servers that are reached through a SOCKS proxy.
+//! Tests servers that are accessed through a SOCKS proxy.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::servers::start_nginx;
 use crate::streams::certify;
 use crate::{VERSIONS, expected, file, read, session, spread, start};
 
-/// Returns a session that uses a proxy, configured as by an environment variable.
+/// Returns a session that uses the proxy, with the same configuration as from an environment variable.
 fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion) -> Arc<HttpSession> {
     let url = format!("{scheme}://{login}{}", proxy.address());
     session(|options| {
@@ -81,7 +81,7 @@ fn refusals_say_why() {
     }
 }
 
-/// TLS is end-to-end between the client and the server: the proxy sees no content, so a token may be sent.
+/// TLS is end-to-end between the client and the server. The proxy sees no content, so the client may send a token.
 #[test]
 fn tls_goes_through() {
     let Some(program) = fordway_needs::program("nginx") else { return };

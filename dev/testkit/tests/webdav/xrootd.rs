@@ -1,4 +1,4 @@
-//! XRootD's HTTP: WebDAV, and copies from server to server.
+//! Tests XRootD over HTTP: WebDAV, and copies from server to server.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn servers_that_do_no_such_copies_are_not_harmed() {
     for server in [&apache, &nginx] {
         put(&dav, &server.url("f"), b"mine", true).unwrap();
         put(&dav, &server.url("g"), b"mine too", true).unwrap();
-        // Apache and nginx would mistake the destination's path for their own resource `g`.
+        // Apache and nginx would treat the path of the destination URL as a path on their own server.
         let pushed = copy(&dav, &server.url("f"), &xrootd.url("g"), CopyDirection::Push, true);
         assert_eq!(kind(pushed), ErrorKind::NotImplemented);
         let pulled = copy(&dav, &xrootd.url("f"), &server.url("g"), CopyDirection::Pull, true);

@@ -14,16 +14,20 @@ from fordway.model.points import DataError
 from fordway.model.report import SCHEMA, SCHEMA_VERSION, clean
 
 OUTSIDE_MAX = 0.2
-"""Maximum share of a lane's time outside the measured sizes. Above it, no lane is recommended."""
+"""Maximum share of a lane's time for objects outside the measured sizes. Above this share, no lane is
+recommended.
+"""
 ROUNDS_DIFFER = 2.0
-"""Ratio between rounds of the same work that indicates a machine in more than one state."""
+"""Minimum ratio between the times of rounds with the same work that indicates that the machine was in several
+states.
+"""
 ROUNDS_MIN = 5
 
 
 def advise(
     machine: Machine, objects: Objects, link: Link, phases: list[str] | None, lanes: list[str] | None
 ) -> dict[str, Any]:
-    """Returns the advice as a document for JSON. Raises `DataError` for phases or lanes that were not
+    """Returns the advice as a JSON document. Raises `DataError` for phases or lanes that were not
     measured.
     """
     phases = _chosen("phase", phases, machine.phases)
@@ -81,7 +85,7 @@ def _machine(machine: Machine) -> dict[str, Any]:
 
 
 def _compared(found: dict[str, Times]) -> dict[str, Any]:
-    """Returns the time of each lane, and the choice."""
+    """Returns the time of each lane, and the recommended lane."""
     return {"lanes": [_lane(lane, own) for lane, own in found.items()], "choice": choose(found)}
 
 
@@ -101,7 +105,9 @@ def _lane(lane: str, own: Times) -> dict[str, Any]:
 
 
 def choose(found: dict[str, Times]) -> dict[str, Any]:
-    """Returns the lane that is fastest in nearly all draws, or the indistinguishable lanes and the reason."""
+    """Returns the lane that is fastest in nearly all draws. If no lane is, returns the lanes that cannot be
+    distinguished, and the reason.
+    """
     if len(found) < 2:
         return {"lane": None, "between": list(found), "why": "there is nothing to choose from"}
     in_order = sorted(found, key=lambda lane: found[lane].seconds)
@@ -183,7 +189,7 @@ def file_system_doubt(machine: dict[str, Any], tree: Path) -> list[str]:
 
 
 def _kind_of(path: Path) -> str | None:
-    """Returns the kind of the file system at `path`; `None` if the system does not report it."""
+    """Returns the kind of the file system at `path`, or `None` if the system does not report it."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

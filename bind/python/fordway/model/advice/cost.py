@@ -1,8 +1,8 @@
 """The cost of an operation on a lane, fitted to the machine's operations.
 
-It is the sum of a constant, the cost of the bytes and the cost of directories, none of them negative. The
-cost of the bytes is a piecewise linear function that never falls. The number of its segments is selected by
-leaving out the operations of each power of two in turn.
+The cost is the sum of a constant, the cost of the bytes and the cost of directories, which are all
+non-negative. The cost of the bytes is a piecewise linear, non-decreasing function. The number of its segments
+is selected by cross-validation, which leaves out the operations of one power of two at a time.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from scipy.optimize import nnls
 from fordway.model.advice.machine import LIST
 
 OPERATIONS_MIN = 20
-"""Minimum number of operations in a segment, and in a power of two that is left out."""
+"""Minimum number of operations in a segment, and in a power of two that is left out in cross-validation."""
 STEPS = (0, 16, 4, 2)
-"""Ratios of the bounds of successive segments; 0 means a single segment."""
+"""Ratios between the starts of successive segments. 0 means a single segment."""
 CLEARLY_BETTER = 0.9
-"""A form with more segments is chosen only if its error is below this share of the other's."""
+"""Maximum ratio of the errors for which a form with more segments is chosen over a form with fewer."""
 RIDGE = 1e-9
-"""Ridge, as a share of a column's squared length. It shares costs that no operation distinguishes, and avoids
-a division by 0.
+"""Ridge parameter, relative to a column's squared length. It divides a cost among columns that the operations
+cannot distinguish, and avoids a division by 0.
 """
 
 DIRECTORY_COSTS = {
@@ -39,7 +39,7 @@ class Form:
     """The terms of an operation's cost: a constant, the bytes within each segment, and other columns."""
 
     nodes: tuple[float, ...] | None
-    """Starts of the segments, the first at 0; `None` if bytes cost nothing."""
+    """Starts of the segments, of which the first is 0. `None` means that bytes cost nothing."""
     others: tuple[str, ...]
     base: bool = True
 
@@ -56,7 +56,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over groups of operations, sufficient for least squares."""
+    """Sums over groups of operations that are sufficient to solve the least-squares problem."""
 
     squares: np.ndarray
     products: np.ndarray
@@ -72,7 +72,7 @@ class Sums:
         return Sums(np.tensordot(times, self.squares, 1), times @ self.products)
 
     def solve(self) -> np.ndarray:
-        """Returns the coefficients, none of them below 0."""
+        """Returns the non-negative coefficients."""
         scale = np.sqrt(np.maximum(np.diag(self.squares), 1e-300))
         square = self.squares / np.outer(scale, scale) + RIDGE * np.eye(len(scale))
         root = np.linalg.cholesky(square)
@@ -88,11 +88,11 @@ class Cost:
     """Coefficients of the terms, in µs."""
     blocks: Sums
     block_of: np.ndarray
-    """Index of each of `blocks` among the blocks of the phase."""
+    """The index in the phase's blocks of each entry of `blocks`."""
     left_out: float
-    """Root mean square of the relative errors of sizes that were left out."""
+    """Root mean square of the relative errors at the sizes that were left out in cross-validation."""
     scatter: float
-    """Relative error of a single operation, such that sums over blocks have the observed errors."""
+    """Standard deviation of the relative error of a single operation, estimated from the errors of blocks."""
     bytes_range: tuple[float, float]
     """Smallest and largest measured size."""
 
@@ -120,7 +120,7 @@ def fit(rows: pd.DataFrame, phase: str, block_of: np.ndarray) -> Cost:
 
 
 def _means(group: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Returns the mean of each value's group."""
+    """Returns, for each value, the mean of the values in its group."""
     _, at = np.unique(group, return_inverse=True)
     return (np.bincount(at, values) / np.bincount(at))[at]
 
@@ -139,7 +139,7 @@ def _sums(
 
 
 def _choose(rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.ndarray) -> tuple[Form, float]:
-    """Returns the form with the smallest leave-one-out error, and that error."""
+    """Returns the form with the smallest cross-validation error, and that error."""
     best, least = None, np.inf
     for form in _forms(rows, phase):
         error = _left_out(form, rows, of_size, weights)
@@ -149,7 +149,7 @@ def _choose(rows: pd.DataFrame, phase: str, of_size: np.ndarray, weights: np.nda
 
 
 def _forms(rows: pd.DataFrame, phase: str) -> list[Form]:
-    """Returns the forms that the operations allow, those with fewer terms first."""
+    """Returns the forms that the operations allow. Forms with fewer terms come first."""
     others = tuple(
         name for name in DIRECTORY_COSTS[phase] if rows[name].notna().all() and (rows[name] > 0).any()
     )
@@ -174,8 +174,8 @@ def _nodes(size: np.ndarray, step: int) -> tuple[float, ...]:
 
 
 def _left_out(form: Form, rows: pd.DataFrame, of_size: np.ndarray, weights: np.ndarray) -> float:
-    """Returns the root mean square relative error of the powers of two, each left out in turn; 0 for a single
-    one.
+    """Returns the root mean square relative error of the sizes when the operations of one power of two at a
+    time are left out. Returns 0 if there is only one power of two.
     """
     names, group = np.unique(of_size, return_inverse=True)
     columns, time_us = form.columns(rows), rows["time_us"].to_numpy()

@@ -11,7 +11,7 @@ CHOSEN, OTHER = "#0072b2", "#6e7681"
 
 
 def draw(found: dict[str, Any]) -> Figure:
-    """Returns the figure of an advice document."""
+    """Returns the figure for an advice document."""
     parts = [*found["phases"], {"phase": "total"} | found["total"]]
     with mpl.rc_context(figures.STYLE):
         heights = [max(len(part["lanes"]), 1) for part in parts]

@@ -1,4 +1,4 @@
-"""Additional time of operations over a network, in comparison with loopback."""
+"""The additional time of operations over a network, compared with loopback."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ CONTENT = ("put", "get", "range")
 
 @dataclass(frozen=True)
 class Link:
-    """A network path. `None` means the same as on the machine's loopback."""
+    """A network path. `None` means that a property is the same as on the machine's loopback interface."""
 
     rtt_us: float | None = None
     bandwidth_bytes_per_us: float | None = None
@@ -27,15 +27,15 @@ class Link:
 
     @property
     def content_bytes_per_us(self) -> float:
-        """Bandwidth that headers leave for content."""
+        """The bandwidth that is available for content, without headers."""
         whole = self.bandwidth_bytes_per_us
         return np.inf if whole is None else whole * MSS_BYTES / (MSS_BYTES + HEADERS_BYTES)
 
     def operation_us(self, size: np.ndarray, byte_us: np.ndarray, phase: str) -> np.ndarray:
-        """Returns the additional time of each operation: a round trip, and transfer time beyond the lane's
-        own.
+        """Returns the additional time of each operation: a round trip, and the transfer time that exceeds
+        `byte_us`.
 
-        `byte_us` is the time that the lane takes for the bytes of each operation.
+        `byte_us` is the lane's own time for the bytes of each operation.
         """
         moved = size if phase in CONTENT else np.zeros_like(size)
         return (self.rtt_us or 0.0) + np.maximum(moved / self.content_bytes_per_us - byte_us, 0)
@@ -45,10 +45,10 @@ class Link:
         return (self.rtt_us or 0.0) * max(np.ceil(objects / KEYS_PER_PAGE), 1)
 
     def slow_start_us(self, size_max: float, phase: str) -> float:
-        """Returns the additional time of slow start on a persistent connection, which occurs once.
+        """Returns the additional time of slow start, which occurs once on a persistent connection.
 
-        It is one round trip for each doubling of the window, until it holds the largest object or fills the
-        path.
+        The additional time is one round trip for each doubling of the congestion window, until the window is
+        as large as the largest object or the bandwidth-delay product.
         """
         if phase not in CONTENT or not self.rtt_us:
             return 0.0
@@ -57,5 +57,5 @@ class Link:
 
 
 def crosses(lane: str) -> bool:
-    """Returns whether a lane uses the network. HTTP lanes do; the others stay on the node."""
+    """Returns whether a lane uses the network. Only HTTP lanes do."""
     return lane.startswith("http")

@@ -1,4 +1,4 @@
-"""Measurements of a machine: the operations of its runs, with their costs and their objects."""
+"""Measurements of a machine: the operations of its runs, with their times and their objects."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ OF_CONTENT = "range"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, as its runs describe it."""
+    """A machine, described by its runs."""
 
     runs: list[dict[str, Any]]
     """The `run.json` of each run."""
@@ -45,7 +45,7 @@ class Machine:
 
     @property
     def range_bytes_max(self) -> float:
-        """Maximum length of a range read; infinite if the run does not limit it."""
+        """Maximum length of a range read, in bytes. Infinite if the run does not limit it."""
         return float(self.runs[0]["parameters"].get("range_bytes_max", np.inf))
 
 
@@ -80,7 +80,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
     if not rows["ok"].any():
         raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
-    # As in histograms, a time of 0, shorter than a tick of the clock, counts as 1 ns.
+    # A time shorter than a clock tick is recorded as 0. As in histograms, it counts as 1 ns.
     rows["duration_ns"] = rows["duration_ns"].astype("float64").clip(lower=1)
     rows = _with_objects(path, _with_shares(path, rows), notes)
     failed = int((~rows["ok"]).sum())
@@ -91,7 +91,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
 
 
 def _with_shares(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Returns each operation with its share of its block's time, which all threads share."""
+    """Returns each operation with its share of the block's time. All threads share the time of a block."""
     blocks = runfile.read_table(path / "blocks.arrow", BLOCK_COLUMNS)
     keys = BLOCK_COLUMNS[:3]
     blocks = blocks.astype({"lane": str, "phase": str}).drop_duplicates(keys)
@@ -139,7 +139,7 @@ def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> 
 
 
 def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
-    """Raises `DataError` if the runs cannot be of one machine in one state."""
+    """Raises `DataError` if the runs differ in the machine or its state."""
     for path, info in zip(paths[1:], infos[1:], strict=True):
         for what, value in (
             ("machine", lambda one: (one["machine"].get("cpu_model"), one["machine"].get("cpus"))),
@@ -157,6 +157,6 @@ def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:
 
 
 def _root(info: dict[str, Any]) -> str | None:
-    """Returns the kind of the file system under the root; `None` if it is unknown."""
+    """Returns the kind of the file system that contains the root, or `None` if it is unknown."""
     systems = info["machine"].get("file_systems") or []
     return next((each["kind"] for each in systems if each["role"] == "root"), None)

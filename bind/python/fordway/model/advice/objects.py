@@ -1,4 +1,4 @@
-"""Objects to transfer: sizes and directories, from a tree, a histogram or a list of sizes."""
+"""The objects to transfer: their sizes and directories, taken from a tree, a histogram or a list of sizes."""
 
 import os
 import re
@@ -13,19 +13,19 @@ from fordway.model import quantities, read_csv, readers
 from fordway.model.points import DataError
 
 COUNT_MAX = 10**15
-"""Maximum plausible count of objects. A larger one indicates a wrong unit."""
+"""Maximum plausible count of objects. A larger count indicates a wrong unit."""
 
 COLUMNS = ["bytes", "count", "directories", "made_directories", "emptied_directories"]
 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects to transfer, with equal objects in one row."""
+    """The objects to transfer. Each row describes a group of equal objects."""
 
     name: str
     rows: pd.DataFrame
-    """`COLUMNS`: the size of each object, its count, and the number of directories that it traverses, creates
-    and empties.
+    """The columns are `COLUMNS`: the size of an object, the count of such objects, and the numbers of
+    directories that each object traverses, creates and empties.
     """
     notes: list[str] = field(default_factory=list)
 
@@ -41,13 +41,13 @@ class Objects:
 
     @property
     def directories(self) -> int:
-        """Number of directories that contain objects, directly or further below."""
+        """Number of directories that contain objects, directly or in subdirectories."""
         return round(float((self.rows["made_directories"] * self.rows["count"]).sum()))
 
 
 def of_tree(path: Path) -> Objects:
-    """Returns the regular files below `path`, without following links. Raises `DataError` if there are
-    none.
+    """Returns the regular files below `path`. Does not follow symbolic links. Raises `DataError` if there are
+    no files.
     """
     if not path.is_dir():
         raise DataError(f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes")
@@ -83,7 +83,7 @@ def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, int]]:
 
 
 def _directories(path: Path, unreadable: list[OSError]) -> int:
-    """Returns the number of directories below `path` that storing its files creates."""
+    """Returns the number of directories below `path` that must be created to store its files."""
     holding: set[Path] = set()
     for directory, _, names in os.walk(path, topdown=False, onerror=unreadable.append):
         here = Path(directory)
@@ -148,7 +148,8 @@ def _check_row(where: str, size: float, count: float) -> None:
 def _complete(rows: pd.DataFrame, directories_each: float) -> pd.DataFrame:
     """Adds an equal share of the directories to each object.
 
-    Each directory is created and emptied once. A sum does not depend on which object does it.
+    Each directory is created and emptied once. The total does not depend on which object creates or empties
+    it.
     """
     each = {"made_directories": directories_each, "emptied_directories": directories_each}
     return rows.assign(**each)[COLUMNS].astype("float64")

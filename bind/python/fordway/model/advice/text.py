@@ -1,4 +1,4 @@
-"""Advice as text."""
+"""Formats advice as text."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def _mark(choice: dict[str, Any], lane: str) -> str:
 
 
 def verdict(choice: dict[str, Any]) -> str:
-    """Returns the choice in a few words."""
+    """Returns a short text for the choice."""
     if choice["lane"]:
         return f"choose {choice['lane']}"
     if len(choice["between"]) < 2:

@@ -1,8 +1,8 @@
-"""The time of a phase on each lane: the fitted costs, summed over the objects, and many draws of the sum.
+"""The time of a phase on each lane: the sum of the fitted costs over the objects, and many draws of this sum.
 
 Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. It then adds the
 variation between passes: the state of a round, the scatter of single operations, and the error at sizes that
-the fit did not see. All lanes use the same sample, because blocks of the same number ran together.
+were not fitted. All lanes use the same sample, because blocks with the same number ran together.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class _Rounds:
     block_draws: np.ndarray
     """Number of times that each draw contains each block."""
     new: np.ndarray
-    """Round whose state each draw has."""
+    """Round whose state each draw uses."""
     widen: float
     """Factor that widens the draws, because a few rounds underestimate the variation between rounds."""
 
@@ -131,8 +131,8 @@ def _of_lane(
 
 
 def _wider(drawn_us: np.ndarray, total_us: float, widen: float) -> np.ndarray:
-    """Moves draws away from the total: upwards by time, downwards by a factor, so that none becomes
-    negative.
+    """Increases the distance of the draws from the total. Draws above the total move by a time, and draws
+    below it move by a factor, so that no draw becomes negative.
     """
     if total_us <= 0:
         return np.zeros_like(drawn_us)
@@ -151,9 +151,9 @@ def _drawn(fitted: Cost, rounds: _Rounds) -> np.ndarray:
 def _apart(
     rows: pd.DataFrame, fitted: Cost, values: np.ndarray, draws: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Splits the cost of listings between objects and directories if all listings are of one tree.
+    """Divides the cost of listings between objects and directories if all listings are of the same tree.
 
-    Each gets half of it, and a random share in the draws.
+    Objects and directories each get half of the cost, and a random share of it in the draws.
     """
     counts = rows[list(fitted.form.others)]
     if len(fitted.form.others) < 2 or len(counts.drop_duplicates()) > 1:
@@ -172,9 +172,7 @@ def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
 
 
 def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
-    """Returns random factors for the scatter of operations and the error at sizes that the fit did not
-    see.
-    """
+    """Returns random factors for the scatter of operations and the error at sizes that were not fitted."""
     count = moved["count"].to_numpy()
     each_us = work_us / np.maximum(count, 1)
     scatter_us = fitted.scatter * np.sqrt((count * each_us**2).sum())
@@ -195,7 +193,7 @@ def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str)
 def is_outside(size: pd.Series, low: float, high: float) -> pd.Series:
     """Returns the sizes outside the measured range as a mask.
 
-    Smaller sizes count only if the range begins above `SMALL_BYTES`, because a few bytes cost nearly nothing.
+    Smaller sizes count only if the range starts above `SMALL_BYTES`, because a few bytes cost almost nothing.
     """
     return ((size < low) & (low > SMALL_BYTES)) | (size > high)
 
@@ -222,7 +220,7 @@ def _over(link: Link, times: Times, moved: pd.DataFrame, phase: str) -> Times:
 
 
 def total(phases: list[dict[str, Times]]) -> dict[str, Times]:
-    """Returns the sum of all phases for each lane that has them all."""
+    """Returns the sum of all phases for each lane that has all phases."""
     lanes = [lane for lane in phases[0] if all(lane in phase for phase in phases)]
     found = {}
     for lane in lanes:

@@ -1,3 +1,3 @@
-"""Analysis of messages of many sizes on many set-ups: `fordway bench pingpong`, and published tables of its
-kind.
+"""Analyses messages of many sizes on many set-ups: runs of `fordway bench pingpong`, and similar published
+tables.
 """

@@ -1,9 +1,10 @@
-"""Detection of sizes at which the time of a message jumps, without knowledge of the window.
+"""Detects sizes at which the time of a message jumps, without knowledge of the TCP receive window.
 
-The logarithm of the time is fitted by a smooth curve of the size. A jump adds a column, of ones from its size
-on. Running sums give the reduction of the sum of squares for all sizes at once. The size with the largest
-reduction is the candidate. It is accepted if residuals in random order rarely reduce the sum as much, and if
-the jump is large enough to matter. It then becomes part of the curve, and the search continues.
+The logarithm of the time is fitted by a smooth function of the size. A jump adds a column that is 1 from the
+size of the jump on. Cumulative sums give the reduction of the sum of squares for all sizes at once. The size
+with the largest reduction is the candidate. The candidate is accepted if residuals in random order rarely
+reduce the sum of squares as much, and if the jump is at least `JUMP_MIN`. An accepted jump becomes part of
+the function, and the search continues.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ MESSAGES_MIN = 60
 
 CHANGES_MAX = 4
 SHUFFLES = 399
-"""Number of random orders. If none reduces the sum as much, the probability of chance is at most 1 in 400."""
+"""Number of random orders. If none reduces the sum of squares as much, the probability of a chance result is
+at most 1 in 400.
+"""
 
 CHANCE_MAX = 0.005
 JUMP_MIN = 0.1
@@ -28,24 +31,26 @@ SIDE_SHARE = 0.02
 """Minimum share of all messages on either side of a jump."""
 
 SIZES_MIN = 5
-"""Minimum number of different sizes on either side. With fewer, the distance of two sizes looks like a
-jump.
+"""Minimum number of different sizes on either side of a jump. With fewer sizes, the difference between two
+neighbouring sizes looks like a jump.
 """
 
 KNOTS = 4
 BOOTSTRAPS = 100
 WINSOR = 3.5
-"""The limit at which residuals are clipped, in robust standard deviations: rare stalls must not dominate."""
+"""The limit to which residuals are clipped, in robust standard deviations, so that rare stalls do not
+dominate.
+"""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A jump of the time of messages."""
+    """A jump in the time of messages."""
 
     size_bytes: float
     """Size at which times jump."""
     low_bytes: float
-    """Bounds of its 95 % interval, by bootstrap."""
+    """Lower bound of the size's 95 % bootstrap interval. `high_bytes` is the upper bound."""
     high_bytes: float
     jump: float
     """Ratio of the time after the jump to the time before it."""
@@ -82,7 +87,9 @@ def find(sizes: np.ndarray, times: np.ndarray, seed: int = 1) -> list[Change]:
 
 
 def _starts(size: np.ndarray) -> np.ndarray:
-    """Returns where a new size begins, with enough messages and sizes on both sides."""
+    """Returns the indices at which a new size starts and which have enough messages and sizes on both
+    sides.
+    """
     starts = np.flatnonzero(np.diff(size)) + 1
     side = max(SIDE_MIN, int(SIDE_SHARE * len(size)))
     starts = starts[SIZES_MIN - 1 : len(starts) - SIZES_MIN + 1]
@@ -90,14 +97,15 @@ def _starts(size: np.ndarray) -> np.ndarray:
 
 
 def _apart(values: np.ndarray, curve: np.ndarray) -> np.ndarray:
-    """Returns the part of `values` that the curve does not explain."""
+    """Returns the residuals of `values` after a fit of the curve."""
     return values - curve @ (curve.T @ values)
 
 
 def _curve(size: np.ndarray, steps: list[int], kinks: list[int] | None = None) -> np.ndarray:
-    """Returns an orthonormal basis of smooth curves of the size, with the known jumps.
+    """Returns an orthonormal basis of smooth functions of the size, with the known jumps.
 
-    The slope may change at a jump, because a constant delay is a decreasing share of the time after it.
+    The slope may change at a jump, because a constant delay is a decreasing share of the times above that
+    size.
     """
     log = np.log1p(size)
     log = (log - log.min()) / max(float(np.ptp(log)), 1e-9)
@@ -149,14 +157,14 @@ def _chance(
 
 
 def _jump(size: np.ndarray, time: np.ndarray, steps: list[int]) -> np.ndarray:
-    """Returns the height of each jump, in logarithms, with the rest of the curve as smooth as possible."""
+    """Returns the height of each jump, as a logarithm, if the rest of the curve is as smooth as possible."""
     if not steps:
         return np.empty(0)
     curve = _curve(size, [], kinks=steps)
     jumps = np.column_stack([_step(len(size), at) for at in steps])
     apart, residual = _apart(jumps, curve), _apart(time, curve)
     heights = np.linalg.lstsq(apart, residual, rcond=None)[0]
-    # Fit again without the effect of rare stalls.
+    # Fit again with clipped residuals, to remove the effect of rare stalls.
     rest = _winsorised(residual - apart @ heights)
     return heights + np.linalg.lstsq(apart, rest, rcond=None)[0]
 
@@ -168,7 +176,9 @@ def _change(
     others: list[int],
     random: np.random.Generator,
 ) -> Change:
-    """Returns a jump with its size and the interval of the size, from resampled messages."""
+    """Returns a jump with its size and the interval of this size, which is computed from resampled
+    messages.
+    """
     at, jump, chance = which
     curve = _curve(size, [*others, at])
     residual = _winsorised(_apart(time, curve)) + jump * _step(len(size), at)
@@ -184,7 +194,8 @@ def _place(size: np.ndarray, residual: np.ndarray, random: np.random.Generator) 
     size, residual = size[chosen], residual[chosen]
     counts = np.arange(1, len(size))
     sums = np.cumsum(residual)
-    # Fit two means: the residual is smallest where the sum of squares between groups is largest.
+    # Fit one mean on each side. The residual is smallest where the sum of squares between the groups is
+    # largest.
     gains = sums[:-1] ** 2 / counts + (sums[-1] - sums[:-1]) ** 2 / (len(size) - counts)
     gains[np.diff(size) == 0] = -np.inf
     at = int(np.argmax(gains))

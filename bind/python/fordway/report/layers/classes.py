@@ -1,4 +1,4 @@
-"""Classes of message size, with exact quantiles of each."""
+"""Classes of message sizes, with exact quantiles of each class."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 SIZES_MAX = 60
-"""Maximum number of sizes for which each size is a class of its own."""
+"""Maximum number of distinct sizes for which each size has a separate class."""
 
 CLASSES = 36
 """Number of classes in a range of sizes, of equal width on a logarithmic scale."""
@@ -19,14 +19,16 @@ SHARES = [0.05, 0.25, 0.5, 0.75, 0.95]
 
 @dataclass(frozen=True)
 class Classes:
-    """The bounds of classes of size, the same for all set-ups of a run."""
+    """The bounds of size classes, which are the same for all set-ups of a run."""
 
     edges: np.ndarray
-    """The bounds, one more than there are classes. A class includes only its lower bound."""
+    """The bounds of the classes in ascending order. A class includes its lower bound but not its upper
+    bound.
+    """
 
     @classmethod
     def of(cls, sizes: np.ndarray) -> "Classes":
-        """Returns the classes for messages of `sizes` bytes, of which there is at least one."""
+        """Returns the classes for messages of `sizes` bytes. `sizes` must not be empty."""
         distinct = np.unique(sizes.astype(float))
         if len(distinct) <= SIZES_MAX:
             middles = np.sqrt((distinct[:-1] + 1) * (distinct[1:] + 1)) - 1

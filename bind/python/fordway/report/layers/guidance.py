@@ -1,4 +1,4 @@
-"""Expected rates of a set-up, for small and for big messages: levels to plan with, not exact figures."""
+"""Expected rates of a set-up, for small and for big messages. They are rough levels for planning."""
 
 import re
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ CORES = re.compile(r" cores=(\d+)")
 
 @dataclass(frozen=True)
 class Level:
-    """The share of the reference's rate that a set-up reaches."""
+    """The rates of a set-up relative to the reference's rates."""
 
     lane: str
     phase: str
@@ -30,7 +30,7 @@ class Level:
 
     @property
     def cores(self) -> int | None:
-        """Number of processors of each side; `None` if they were not limited."""
+        """Number of processors of each side, or `None` if it was not limited."""
         named = CORES.search(self.phase)
         return int(named[1]) if named else None
 
@@ -41,13 +41,13 @@ class Level:
 
 
 def border_bytes(run: Run, phase: str) -> int | None:
-    """Returns the size above which messages are big; `None` if the window is unknown."""
+    """Returns the size above which messages are big, or `None` if the window is unknown."""
     window = windows.window_bytes(run, phase)
     return None if window is None else WINDOWS * window
 
 
 def levels(run: Run) -> list[Level]:
-    """Returns one level for each phase and each set-up but the reference."""
+    """Returns one level for each phase and each set-up except the reference."""
     found = []
     for phase in run.phases:
         border = border_bytes(run, phase)
@@ -70,7 +70,7 @@ def by_cores(found: Iterable[Level]) -> dict[tuple[str, str], dict[int | None, L
 
 
 def _level(ratios: np.ndarray) -> str:
-    """Returns the middle half of the ratios, such as `60% - 75%`."""
+    """Returns the 25th and the 75th percentile of the ratios as text, such as `60% - 75%`."""
     if not len(ratios):
         return "not measured"
     low, high = (round(share / STEP) * STEP for share in np.quantile(ratios, [0.25, 0.75]))

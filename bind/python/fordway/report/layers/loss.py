@@ -7,17 +7,17 @@ from fordway.report.layers.classes import MESSAGES_MIN, Classes
 from fordway.report.runfile import Run
 
 RESAMPLES = 400
-"""Number of bootstrap samples. More of them move the ends of a band by less than the width of a line."""
+"""Number of bootstrap samples. More samples change the ends of a band by less than the width of a line."""
 
 NEAR = 0.1
-"""Maximum relative difference between a message and a size that it counts for."""
+"""Maximum relative difference between a requested size and the size of a message that counts as near it."""
 
 
 def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.DataFrame:
-    """Returns the rate of `lane` relative to the reference (1 is as fast), by class of size.
+    """Returns the rate of `lane` relative to the reference (1 means equally fast), by size class.
 
-    Each class with enough messages in both has a row: `size_bytes`, the quotient of the medians as `ratio`,
-    and its 95 % interval by bootstrap (`low`, `high`).
+    The result has a row for each class with enough messages on both lanes. The columns are `size_bytes`, the
+    quotient of the medians (`ratio`), and its 95 % bootstrap interval (`low`, `high`).
     """
     rows = run.operations[run.operations["phase"] == phase]
     if rows.empty:
@@ -38,7 +38,7 @@ def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.Data
 
 
 def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
-    """Returns the relative rate of messages near one size; `None` if there are none."""
+    """Returns the relative rate of messages near one size, or `None` if there are no such messages."""
     rows = run.operations
     wanted = (rows["phase"] == phase) & rows["bytes"].between(
         size_bytes * (1 - NEAR), size_bytes * (1 + NEAR)
@@ -50,8 +50,8 @@ def near(run: Run, phase: str, lane: str, size_bytes: float) -> float | None:
 
 
 def interval(reference: np.ndarray, times: np.ndarray, random: np.random.Generator) -> tuple[float, float]:
-    """Returns the 95 % interval of the quotient of two medians, by resampling both (Efron and Tibshirani
-    1993).
+    """Returns the 95 % interval of the quotient of two medians, computed by resampling both samples (Efron
+    and Tibshirani 1993).
     """
     ratios = _medians(reference, random) / _medians(times, random)
     low, high = np.quantile(ratios, [0.025, 0.975])

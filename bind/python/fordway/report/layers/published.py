@@ -1,4 +1,4 @@
-"""Published tables as runs: the tables of ppbench and of the sdvn-impact-database."""
+"""Reads published tables (of ppbench and of the sdvn-impact-database) as runs."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from fordway.report import units
 from fordway.report.runfile import Run, RunFileError
 
 WINDOW_BYTES = 87_380
-"""First receive window of the measured systems (Kratzke and Quint 2016)."""
+"""Initial TCP receive window of the measured systems (Kratzke and Quint 2016)."""
 
 REFERENCES = ("reference", "bare")
-"""Prefixes of the names of references, which the tables do not mark."""
+"""Prefixes of the names of reference set-ups, which the tables do not mark otherwise."""
 
 PHASE = "one connection per request"
 TIME, RATE = "Time per request", ("Requests per second (mean)", "Requests per second")
@@ -21,7 +21,8 @@ FAILED, TAGS = "Failed requests", ("Experiment Tag", "Tag")
 
 
 def read(path: Path) -> Run:
-    """Returns the table in `path` as a run. Each row is an operation: the mean of the requests behind it.
+    """Returns the table in `path` as a run. Each row becomes one operation, although it is the mean of
+    several requests.
 
     Raises `RunFileError` if the table has an unknown form.
     """
@@ -67,7 +68,7 @@ def _rows(path: Path, table: pd.DataFrame, tag: str) -> pd.DataFrame:
 
 
 def _lanes(rows: pd.DataFrame) -> list[str]:
-    """Returns the set-ups in the order of the table, but the reference first."""
+    """Returns the set-ups, with the reference first and the others in the order of the table."""
     lanes = list(dict.fromkeys(rows["lane"]))
     return sorted(lanes, key=lambda lane: not lane.lower().startswith(REFERENCES))
 
@@ -100,7 +101,7 @@ MACHINE: dict[str, Any] = dict.fromkeys(UNKNOWN.split()) | {
     "cpus": "an unknown number of",
     "file_systems": [],
 }
-"""Properties of the machines, which the tables do not contain."""
+"""Properties of the machines that the tables do not contain. Their values are unknown."""
 
 
 def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:

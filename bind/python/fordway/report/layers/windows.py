@@ -1,4 +1,4 @@
-"""TCP's first receive window, and checks whether jumps move with it."""
+"""Checks whether the sizes of jumps change with the initial TCP receive window."""
 
 import re
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from fordway.report.layers.changes import Change
 from fordway.report.runfile import Run
 
 SAME = 0.1
-"""Maximum relative difference of two sizes that count as the same. Sizes with overlapping intervals also
-do.
+"""Maximum relative difference of two sizes that count as equal. Sizes with overlapping intervals also count
+as equal.
 """
 
 WINDOW = re.compile(r" tcp_rmem=(\d+)")
@@ -29,7 +29,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result for a jump in a sweep that was repeated with other windows."""
+    """The result for a jump in a sweep that was repeated with other receive windows."""
 
     lane: str
     phase: str
@@ -40,7 +40,7 @@ class Verdict:
 
 
 def window_bytes(run: Run, phase: str) -> int | None:
-    """Returns the initial window of connections in `phase`; `None` if it is unknown."""
+    """Returns the initial receive window of connections in `phase`, or `None` if it is unknown."""
     named = WINDOW.search(phase)
     if named:
         return int(named[1])
@@ -65,7 +65,7 @@ def all_changes(run: Run) -> list[Found]:
 
 
 def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
-    """Returns a verdict for each jump of a sweep that was repeated with other windows."""
+    """Returns a verdict for each jump of a sweep that was repeated with other receive windows."""
     groups: dict[tuple[str, str], dict[int, list[Change]]] = {}
     for phase in run.phases:
         named = WINDOW.search(phase)
@@ -80,7 +80,7 @@ def verdicts(run: Run, found: list[Found]) -> list[Verdict]:
 
 
 def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float], str]]:
-    """Returns the verdict for each jump of the first window, with its sizes in all windows."""
+    """Returns the verdict for each jump of the first window, and the sizes of this jump in all windows."""
     first, *others = by_window
     told = []
     for change in by_window[first]:
@@ -96,8 +96,8 @@ def _compared(by_window: dict[int, list[Change]]) -> list[tuple[dict[int, float]
 
 
 def _near(candidates: list[Change], change: Change, factor: float) -> float | None:
-    """Returns the size of the jump where `change` would be at `factor` times its size; `None` if there is
-    none.
+    """Returns the size of a jump that is near `factor` times the size of `change`, or `None` if there is no
+    such jump.
     """
     for other in candidates:
         meets = (
