@@ -8,7 +8,8 @@
 >>> async with await store.upload("bucket", "key") as upload:
 ...     await upload.put_part(1, b"content")
 
-Cancelling a call ends the wait for it. Its thread still finishes the call, so a cancelled `put` may happen.
+Cancelling a call ends only the wait for it. Its thread still finishes the call, so a cancelled `put` may
+still store the object.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@
 >>> fordway.boto.install("file:///data/objects")
 >>> s3 = boto3.client("s3")
 
-botocore lets a program add attributes to the class of a client before it makes the class. `install` adds its
-own `_make_api_call`. A call is answered here if this module knows its operation and all of its parameters, if
-only botocore, boto3, s3transfer and awscli listen to the client's events, and if the program itself chose
-no other endpoint. Any other call takes botocore's own path, with its events, validation and signature. If
-that path leads to AWS only because nothing names another endpoint, the call fails: a program that works on a
-local store must not reach buckets of the same name at AWS.
+botocore lets a program add attributes to the class of a client before botocore creates the class. `install`
+adds its own `_make_api_call`. This module carries out a call in the process if three conditions hold: it
+supports the operation and all parameters of the call; only botocore, boto3, s3transfer and awscli have
+registered handlers for the client's events; and the program itself has not selected another endpoint.
+botocore sends all other calls, with its own events, validation and signature. A call fails if botocore would
+send it to AWS only because no other endpoint is configured: a program that works on a local store must not
+reach buckets of the same name at AWS.
 """
 
 from __future__ import annotations
@@ -92,10 +93,11 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
-    """Makes all S3 clients that are created from now on call the store at `endpoint`.
+    """Makes all S3 clients that are created afterwards call the store at `endpoint`.
 
-    The default is the environment variable `FORDWAY_STORE`, else what `fordway.open` finds. Installing again
-    changes the store, for existing clients too. Returns the store.
+    The default endpoint is the environment variable `FORDWAY_STORE`. If it is not set, `fordway.open`
+    determines the endpoint. A second call of `install` changes the store, also for existing clients. Returns
+    the store.
     """
     global _store
     _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
@@ -107,13 +109,13 @@ def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
 
 
 def explanation() -> str:
-    """Returns how many calls of each operation took each path so far."""
+    """Returns the numbers of calls so far, by operation and path (`in process` or `botocore`), as text."""
     counts = ", ".join(f"{operation} {way}: {count}" for (operation, way), count in sorted(answered.items()))
     return f"boto: {counts or 'no calls'}"
 
 
 def uninstall() -> None:
-    """Reverts `install`: botocore sends all calls again."""
+    """Reverts `install`, so that botocore sends all calls again."""
     global _store
     if (CREATING, _on_creating_class) in BUILTIN_HANDLERS:
         BUILTIN_HANDLERS.remove((CREATING, _on_creating_class))

@@ -74,7 +74,7 @@ class InvalidArgumentError(FordwayError, ValueError):
 
 
 class PreconditionFailedError(FordwayError):
-    """`if_match` or `if_none_match` does not hold, or another writer came first."""
+    """The condition `if_match` or `if_none_match` does not hold, or another writer finished first."""
 
 
 class NotModifiedError(FordwayError):
@@ -116,7 +116,7 @@ class TooManyOpenFilesError(FordwayError, OSError):
 
 
 class UnsupportedError(FordwayError, NotImplementedError):
-    """The store does not support the operation, or not for this object.
+    """The store does not support the operation in general, or does not support it for this object.
 
     Derives from `NotImplementedError` because callers of fsspec and io catch that class.
     """
