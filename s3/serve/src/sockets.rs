@@ -24,6 +24,10 @@ pub struct GatewaySockets {
     pub(crate) quic: Option<UdpSocket>,
 }
 
+/// The maximum number of ports whose UDP port is in use before the gateway gives up.
+#[cfg(feature = "http3")]
+const PORTS_TRIED: usize = 100;
+
 impl GatewaySockets {
     /// Binds the addresses of `config`. Errors: as [`Gateway::bind`](crate::Gateway::bind).
     pub fn bind(config: &GatewayConfig) -> Result<Self> {
@@ -83,6 +87,12 @@ impl ProvidedSockets {
     }
 
     fn complete(self, config: &GatewayConfig) -> Result<GatewaySockets> {
+        #[cfg(feature = "http3")]
+        let (http, quic) = match (self.http, self.quic) {
+            (None, None) if config.http3 && config.listen.port() == 0 => listen_on_one_port(config.listen)?,
+            (http, quic) => (http.map_or_else(|| listen(config.listen), Ok)?, quic),
+        };
+        #[cfg(not(feature = "http3"))]
         let http = self.http.map_or_else(|| listen(config.listen), Ok)?;
         let metrics = match (self.metrics, config.metrics) {
             (None, Some(address)) => Some(listen(address)?),
@@ -92,7 +102,7 @@ impl ProvidedSockets {
             listener.set_nonblocking(true).map_err(|error| cannot_listen(config.listen, error))?;
         }
         #[cfg(feature = "http3")]
-        let quic = quic_socket(self.quic, &http, config)?;
+        let quic = quic_socket(quic, &http, config)?;
         Ok(GatewaySockets {
             http,
             metrics,
@@ -125,6 +135,26 @@ fn quic_socket(
             let socket = passed.map_or_else(bind, Ok).map_err(failed)?;
             QuicListener::prepare(&socket).map_err(failed)?;
             Ok(Some(socket))
+        }
+    }
+}
+
+/// Binds a TCP socket to a free port, and a UDP socket for HTTP/3 to the same port. The kernel chooses a free TCP port,
+/// but another program may use the UDP port with this number, so other ports are tried. Errors: as for
+/// [`GatewaySockets::bind`].
+#[cfg(feature = "http3")]
+fn listen_on_one_port(address: SocketAddr) -> Result<(TcpListener, Option<UdpSocket>)> {
+    // The kernel would choose the port of a closed socket again, so the sockets stay open until a port is found.
+    let mut tried = Vec::new();
+    loop {
+        let http = listen(address)?;
+        let bound = http.local_addr().and_then(UdpSocket::bind);
+        match bound {
+            Ok(quic) => return Ok((http, Some(quic))),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tried.len() < PORTS_TRIED => {
+                tried.push(http);
+            }
+            Err(error) => return Err(cannot_listen(address, error)),
         }
     }
 }
