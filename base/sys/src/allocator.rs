@@ -3,9 +3,10 @@
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
 //! page. Some processors copy such content to a malloc block several times more slowly than to other addresses. A
 //! third-generation AMD EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded
-//! next. A copy from a block at the start of a page into a malloc block, where most programs keep their data, takes up
-//! to twice as long. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can
-//! place all buffers in the middle of a page, including the buffers of callers and libraries.
+//! next. Most programs keep their data in malloc blocks. A copy into such a block takes up to twice as long if its
+//! source begins at the start of a page. A block in the middle of a page avoids both slowdowns
+//! (`bench/copy-alignment`). An allocator can place all buffers in the middle of a page, including the buffers of
+//! callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -32,8 +33,8 @@ const MALLOC_ALIGN: usize = 16;
 #[derive(Debug)]
 pub struct HalfPageAllocator;
 
-/// Returns whether a block with this layout is large. The answer depends only on the layout, so that a block is freed
-/// the same way it was allocated.
+/// Returns whether a block with this layout is large. The result depends only on the layout, so that a block that was
+/// allocated as large is also freed as large.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN

@@ -1,5 +1,6 @@
-//! Standard streams that were closed when the program started. Rust opens `/dev/null` in their place before `main`, so
-//! that no other file gets their numbers. A program would therefore read empty input instead of getting an error.
+//! Standard streams that were closed when the program started. Before `main`, Rust opens `/dev/null` in place of each
+//! closed stream, so that no other file gets the stream's number. Without this module, a program would therefore read
+//! empty input instead of getting an error.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
