@@ -73,7 +73,7 @@ impl LegacySignedRequest<'_> {
 
     fn string_to_sign(&self) -> String {
         let (md5, kind) = (self.header("content-md5"), self.header("content-type"));
-        // `x-amz-date` takes precedence over `date`; it is among the headers below.
+        // `x-amz-date` takes precedence over `date`; the loop below adds it with the other `x-amz-` headers.
         let date = if self.header("x-amz-date").is_empty() { self.header("date") } else { "" };
         let mut text = format!("{}\n{md5}\n{kind}\n{date}\n", self.method);
         for (name, value) in self.headers.iter().filter(|(name, _)| name.starts_with("x-amz-")) {
