@@ -52,7 +52,7 @@ impl TlsRoots {
     }
 }
 
-/// How long a configuration is shared. After that, the certificates of the system are read again.
+/// How long a configuration is shared. After this time, the certificates of the system are read again.
 const SHARED_FOR: Duration = Duration::from_secs(600);
 /// The maximum number of shared configurations.
 const SHARED_MAX: usize = 32;

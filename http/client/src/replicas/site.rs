@@ -102,7 +102,7 @@ impl ReplicaSite {
     }
 
     /// Records a failure. After a permanent failure, or too many failures without progress, the replica is no longer
-    /// used. After any other failure, it is used again later.
+    /// used. After any other failure, the replica is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };

@@ -214,8 +214,8 @@ impl DirectReceive {
     }
 }
 
-/// Bytes that more than one fragment wants. They are received into the first fragment, and copied to the others when
-/// the batch is complete.
+/// Bytes that more than one fragment wants. The bytes are received into the first fragment, and copied to the others
+/// when the batch is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DuplicateBytes {
     pub(super) from: FragmentPosition,
