@@ -18,11 +18,12 @@ const LARGE_BYTES: usize = 32 << 10;
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
 const OFFSET_BYTES: usize = PAGE_BYTES / 2;
-/// The alignment of malloc's blocks. It is large enough for the number that is recorded in front of a large block.
+/// The alignment of malloc's blocks. This alignment is large enough for the number that is recorded in front of a large
+/// block.
 const MALLOC_ALIGN: usize = 16;
 
 /// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these blocks
-/// takes 4 KiB more address space, but no more memory, because it touches no page that malloc itself would not touch.
+/// takes 4 KiB more address space than a malloc block, but no more memory, because no additional page is touched.
 /// Declare it once in a program:
 ///
 /// ```

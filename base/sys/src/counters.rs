@@ -18,8 +18,8 @@ use crate::process_cpu_ns;
 /// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessResourceUsage {
-    /// The start time, in the kernel's ticks since boot. It distinguishes this process from a later process with the
-    /// same ID.
+    /// The start time, in the kernel's ticks since boot. The start time distinguishes this process from a later process
+    /// with the same ID.
     pub started_ticks: u64,
     /// CPU time of all threads of the process, including ended ones.
     pub cpu_ns: u64,

@@ -198,7 +198,7 @@ pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> R
 }
 
 /// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if `to` exists; `INVAL` where
-/// the file system does not support this (NFS).
+/// the file system does not support such a rename (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }

@@ -16,8 +16,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. It
-/// therefore disappears however the process that created it ends.
+/// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. The
+/// namespace therefore disappears however the process that created it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
 /// created.
@@ -51,9 +51,9 @@ pub fn end_with_thread(command: &mut Command) {
 }
 
 /// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is an empty file system in
-/// memory. Files in this file system are invisible outside the namespace. They disappear when the last process has left
-/// the namespace and its last descriptor is closed. All other mounts are copied unchanged. Later mounts of the thread
-/// are visible only inside the namespace.
+/// memory. Files in this file system are invisible outside the namespace. These files disappear when the last process
+/// has left the namespace and its last descriptor is closed. All other mounts are copied unchanged. Later mounts of the
+/// thread are visible only inside the namespace.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
@@ -119,7 +119,7 @@ impl TunDevice {
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
     /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,
-    /// `INVAL` if the name is too long, `BUSY` if it is taken.
+    /// `INVAL` if the name is too long, `BUSY` if the name is taken.
     pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
         let device =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;

@@ -168,7 +168,8 @@ const ON_A_DEVICE: u8 = 2;
 
 /// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
 /// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
-/// in memory, or if the file system cannot determine this. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
+/// in memory, or if the file system cannot determine whether it is. Cost: one `preadv2`; without `RWF_NOWAIT`, also a
+/// `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];

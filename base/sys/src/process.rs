@@ -99,8 +99,8 @@ impl ProcessIdentity {
             FORKS.fetch_add(1, Ordering::AcqRel);
         }
         WATCHED.call_once(|| {
-            // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register it,
-            // nothing is counted, and a child uses the resources that its parent opened.
+            // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register the
+            // handler, nothing is counted, and a child uses the resources that its parent opened.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         ProcessIdentity(FORKS.load(Ordering::Acquire))

@@ -80,8 +80,8 @@ impl FileSystemSharing {
     }
 }
 
-/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, this
-/// also updates the cached names in the directory. Cost: one `statx`, and a round trip.
+/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, the
+/// call also updates the cached names in the directory. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;

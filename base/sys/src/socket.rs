@@ -247,9 +247,9 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 }
 
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, up to the limit that
-/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. It then
-/// increases the window according to the number of bytes that were read in a round trip. This increase lags behind a
-/// sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
+/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. The kernel
+/// then increases the window according to the number of bytes that were read in a round trip. This increase lags behind
+/// a sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
 /// `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {

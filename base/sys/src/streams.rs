@@ -18,8 +18,8 @@ pub enum StandardStream {
 /// One bit for each stream that was closed.
 static CLOSED_AT_START: AtomicU8 = AtomicU8::new(0);
 
-/// Returns whether the stream was closed when the program started. In a library, this refers to the time at which the
-/// library was loaded. Cost: none.
+/// Returns whether the stream was closed when the program started. In a library, the result is the stream's state at
+/// the time at which the library was loaded. Cost: none.
 pub fn was_closed_at_start(stream: StandardStream) -> bool {
     CLOSED_AT_START.load(Ordering::Relaxed) & (1 << stream as u8) != 0
 }

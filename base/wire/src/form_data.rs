@@ -316,8 +316,8 @@ impl BoundaryLineState {
     }
 }
 
-/// Finds the end of a file, whose content arrives in pieces of any size. The scanner stores no content. It only counts
-/// the bytes that may be the beginning of the boundary, because their values are known.
+/// Finds the end of a file, whose content arrives in pieces of any size. The scanner stores no content. For bytes that
+/// may be the beginning of the boundary, the scanner stores only their number, because their values are known.
 pub struct FormFileScanner {
     delimiter: Vec<u8>,
     /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.

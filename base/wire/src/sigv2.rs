@@ -2,7 +2,8 @@
 //! of the request.
 //!
 //! Newer services refuse version 2 signatures. Such a signature covers less than a version 4 signature
-//! ([`crate::sigv4`]). It does not cover the host, the body (except by `Content-MD5`), or most of the query.
+//! ([`crate::sigv4`]). A version 2 signature does not cover the host, the body (except by `Content-MD5`), or most of
+//! the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
