@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The key that sorts the best replicas first. Replicas on servers with recent failures come last. Otherwise, replicas
-/// are sorted by priority, and then by location, preferred locations first.
+/// The key that sorts the best replicas first. Replicas on servers with recent failures come last. Within each of the
+/// two groups, replicas are sorted by priority, and then by location, preferred locations first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
@@ -96,7 +96,7 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns the time from which the replica may be used again, if it may not be used now.
+    /// Returns when the replica can be used again; `None` if it can be used now.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }

@@ -178,8 +178,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that have already arrived may not be from the position that the server stated.
-    /// Returns the error.
+    /// Fails the batch, because bytes that have already arrived are perhaps from a different position than the server
+    /// stated. Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
         error

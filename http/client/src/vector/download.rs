@@ -64,9 +64,9 @@ impl RemoteFile {
 }
 
 /// Copies a file whose size the server does not state. Passes its bytes to `sink` as they arrive, and then checks them
-/// against the digest that the server states, if any. Returns the name of the digest. Such a copy cannot be resumed.
-/// Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does not state
-/// where it ends. Cost: one request, plus one per redirection.
+/// against the digest that the server states, if any. Returns the name of the digest. A copy of unknown size cannot be
+/// resumed. Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does
+/// not state where it ends. Cost: one request, plus one per redirection.
 pub fn copy_unsized(
     session: &Arc<HttpSession>,
     url: &str,

@@ -128,7 +128,7 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// Returns when to give up waiting for the peer. A server that may not support pipelining gets less time if
+    /// Returns when to give up waiting for the peer. A server that might not support pipelining gets less time if
     /// [`PipelinedConnection::may_be_left`] holds.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
