@@ -96,7 +96,8 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns when the replica can be used again; `None` if it can be used now.
+    /// Returns the time before which the replica is not used again after a failure. Returns `None` if nothing has
+    /// failed since the last delivery, or if the replica is no longer used at all.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
