@@ -50,7 +50,7 @@ const DUPLICATES: &[(&str, &str)] = &[
     ("winnow", "toml"),
 ];
 
-/// Checks everything, and prints what was checked. Errors: all faults.
+/// Checks licences, duplicate versions, yanked versions and advisories, and prints a summary. Errors: all faults.
 pub(crate) fn check() -> Result<()> {
     let linux = "--filter-platform=x86_64-unknown-linux-gnu".to_owned();
     let metadata = MetadataCommand::new().other_options(["--locked".to_owned(), linux]).exec()?;

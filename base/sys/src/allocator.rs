@@ -3,9 +3,10 @@
 //! malloc places a large block 16 bytes after the start of a page. Content in the page cache begins at the start of a
 //! page. Some processors copy such content to a malloc block several times more slowly than to other addresses. A
 //! third-generation AMD EPYC takes 5.7 times as long, because each store appears to overlap the bytes that are loaded
-//! next. A copy from a block at the start of a page into a malloc block, where most programs keep their data, takes up
-//! to twice as long. A block in the middle of a page avoids both slowdowns (`bench/copy-alignment`). An allocator can
-//! place all buffers in the middle of a page, including the buffers of callers and libraries.
+//! next. Most programs keep their data in malloc blocks. A copy into such a block takes up to twice as long if its
+//! source begins at the start of a page. A block in the middle of a page avoids both slowdowns
+//! (`bench/copy-alignment`). An allocator can place all buffers in the middle of a page, including the buffers of
+//! callers and libraries.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
@@ -17,11 +18,12 @@ const LARGE_BYTES: usize = 32 << 10;
 const PAGE_BYTES: usize = 4096;
 /// The offset at which a large block begins within its page.
 const OFFSET_BYTES: usize = PAGE_BYTES / 2;
-/// The alignment of malloc's blocks. It is large enough for the number that is recorded in front of a large block.
+/// The alignment of malloc's blocks. This alignment is large enough for the number that is recorded in front of a large
+/// block.
 const MALLOC_ALIGN: usize = 16;
 
 /// An allocator on top of malloc whose blocks of 32 KiB and more begin in the middle of a page. Each of these blocks
-/// takes 4 KiB more address space, but no more memory, because it touches no page that malloc itself would not touch.
+/// takes 4 KiB more address space than a malloc block, but no more memory, because no additional page is touched.
 /// Declare it once in a program:
 ///
 /// ```
@@ -32,8 +34,8 @@ const MALLOC_ALIGN: usize = 16;
 #[derive(Debug)]
 pub struct HalfPageAllocator;
 
-/// Returns whether a block with this layout is large. The answer depends only on the layout, so that a block is freed
-/// the same way it was allocated.
+/// Returns whether a block with this layout is large. The result depends only on the layout, so that a block that was
+/// allocated as large is also freed as large.
 #[inline]
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE_BYTES && layout.align() <= MALLOC_ALIGN

@@ -13,7 +13,7 @@ use rustix::fs::{
 use rustix::io::{self, Result};
 use rustix::path::Arg;
 
-/// Marks the point before the call `name`. The caller makes the call only on `Ok`.
+/// Marks the point before the call `name`. The caller makes the call only if this function returns `Ok`.
 #[inline(always)]
 pub(crate) fn point(name: &'static str) -> Result<()> {
     #[cfg(feature = "faults")]

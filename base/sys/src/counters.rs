@@ -18,8 +18,8 @@ use crate::process_cpu_ns;
 /// The resources that one process has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessResourceUsage {
-    /// The start time, in the kernel's ticks since boot. It distinguishes this process from a later process with the
-    /// same ID.
+    /// The start time, in the kernel's ticks since boot. The start time distinguishes this process from a later process
+    /// with the same ID.
     pub started_ticks: u64,
     /// CPU time of all threads of the process, including ended ones.
     pub cpu_ns: u64,
@@ -60,7 +60,7 @@ pub fn usage_of(pid: u32) -> io::Result<ProcessResourceUsage> {
     usage.rss_bytes = value_of(&status, "VmRSS").unwrap_or(0) * 1024;
     usage.max_rss_bytes = value_of(&status, "VmHWM").unwrap_or(0) * 1024;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while its siblings are read.
+        // A thread that ended after the directory was read has no such file and is skipped.
         let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
         usage.threads += 1;
         usage.voluntary_switches += value_of(&status, "voluntary_ctxt_switches").unwrap_or(0);
@@ -141,7 +141,7 @@ const EVENTS: [u64; 4] = [
     1, // PERF_COUNT_HW_INSTRUCTIONS
     3, // PERF_COUNT_HW_CACHE_MISSES
 ];
-/// Flags of `perf_event_attr`. The first also counts threads that are started later; the second excludes the
+/// Flags of `perf_event_attr`. `INHERIT` also counts threads that are started later; `EXCLUDE_HYPERVISOR` excludes the
 /// hypervisor.
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
@@ -178,7 +178,8 @@ pub struct HardwareEventCounts {
     pub cache_misses: Option<u64>,
 }
 
-/// Counters of a set of processes, in user and kernel mode. They start counting when they are opened.
+/// Counters of a set of processes, in user and kernel mode. The counters start when [`HardwareCounters::open`] opens
+/// them.
 pub struct HardwareCounters([Option<Vec<File>>; 4]);
 
 impl HardwareCounters {
@@ -256,8 +257,8 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Reading it takes a fifth of the
-/// time of `Instant::now`, which reads the processor's counter. Neither makes a system call.
+/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Reading this clock takes a fifth
+/// of the time of `Instant::now`, which reads the processor's counter. Neither read makes a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.

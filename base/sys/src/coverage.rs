@@ -1,5 +1,5 @@
-//! The counters that `-C instrument-coverage` adds to this program, for fuzzing. Only a build with
-//! `--cfg fordway_coverage` has them (`tools/soak-fuzz`).
+//! The counters that `-C instrument-coverage` adds to this program, for fuzzing. Only a build with `--cfg
+//! fordway_coverage` has these counters (`tools/soak-fuzz`).
 
 pub use counters::{clear_coverage_counters, coverage_counters};
 

@@ -80,7 +80,7 @@ fn read_entries(
         }
         let Some(entry) = entries.next() else { return Ok(()) };
         let entry = match entry {
-            // The directory and everything in it were removed in the meantime.
+            // Someone has removed the directory since it was opened, so it has no more entries.
             Err(Errno::NOENT) => return Ok(()),
             entry => entry?,
         };
@@ -175,7 +175,8 @@ fn may_have_escapes(text: &str) -> bool {
 fn is_ascii_without_nul(name: &[u8]) -> bool {
     const ONES: u128 = u128::MAX / 255;
     const HIGH_BITS: u128 = ONES << 7;
-    // The lowest zero byte borrows, which sets its high bit. If no byte is zero, no byte borrows.
+    // Subtracting 1 from each byte sets the high bit of the lowest zero byte. If no byte is zero, no subtraction
+    // borrows from the next byte.
     macro_rules! is_met_by {
         ($word:ident, $bytes:expr) => {{
             let word = $word::from_ne_bytes($bytes);

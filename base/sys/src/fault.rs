@@ -2,8 +2,8 @@
 //!
 //! Every file-system call of this crate passes [`point`]. A test runs an operation under a [`FaultInjectionPlan`] and
 //! gets the list of calls that the operation made. The plan may make one of the calls fail, or kill the process just
-//! before it. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one relaxed
-//! load.
+//! before that call. A plan applies only to the calling thread, so tests can run in parallel. Cost without a plan: one
+//! relaxed load.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,7 +92,7 @@ impl FaultInjectionRun {
         match self.plan.nth {
             Some((at, SyscallFault::Kill)) if at == self.calls.len() => {
                 let _ = kill_process(getpid(), Signal::KILL);
-                // Only a process that may not send itself a signal reaches this line.
+                // Only a process that lacks permission to send itself a signal reaches this line.
                 std::process::abort()
             }
             Some((at, SyscallFault::Fail(errno))) if at == self.calls.len() => Err(errno),

@@ -198,7 +198,7 @@ pub fn rename(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> R
 }
 
 /// Renames `from` in one directory to `to` in another, if `to` is free. Errors: `EXIST` if `to` exists; `INVAL` where
-/// the file system does not support this (NFS).
+/// the file system does not support such a rename (NFS).
 pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) -> Result<()> {
     with_names(from, to, |from, to| renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE))
 }
@@ -260,8 +260,8 @@ pub fn write_all_at(file: impl AsFd, mut data: &[u8], mut offset: u64) -> Result
 
 /// Appends up to `len` bytes from `offset` to `buffer`, without initialising its memory first; returns the number of
 /// bytes. The number is smaller than `len` only at the end of the file. Errors: `NOMEM` if there is no memory for `len`
-/// bytes, because a sparse file may be larger than memory. Cost: one `pread` if the page cache returns everything at
-/// once.
+/// bytes: a sparse file may be larger than memory, and must not abort the process. Cost: one `pread` if the page cache
+/// returns everything at once.
 pub fn read_into_spare(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.try_reserve(len).map_err(|_| Errno::NOMEM)?;
     let mut got = 0;
@@ -402,8 +402,8 @@ fn getxattrat(dir: i32, file_name: &CStr, name: &CStr, buffer: &mut [u8]) -> Res
     call::point("getxattrat")?;
     let size = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
     let args = XattrArgs { value: buffer.as_mut_ptr() as u64, size, flags: 0 };
-    // SAFETY: both strings end in NUL. `args` is the structure that the kernel expects, and its size is passed. It
-    // points to `size` bytes that nothing else accesses during the call.
+    // SAFETY: both strings end in NUL. `args` is the structure that the kernel expects, and its size is passed. The
+    // pointer in `args` refers to `size` bytes that nothing else accesses during the call.
     let length = unsafe {
         libc::syscall(
             SYS_GETXATTRAT,

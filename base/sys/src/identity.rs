@@ -26,10 +26,10 @@ pub fn group_id() -> u32 {
 
 /// Makes the calling thread, and no other, access files as `peer` from now on. The kernel checks the thread's access
 /// according to the user, group and supplementary groups of `peer`. New files belong to that user and group. Every
-/// capability is dropped permanently. Threads that the calling thread starts later inherit all of this.
+/// capability is dropped permanently. Threads that the calling thread starts later inherit these credentials.
 ///
-/// The thread's real and effective user do not change. If the thread had the user of `peer`, that user could send it
-/// signals, and a signal that ends one thread ends the process.
+/// The thread's real and effective user do not change. If they became the user of `peer`, that user could send signals
+/// to the thread, and a signal that ends one thread ends the whole process.
 ///
 /// Errors: `PERM` unless the process may change its user IDs (root). After an error, the thread must no longer be used.
 pub fn act_as(peer: &PeerCredentials) -> Result<()> {
@@ -41,7 +41,8 @@ pub fn act_as(peer: &PeerCredentials) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })
 }
 
-/// Credentials that a thread running as root can adopt for the duration of a call. Created once per user.
+/// Credentials that a thread running as root can adopt for the duration of a call. A program creates one value for each
+/// user.
 #[derive(Debug)]
 pub struct ImpersonatedUser {
     role: Arc<ThreadCredentials>,
@@ -269,7 +270,7 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A thread that may act as other users, and does so on behalf of threads that may no longer do so.
+/// A thread that can act as other users, on behalf of threads that have lost this permission.
 #[derive(Debug)]
 pub struct PrivilegedThread {
     work: Mutex<Sender<Work>>,
@@ -293,8 +294,8 @@ impl PrivilegedThread {
         });
     }
 
-    /// Returns the process's helper thread. Errors: `PERM` if the process has none, like a child process, which has
-    /// none of its parent's threads.
+    /// Returns the process's helper thread. Errors: `PERM` if the process has no helper thread, for example because it
+    /// is a forked child, which has none of its parent's threads.
     fn current() -> Result<&'static PrivilegedThread> {
         let helper = HELPER.get().and_then(Option::as_ref).ok_or(Errno::PERM)?;
         if helper.started_by.is_current() { Ok(helper) } else { Err(Errno::PERM) }

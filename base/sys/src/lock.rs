@@ -126,7 +126,7 @@ pub struct ByteRangeLocks {
     stripes: Vec<LockStripe>,
 }
 
-/// A locked byte. Dropping the guard unlocks it.
+/// A locked byte. Dropping the guard unlocks the byte.
 #[derive(Debug)]
 pub struct LockGuard<'l> {
     locks: &'l ByteRangeLocks,
@@ -195,8 +195,8 @@ impl Drop for LockStripeGuard<'_> {
     }
 }
 
-/// The order in which a thread takes two locks of one table. If all threads of all processes follow it, they do not
-/// deadlock.
+/// The order in which a thread takes two locks of one table. If all threads of all processes follow this order, they do
+/// not deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LockOrder {
     stripe: usize,

@@ -91,9 +91,9 @@ impl Drop for FileMapping {
 }
 
 /// Asks the kernel to back `memory` with huge pages (2 MiB on x86-64) when it is first touched. The kernel then handles
-/// one page fault for each huge page instead of one for each 4 KiB. This is worthwhile for several MiB of fresh memory
-/// that will all be used. The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged. If the kernel has
-/// no huge pages available, nothing happens. Cost: one `madvise`.
+/// one page fault for each huge page instead of one for each 4 KiB. Huge pages are worthwhile for several MiB of fresh
+/// memory that will all be used. The call is only a hint (`MADV_HUGEPAGE`) and leaves the content unchanged. If the
+/// kernel has no huge pages available, nothing happens. Cost: one `madvise`.
 pub fn in_huge_pages(memory: &mut [u8]) {
     let aligned = memory.as_ptr().align_offset(page_size());
     let Some(whole) = memory.get_mut(aligned..) else { return };

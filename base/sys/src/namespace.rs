@@ -16,11 +16,11 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
-/// The namespace has no name. It exists as long as a thread is in it or a descriptor of it is open, so it disappears no
-/// matter how the process that created it ends.
+/// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. The
+/// namespace therefore disappears however the process that created it ends.
 ///
-/// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and so does any user in a user namespace of their
-/// own.
+/// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
+/// created.
 pub fn new_network_namespace() -> io::Result<OwnedFd> {
     // SAFETY: this flag does not affect the descriptors that threads share; only flags that do are unsafe.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
@@ -51,8 +51,9 @@ pub fn end_with_thread(command: &mut Command) {
 }
 
 /// Moves the calling thread, and no other, into a new mount namespace, in which `directory` is an empty file system in
-/// memory. Files written there are invisible outside, and disappear with the last process inside and the last
-/// descriptor of the namespace. Everything else is unchanged. Later mounts are visible only inside.
+/// memory. Files in this file system are invisible outside the namespace. These files disappear when the last process
+/// has left the namespace and its last descriptor is closed. All other mounts are copied unchanged. Later mounts of the
+/// thread are visible only inside the namespace.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN, `NOENT` if there is no such directory.
 pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
@@ -66,8 +67,9 @@ pub fn new_mount_namespace(directory: &CStr) -> io::Result<OwnedFd> {
 /// Moves the calling thread, and processes that it starts later, into a mount namespace. The root becomes the thread's
 /// working directory. Errors: `PERM` as for [`new_mount_namespace`], `INVAL` for anything but a mount namespace.
 pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
-    // SAFETY: this flag does not affect the descriptors that threads share. A thread that shares its root and working
-    // directory with other threads may not enter a mount namespace, so it stops sharing them first.
+    // SAFETY: this flag does not affect the descriptors that threads share. The kernel lets no thread enter a mount
+    // namespace while it shares its root and working directory with other threads, so the thread stops sharing them
+    // first.
     unsafe { unshare_unsafe(UnshareFlags::FS)? };
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?)
 }
@@ -117,7 +119,7 @@ impl TunDevice {
     /// kernel may leave TCP's segmentation to the reader of the device, and pass packets of up to 64 KiB.
     ///
     /// Errors: `PERM` without CAP_NET_ADMIN over the thread's network namespace, `NOENT` if there is no `/dev/net/tun`,
-    /// `INVAL` if the name is too long, `BUSY` if it is taken.
+    /// `INVAL` if the name is too long, `BUSY` if the name is taken.
     pub fn new(name: &str, large_packets: bool) -> io::Result<Self> {
         let device =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;

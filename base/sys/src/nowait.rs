@@ -37,10 +37,10 @@ thread_local! {
     static MODE: Cell<PathLookupMode> = const { Cell::new(PathLookupMode::Waits) };
 }
 
-/// Runs `work`. While it runs, a [`RootDirectory`](crate::RootDirectory) that opens files looks up names only in
-/// memory. Returns `None` if a lookup would have had to wait: `work` then got `AGAIN`, and its result is discarded.
-/// `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a name
-/// (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
+/// Runs `work`. Meanwhile, a [`RootDirectory`](crate::RootDirectory) that opens files on this thread looks up names
+/// only in memory. Returns `None` if a lookup would have had to wait: `work` then got `AGAIN`, and its result is
+/// discarded. `work` must change nothing, and a thread that may wait must be able to repeat it. Reading the state of a
+/// name (`stat_in`, `get_xattr_in`) may still wait, because the kernel offers no alternative. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -50,10 +50,10 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     (MODE.get() != PathLookupMode::WouldHaveWaited).then_some(done)
 }
 
-/// Runs `work`. While it runs, [`read_dir_briefly`](crate::read_dir_briefly) reads about a thousand names and no more.
-/// Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. `work` may make
-/// only changes that can be repeated, because a thread with more time runs it again after a failure. Calls must not be
-/// nested.
+/// Runs `work`. Meanwhile, [`read_dir_briefly`](crate::read_dir_briefly) on this thread reads at most about a thousand
+/// names. Returns `None` if a directory had more names: `work` then got `AGAIN`, and its result is discarded. `work`
+/// may make only changes that can be repeated, because a thread that is allowed to read large directories runs it again
+/// after a failure. Calls must not be nested.
 ///
 /// Cost: no system call.
 pub fn without_scanning<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -139,7 +139,7 @@ impl CachedLookupProbe {
 
     /// Records that a lookup in memory failed. The name may really not have been in memory.
     pub(crate) fn has_not_answered(&self) {
-        // If this fails, another thread has already recorded as much or more.
+        // If the exchange fails, another thread has already recorded this failure, or a success.
         let _ = self.0.compare_exchange(UNKNOWN, IN_DOUBT, Ordering::Relaxed, Ordering::Relaxed);
     }
 
@@ -168,7 +168,8 @@ const ON_A_DEVICE: u8 = 2;
 
 /// Appends up to `len` bytes from `offset` to `buffer` if they are in memory. Returns the number of bytes, which is
 /// smaller if only some of them are in memory, and 0 at the end of the file. Errors: `AGAIN` if the first byte is not
-/// in memory, or if the file system cannot determine this. Cost: one `preadv2`; without `RWF_NOWAIT`, also a `pread`.
+/// in memory, or if the file system cannot determine whether it is. Cost: one `preadv2`; without `RWF_NOWAIT`, also a
+/// `pread`.
 pub fn read_cached(file: impl AsFd, buffer: &mut Vec<u8>, offset: u64, len: usize) -> Result<usize> {
     buffer.reserve(len);
     let room = &mut buffer.spare_capacity_mut()[..len];

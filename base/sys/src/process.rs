@@ -69,7 +69,7 @@ pub fn terminate(pid: u32) -> Result<()> {
 pub fn process_usage() -> ResourceUsage {
     // SAFETY: `rusage` is plain data, for which all zeros is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is a valid `rusage` for the kernel to fill; with RUSAGE_SELF it cannot fail.
+    // SAFETY: `usage` is a valid `rusage` for the kernel to fill; with RUSAGE_SELF the call cannot fail.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000;
     ResourceUsage {
@@ -84,10 +84,10 @@ pub fn process_usage() -> ResourceUsage {
 /// The number of forks from the process that first called [`ProcessIdentity::current`] to this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Identifies a process, so that a forked child recognizes resources that its parent opened. Locks on open files,
-/// connections and thread pools are of no use in a child that was forked after they were created. The child shares
-/// locks and connections with its parent, and lacks the threads. A type with such a resource stores the identity of its
-/// process next to the resource.
+/// Identifies a process, so that a forked child recognizes resources that its parent opened. A child that was forked
+/// later must not use its parent's connections, thread pools, or locks on open files. The child shares locks and
+/// connections with its parent, and lacks the threads. A type with such a resource stores the identity of its process
+/// next to the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessIdentity(u64);
 
@@ -99,8 +99,8 @@ impl ProcessIdentity {
             FORKS.fetch_add(1, Ordering::AcqRel);
         }
         WATCHED.call_once(|| {
-            // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register it,
-            // nothing is counted, and a child uses the resources that its parent opened.
+            // SAFETY: the handler only counts, which is allowed after a fork. If there is no memory to register the
+            // handler, nothing is counted, and a child uses the resources that its parent opened.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         ProcessIdentity(FORKS.load(Ordering::Acquire))
@@ -117,7 +117,7 @@ impl ProcessIdentity {
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: `sigset_t` is plain data, for which all zeros is a valid value.
     let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: both are valid sets of signals; with a valid set and SIG_SETMASK neither call can fail.
+    // SAFETY: `all` and `before` are valid sets of signals; with a valid set and SIG_SETMASK neither call can fail.
     unsafe {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);

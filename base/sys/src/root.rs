@@ -292,7 +292,8 @@ mod tests {
     use super::*;
     use crate::without_waiting;
 
-    /// Both resolutions must agree on every path: on whether it can be opened, and on the error if it cannot.
+    /// `openat2` and the walk name by name must agree on every path: on whether it can be opened, and on the error if
+    /// it cannot.
     #[test]
     fn nothing_leaves_the_root() {
         let outer = tempfile::tempdir().unwrap();

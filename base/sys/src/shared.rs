@@ -51,12 +51,12 @@ pub(crate) fn is_local(kind: u64) -> bool {
 /// Which nodes may change a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileSystemSharing {
-    /// Only this kernel may change it.
+    /// Only this kernel may change the file system.
     #[default]
     Local,
-    /// The clients of an NFS server may change it.
+    /// The clients of an NFS server may change the file system.
     Nfs,
-    /// The nodes are not known: FUSE, and every file system of an unknown type.
+    /// It is not known which nodes may change the file system: FUSE, and every file system of an unknown type.
     Unknown,
 }
 
@@ -80,8 +80,8 @@ impl FileSystemSharing {
     }
 }
 
-/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, this
-/// also updates the cached names in the directory. Cost: one `statx`, and a round trip.
+/// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, the
+/// call also updates the cached names in the directory. Cost: one `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;

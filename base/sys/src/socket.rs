@@ -221,7 +221,7 @@ pub fn tcp_info(socket: impl AsFd) -> Result<TcpInfo> {
 
 /// Turns off pacing for a connection to `peer` if both ends are on this host, because such a connection shares no link
 /// with other traffic. If the machine's congestion control paces (BBR), the timer for each burst costs more than
-/// sending. Cost: one `setsockopt`, for loopback connections only.
+/// sending the burst. Cost: one `setsockopt`, for loopback connections only.
 pub fn send_unpaced_on_loopback(socket: impl AsFd, peer: IpAddr) -> Result<()> {
     if !peer.to_canonical().is_loopback() {
         return Ok(());
@@ -239,7 +239,7 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     let socket = socket.as_fd().as_raw_fd();
-    // SAFETY: the value is an int that lives across the call, and `length` is its size.
+    // SAFETY: the value is an int that outlives the call, and `length` is its size.
     let done = unsafe {
         libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), length)
     };
@@ -247,9 +247,9 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> Result<()> {
 }
 
 /// Makes a connection to `peer` offer a receive window of `bytes` from the start, up to the limit that
-/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. It then
-/// increases the window according to the number of bytes that were read in a round trip. This increase lags behind a
-/// sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
+/// `net.ipv4.tcp_rmem` sets, unless both ends are on this host. By default, the kernel first offers 64 KiB. The kernel
+/// then increases the window according to the number of bytes that were read in a round trip. This increase lags behind
+/// a sender that doubles its congestion window in each round trip. No memory is used before bytes arrive. Unlike with
 /// `SO_RCVBUF`, the buffer still grows automatically. Cost: two `setsockopt`, none on loopback.
 pub fn offer_room(socket: impl AsFd, peer: IpAddr, bytes: usize) -> Result<()> {
     if peer.to_canonical().is_loopback() {

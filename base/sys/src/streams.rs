@@ -1,5 +1,6 @@
-//! Standard streams that were closed when the program started. Rust opens `/dev/null` in their place before `main`, so
-//! that no other file gets their numbers. A program would therefore read empty input instead of getting an error.
+//! Standard streams that were closed when the program started. Before `main`, Rust opens `/dev/null` in place of each
+//! closed stream, so that no other file gets the stream's number. Without this module, a program would therefore read
+//! empty input instead of getting an error.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -17,8 +18,8 @@ pub enum StandardStream {
 /// One bit for each stream that was closed.
 static CLOSED_AT_START: AtomicU8 = AtomicU8::new(0);
 
-/// Returns whether the stream was closed when the program started. In a library, this refers to the time at which the
-/// library was loaded. Cost: none.
+/// Returns whether the stream was closed when the program started. In a library, the result is the stream's state at
+/// the time at which the library was loaded. Cost: none.
 pub fn was_closed_at_start(stream: StandardStream) -> bool {
     CLOSED_AT_START.load(Ordering::Relaxed) & (1 << stream as u8) != 0
 }

@@ -17,7 +17,7 @@ const HEAD_BYTES: usize = 16;
 /// The size of the longest record, in bytes.
 const CHANGE_BYTES_MAX: usize = HEAD_BYTES + 256;
 
-/// The number of a watched directory in a [`DirectoryWatcher`]. It is never reused for another directory.
+/// The number of a watched directory in a [`DirectoryWatcher`]. The number is never reused for another directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchId(i32);
 

@@ -1,6 +1,6 @@
 //! Several ranges of one object in one response: `Range` with a list, and `multipart/byteranges` (RFC 9110 sections
-//! 14.2 and 14.6), which S3 itself does not support. This module works on text, without sockets. [`ByterangesParser`]
-//! is the client's side: it parses such a body as it arrives, in pieces of any size.
+//! 14.2 and 14.6), which S3 itself does not support. This module works on text, without sockets. Clients parse a
+//! `multipart/byteranges` body with [`ByterangesParser`], which accepts pieces of any size as they arrive.
 
 use std::fmt;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub fn parse_ranges(text: &str) -> Option<Vec<ByteRange>> {
 
 /// The text around the parts' content in a `multipart/byteranges` body.
 pub struct ByterangesFraming<'a> {
-    /// The boundary between the parts; it must not occur in them.
+    /// The boundary between the parts; must not occur in any part.
     pub boundary: &'a str,
     /// The content type of the whole object.
     pub content_type: &'a str,
@@ -87,7 +87,7 @@ fn parameter_value(text: &str) -> Option<(String, &str)> {
 }
 
 /// Parses a `multipart/byteranges` body. Lines may end with CR LF or with LF alone; a preamble and an epilogue are
-/// skipped. Holds at most one line of a part's head.
+/// skipped. Keeps at most one line of a part's head in memory.
 #[derive(Debug)]
 pub struct ByterangesParser {
     /// The boundary with its two hyphens.
@@ -174,7 +174,7 @@ impl ByterangesParser {
         if let ByterangesParserState::Data(left) = self.state { left } else { 0 }
     }
 
-    /// Returns whether the last part has ended; a body that ends before that is truncated.
+    /// Returns whether the last part has ended. If the body ends earlier, it is truncated.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, ByterangesParserState::Done)
     }
@@ -287,7 +287,8 @@ impl ByterangesParser {
     }
 
     /// Checks that a part's content ends where its delimiter's line break begins (RFC 2046 section 5.1.1). If the
-    /// content were a byte too short, part of that line break would have been counted as content.
+    /// content is shorter than its `Content-Range` states, the parser has already counted part of that line break as
+    /// content.
     fn content_ended(
         &mut self,
         line: &[u8],
@@ -407,9 +408,9 @@ mod tests {
     fn forms_that_servers_have() {
         let found = Some(vec![(1..3, b"bc".to_vec()), (7..8, b"h".to_vec())]);
         for body in [
-            // One-byte line breaks, and no line break at the end.
+            // This body has one-byte line breaks, and no line break at the end.
             "--b\ncontent-range: bytes 1-2/9\n\nbc\n--b\nContent-Range:bytes 7-7/*\n\nh\n--b--",
-            // A preamble, white space after a boundary, other headers, and an epilogue.
+            // This body has a preamble, white space after a boundary, other headers, and an epilogue.
             "a word before\r\n--bc\r\n\r\n--b \t\r\nContent-Type: x/y\r\nCONTENT-RANGE: bytes 1-2/9\r\n\r\nbc\r\n\
              --b\r\ncontent-range: bytes 7-7/9\r\ncontent-type: x/y\r\n\r\nh\r\n--b--\r\nand one after",
         ] {
@@ -430,12 +431,13 @@ mod tests {
             "--b\r\ncontent-range: bytes 0-1/9\r\n\r\nabc\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab",
-            // A byte or two too short: the line break before the delimiter is not content.
+            // The content is one or two bytes shorter than stated, and the line break before the delimiter must not
+            // count as content.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b--\r\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\na\r\n--b--\r\n",
             "--b\ncontent-range: bytes 0-2/9\n\nab\n--b--\n",
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nab\r\n--b\r\ncontent-range: bytes 4-4/9\r\n\r\ne\r\n--b--\r\n",
-            // One line break too many.
+            // The content is followed by two line breaks instead of one.
             "--b\r\ncontent-range: bytes 0-2/9\r\n\r\nabc\r\n\r\n--b--\r\n",
             &format!("--b\r\n{long}content-range: bytes 0-2/9\r\n\r\nabc\r\n--b--\r\n"),
             &"no boundary\r\n".repeat(2000),

@@ -1,5 +1,5 @@
-//! Digests of files, as used in Metalinks and HTTP headers. They are computed while bytes are streamed, and represented
-//! in hexadecimal.
+//! Digests of files, as used in Metalinks and HTTP headers. The digests are computed while bytes are streamed, and
+//! represented in hexadecimal.
 
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub enum FileHashAlgorithm {
 }
 
 impl FileHashAlgorithm {
-    /// All kinds, the strongest last.
+    /// All hash functions, the strongest last.
     pub const ALL: [Self; 6] =
         [Self::Adler32, Self::Md5, Self::Sha1, Self::Sha256, Self::Sha384, Self::Sha512];
 

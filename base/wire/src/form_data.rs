@@ -92,7 +92,8 @@ impl FormReader {
     pub fn new(boundary: &str) -> Self {
         FormReader {
             delimiter: delimiter(boundary),
-            // No line break precedes the first boundary. One is added here, so that all boundaries have the same form.
+            // No line break precedes the first boundary. A line break is added here, so that all boundaries have the
+            // same form.
             buffer: b"\r\n".to_vec(),
             at: 0,
             searched: 0,
@@ -270,7 +271,7 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Returns the value of a parameter. Errors: `Malformed` if it occurs twice.
+/// Returns the value of a parameter. Errors: `Malformed` if the parameter occurs twice.
 fn parameter(stated: &[(String, String)], wanted: &str) -> Result<Option<String>> {
     let mut values = stated.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone());
     match (values.next(), values.next()) {
@@ -315,8 +316,8 @@ impl BoundaryLineState {
     }
 }
 
-/// Finds the end of a file, whose content arrives in pieces of any size. It stores no content: it only counts the bytes
-/// that may be the beginning of the boundary, because their values are known.
+/// Finds the end of a file, whose content arrives in pieces of any size. The scanner stores no content. For bytes that
+/// may be the beginning of the boundary, the scanner stores only their number, because their values are known.
 pub struct FormFileScanner {
     delimiter: Vec<u8>,
     /// The number of bytes at the end of the previous piece that match the beginning of the delimiter.

@@ -1,4 +1,5 @@
-//! Codecs: wire formats as pure functions of bytes. There are no sockets here, and time is an argument.
+//! Codecs: wire formats as pure functions of bytes. This crate opens no sockets and reads no clock: time is an
+//! argument.
 
 pub mod byteranges;
 pub mod date;

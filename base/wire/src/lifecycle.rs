@@ -144,8 +144,8 @@ impl LifecycleRule {
         }
     }
 
-    /// Returns when a noncurrent version expires; `None` if never. It was replaced at `replaced`, and `newer` other
-    /// noncurrent versions are newer.
+    /// Returns when a noncurrent version expires; `None` if never. The version was replaced at `replaced`, and `newer`
+    /// other noncurrent versions are newer.
     pub fn noncurrent_expiry(&self, replaced: SystemTime, newer: u32, day: Duration) -> Option<SystemTime> {
         let rule = self.noncurrent.filter(|rule| rule.newer.is_none_or(|kept| newer >= kept))?;
         Some(expiry(replaced, rule.days, day))

@@ -89,7 +89,8 @@ pub fn from_s3(status: u16, code: &str) -> ErrorKind {
 /// AWS's message for a `Content-MD5` that is not a digest.
 pub const INVALID_MD5: &str = "The Content-Md5 you specified is not valid.";
 
-/// AWS's usual message for `AccessDenied`. It is not in the table, because AWS has other messages for this code.
+/// AWS's usual message for `AccessDenied`. This message is not in the table, because AWS has other messages for this
+/// code.
 pub const ACCESS_DENIED: &str = "Access Denied.";
 
 /// AWS's messages for codes that always have the same message.

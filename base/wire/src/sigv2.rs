@@ -2,7 +2,8 @@
 //! of the request.
 //!
 //! Newer services refuse version 2 signatures. Such a signature covers less than a version 4 signature
-//! ([`crate::sigv4`]). It does not cover the host, the body (except by `Content-MD5`), or most of the query.
+//! ([`crate::sigv4`]). A version 2 signature does not cover the host, the body (except by `Content-MD5`), or most of
+//! the query.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -73,7 +74,7 @@ impl LegacySignedRequest<'_> {
 
     fn string_to_sign(&self) -> String {
         let (md5, kind) = (self.header("content-md5"), self.header("content-type"));
-        // `x-amz-date` takes precedence over `date`; it is among the headers below.
+        // `x-amz-date` takes precedence over `date`; the loop below adds it with the other `x-amz-` headers.
         let date = if self.header("x-amz-date").is_empty() { self.header("date") } else { "" };
         let mut text = format!("{}\n{md5}\n{kind}\n{date}\n", self.method);
         for (name, value) in self.headers.iter().filter(|(name, _)| name.starts_with("x-amz-")) {

@@ -1,12 +1,12 @@
-//! Fuzz targets: functions that pass arbitrary bytes to a parser. They panic if the parser accepts something that it
-//! must not accept, or interprets one message in two ways.
+//! Fuzz targets: functions that pass arbitrary bytes to a parser. A target panics if its parser accepts something that
+//! it must not accept, or interprets one message in two ways.
 //!
 //! Three drivers share the targets and the corpus in `fuzz/corpus`:
 //!
 //! * the test `corpus` runs the corpus and a few thousand mutations of it with a fixed seed (`make test`);
 //! * the program `fordway-fuzz` mutates for a given time, on stable Rust. If it is built with coverage
 //!   (`tools/soak-fuzz` does this), it keeps each input that reaches new code (`make soak`);
-//! * cargo-fuzz in `fuzz/` does the same with libFuzzer. It needs a nightly toolchain.
+//! * cargo-fuzz in `fuzz/` also mutates and keeps such inputs, with libFuzzer. cargo-fuzz needs a nightly toolchain.
 
 pub mod corpus;
 pub mod coverage;
@@ -27,7 +27,7 @@ pub struct FuzzTarget {
     pub sources: &'static [&'static str],
     /// Tokens of the format, which mutations insert.
     pub words: &'static [&'static str],
-    /// The relative cost of a run: the number of mutations in the test is divided by this.
+    /// The relative cost of a run: the number of mutations in the test is divided by this number.
     pub cost: usize,
 }
 

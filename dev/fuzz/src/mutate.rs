@@ -109,7 +109,7 @@ impl InputMutator {
         }
     }
 
-    /// Inserts a token of the format at this position, or overwrites the bytes there with it.
+    /// Inserts a token of the format at this position, or overwrites the bytes at this position with the token.
     fn put_word(&mut self, input: &mut Vec<u8>, at: usize) {
         let Some(word) = self.words.get(self.random.below(self.words.len())) else { return };
         match self.random.below(2) {

@@ -1,4 +1,4 @@
-//! A fuzzing run of one target. It can be interrupted at any time and resumed later: inputs, findings and the time
+//! A fuzzing run of one target. The run can be interrupted at any time and resumed later: inputs, findings and the time
 //! spent are stored in files.
 
 use std::fs::{self, File};

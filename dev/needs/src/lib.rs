@@ -1,8 +1,9 @@
 //! Checks that the machine has what a test needs: root, a program, or a kernel feature.
 //!
 //! libtest cannot skip a test at run time: a test that returns early counts as passed. A test that cannot run therefore
-//! calls [`skip`], directly or through one of the checks below, and returns. `cargo xtask test` collects these records,
-//! counts such tests as skipped, prints their names and reasons, and fails in CI unless `.ci/may-skip` expects them.
+//! calls [`skip`], directly or through one of the checks below, and returns. `skip` writes a record with the reason.
+//! `cargo xtask test` collects the records, counts such tests as skipped, prints their names and reasons, and fails in
+//! CI unless `.ci/may-skip` expects them.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -54,7 +55,7 @@ pub fn program(program: &str) -> Option<PathBuf> {
     program_from(program, "`make setup` installs what tests use")
 }
 
-/// Like [`program`], for a program from another source, which `source` describes.
+/// Like [`program`], for a program that `make setup` does not always install; `source` states where to get the program.
 pub fn program_from(program: &str, source: &str) -> Option<PathBuf> {
     let found = find(program);
     if found.is_none() {

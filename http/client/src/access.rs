@@ -34,7 +34,7 @@ pub struct SessionCredentials {
     netrc: Option<SecretFile>,
     /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
-    /// The value of the `Authorization` header that the caller has chosen. It overrides passwords and tokens.
+    /// The value of the `Authorization` header that the caller has chosen. This value overrides passwords and tokens.
     authorization: Option<String>,
     goes_unprotected: bool,
 }
@@ -74,7 +74,7 @@ impl SessionCredentials {
     }
 
     /// Tries this client certificate before all others. `chain` and `key` are PEM files, and `chain` begins with the
-    /// certificate itself. Both may be the same file, as with an X.509 proxy.
+    /// certificate itself. `chain` and `key` may be the same file, as with an X.509 proxy.
     pub fn with_certificate(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificates.insert(0, CertificateFiles::named(chain.into(), key.into()));
         self

@@ -208,7 +208,7 @@ pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the server closed the connection without a response")
 }
 
-/// The maximum time to wait for a server's `100 Continue`. Some servers never send it.
+/// The maximum time to wait for a server's `100 Continue`. Some servers never send this response.
 const LEAVE_WAIT: Duration = Duration::from_secs(1);
 
 /// A function that consumes a body, piece by piece.

@@ -353,7 +353,7 @@ impl BufferedConnection {
     }
 
     /// Returns whether a final response to a request whose body is still being sent has arrived over HTTP/3. On other
-    /// connections, sending fails in this case, or the response is found later.
+    /// connections, such a response makes sending fail, or a later call finds it.
     pub(super) fn is_answered_early(&mut self) -> bool {
         if !self.socket().is_bridge() || (self.has_nothing_left() && self.socket().is_quiet()) {
             return false;

@@ -40,7 +40,8 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The `User-Agent` of all requests.
 pub const USER_AGENT: &str = concat!("fordway/", env!("CARGO_PKG_VERSION"));
 
-/// Unpooled connections, which expose heads and bodies as they arrive. The load generator is built from these parts.
+/// Unpooled connections, which expose heads and bodies as they arrive. The load generator uses the items of this
+/// module.
 pub mod parts {
     pub use crate::connection::{BufferedConnection, io_error};
     pub use crate::connector::Connector;

@@ -19,7 +19,7 @@ const MAX_HEADERS: usize = 128;
 /// The maximum size of a document read as a whole (a full page of a listing has about 1 MiB).
 const MAX_DOCUMENT_BYTES: usize = 64 * 1024 * 1024;
 
-/// A parsed head. It stores positions in the connection's buffer, so that no header is copied.
+/// A parsed head. The value stores positions in the connection's buffer, so that no header is copied.
 #[derive(Default)]
 pub struct ResponseHead {
     /// The status as the server sent it.
@@ -87,8 +87,8 @@ impl ResponseHead {
     }
 }
 
-/// A response whose head has been received. Dropping it returns the connection to the pool if the body was read to its
-/// end, and closes it otherwise.
+/// A response whose head has been received. Dropping the response returns the connection to the pool if the body was
+/// read to its end, and closes it otherwise.
 pub struct HttpResponse {
     head: ResponseHead,
     framing: BodyFraming,
@@ -297,7 +297,7 @@ pub enum ChunkDecoderState {
 impl BodyFraming {
     /// Returns the framing according to RFC 9112 section 6.3. Errors: `BadResponse` if the head contradicts itself.
     pub fn of(head: &ResponseHead, connection: &BufferedConnection, method: &str) -> Result<Self> {
-        // These responses have no body, regardless of the length that they state.
+        // A response to HEAD, or with status 204 or 304, has no body, regardless of the length that it states.
         if method == "HEAD" || matches!(head.status, 204 | 304) {
             return Ok(BodyFraming::Empty);
         }

@@ -52,7 +52,7 @@ impl TlsRoots {
     }
 }
 
-/// How long a configuration is shared. After that, the certificates of the system are read again.
+/// How long a configuration is shared. After this time, the certificates of the system are read again.
 const SHARED_FOR: Duration = Duration::from_secs(600);
 /// The maximum number of shared configurations.
 const SHARED_MAX: usize = 32;
@@ -159,7 +159,8 @@ impl TlsConnector {
     }
 
     /// Performs the handshake with the peer of `carrier`. Errors: `BadResponse` for an untrusted certificate and for a
-    /// peer that does not use TLS, because a retry would not help in these cases; `Unavailable`, `InvalidArgument`.
+    /// peer that does not use TLS, because a retry would not help against either cause; `Unavailable`,
+    /// `InvalidArgument`.
     pub(super) fn start(&self, origin: &Origin, carrier: Carrier) -> Result<TlsStream> {
         let config = self.config()?;
         let name = Self::name(origin)?;

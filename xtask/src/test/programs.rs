@@ -15,8 +15,8 @@ use super::skipped::{self, SkippedTest};
 use super::tally::{TestTally, cargo_line};
 use super::{LIMIT_SECONDS, command_of, test_command, words};
 
-/// Programs that measure times, or keep all processors busy, as `PACKAGE'S DIRECTORY/PROGRAM`. They run one by one,
-/// after all others.
+/// Programs that measure times, or keep all processors busy, as `PACKAGE'S DIRECTORY/PROGRAM`. These programs run one
+/// by one, after all others.
 const ALONE: &[&str] = &[
     "fordway-lab/disturbed",
     "fordway-lab/netlab",
@@ -26,7 +26,8 @@ const ALONE: &[&str] = &[
     "testkit/neighbours",
 ];
 
-/// The programs that take longest. They start first, so that none of them is still running when all others have ended.
+/// The programs that take longest. These programs start first, so that none of them is still running when all others
+/// have ended.
 const LONGEST: &[&str] = &[
     "testkit/shared",
     "testkit/faults",

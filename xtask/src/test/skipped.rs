@@ -93,7 +93,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Skipped })
 }
 
-/// Prints one line per reason, with the tests it applies to.
+/// Prints one line per reason, with the tests to which the reason applies.
 pub(super) fn print_by_reason(skipped: &[SkippedTest]) {
     let mut by_reason = BTreeMap::<_, Vec<_>>::new();
     for test in skipped {

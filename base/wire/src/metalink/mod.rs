@@ -1,6 +1,7 @@
-//! The replicas, size and digests of a file. They are read from Metalink 4 (RFC 5854), Metalink 3, the headers `Link`
-//! and `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs. A list has one URL per line, the best
-//! first, and is easy to write by hand. All of these formats are read into one type; Metalink 4 can also be written.
+//! The replicas, size and digests of a file. This data is read from Metalink 4 (RFC 5854), Metalink 3, the headers
+//! `Link` and `Digest` of a response (RFC 6249, 8288, 3230), and plain lists of URLs. A list has one URL per line, the
+//! best first, and is easy to write by hand. All of these formats are read into one type; Metalink 4 can also be
+//! written.
 //!
 //! The input is not trusted. A document type declaration is rejected, because it can declare entities that expand
 //! without bound. Names that lead out of a directory are also rejected. Unknown elements are ignored.
@@ -14,7 +15,7 @@ use std::fmt::Write as _;
 use fordway_store::{Error, ErrorKind, Result};
 use quick_xml::escape::escape;
 
-/// The priority of a URL without a stated priority. It is also the lowest priority (RFC 5854 section 4.2.16.2).
+/// The priority of a URL without a stated priority, which is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
 /// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB in pieces of 64 MiB is
@@ -89,7 +90,8 @@ impl Metalink {
         start.trim_start_matches('\u{feff}').trim_start().starts_with('<') && start.contains("<metalink")
     }
 
-    /// Returns the file called `name`, or the only file. Errors: `InvalidArgument`, which lists the first ten names.
+    /// Returns the file called `name`, or the only file. Errors: `InvalidArgument` if there is no such file, or
+    /// several; the message lists the first ten names.
     pub fn file(self, name: Option<&str>) -> Result<MetalinkFile> {
         let names: Vec<String> = self.files.iter().take(10).map(|file| format!("{:?}", file.name)).collect();
         let mut files = self.files.into_iter();
@@ -121,7 +123,7 @@ impl MetalinkFile {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Adds data that this value lacks from `other`, which describes the same file.
+    /// Fills in the fields that this value lacks with those of `other`, which describes the same file.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -160,7 +162,8 @@ impl MetalinkFile {
         }
         let Some(pieces) = &self.pieces else { return Ok(()) };
         let covered = pieces.length_bytes.checked_mul(pieces.hex.len() as u64);
-        // Only the last piece may be shorter, so the pieces exceed the file by less than one piece.
+        // Only the last piece may be shorter, so the length of all pieces, counted as full, exceeds the file's size by
+        // less than one piece.
         let is_sound = match (covered, self.size_bytes) {
             _ if pieces.length_bytes == 0 => false,
             (None, _) => false,

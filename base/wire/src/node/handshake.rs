@@ -6,7 +6,7 @@ use sha2::Sha256;
 
 use super::fields::{MessageCursor, ReadField, WriteField};
 
-/// The first bytes that both sides send. No HTTP request begins with them.
+/// The first bytes that both sides send. No HTTP request begins with these bytes.
 pub const MAGIC: [u8; 4] = [0xf0, b'w', b'a', b'y'];
 /// The version of the protocol.
 pub const VERSION: u16 = 5;

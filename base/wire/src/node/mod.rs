@@ -66,8 +66,8 @@ impl ResponseFlags {
     pub const AWAKE: ResponseFlags = ResponseFlags(4);
     /// Another response to the same request follows.
     pub const MORE: ResponseFlags = ResponseFlags(8);
-    /// The gateway's thread has moved to another processor, because the client may be running on the old one. Polling
-    /// may therefore succeed again.
+    /// The gateway's thread has moved to another processor, because the client may be running on the previous
+    /// processor. Polling may therefore succeed again.
     pub const MOVED: ResponseFlags = ResponseFlags(16);
 
     /// Returns whether all of `flags` are set.
@@ -167,7 +167,7 @@ const ROOM_BYTES: usize = 72 << 10;
 /// A buffer between a socket, which fills it, and a reader of frames.
 #[derive(Debug, Default)]
 pub struct FrameBuffer {
-    /// The memory of the buffer. It is fully initialised, so that a socket can write to any part of it.
+    /// The buffer's memory, which is fully initialised, so that a socket can write to any part of it.
     buffer: Vec<u8>,
     start: usize,
     end: usize,

@@ -16,7 +16,7 @@ use super::{FRAME_BYTES_MAX, HEADER_BYTES, ReceivedFrame, ResponseFlags, begin_f
 
 macro_rules! requests {
     ($($(#[$doc:meta])* $code:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
-        /// A request. The sender borrows its operands; the receiver owns them.
+        /// A request. The sender's value borrows the operands; the receiver's value owns them.
         #[derive(Clone, Debug)]
         #[allow(missing_docs, reason = "operands are those of the `Store` method that is named")]
         pub enum Request<'a> { $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* },)* }
@@ -55,7 +55,7 @@ macro_rules! requests {
 requests! {
     /// Proves that the client knows the secret. Reply: the gateway's own proof (32 bytes).
     1 Authenticate { access_key: Cow<'a, str>, nonce: [u8; NONCE_BYTES], proof: [u8; 32] }
-    /// Returns the gateway's counters. Reply: list of names and numbers (8 bytes).
+    /// Returns the gateway's counters. Reply: list of pairs, each a name and an 8-byte number.
     2 Stats {}
     /// `list_buckets`. Reply: list of `BucketInfo`.
     3 ListBuckets {}
@@ -71,14 +71,15 @@ requests! {
     8 SetVersioning { bucket: Cow<'a, Bucket>, versioning: VersioningState }
     /// Puts an object; the body is its content. Reply: `PutResult`.
     9 Put { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, expected: Cow<'a, ExpectedContent> }
-    /// `put_many`: the body contains the objects one after the other, with the given lengths. Reply: list of results of
-    /// `PutResult`.
+    /// `put_many`: the body contains the objects one after the other, with the given lengths. Reply: list of results,
+    /// each a `PutResult` or an error.
     10 PutMany { bucket: Cow<'a, Bucket>, options: Cow<'a, PutOptions>, objects: Cow<'a, [(Key, u32)]> }
     /// Starts an object. Reply: [`super::StartWriteResponse`], perhaps with a descriptor.
     11 Start { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions> }
     /// Starts a part. Reply: as for `Start`.
     12 StartPart { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, number: u16, options: Cow<'a, PartOptions> }
-    /// Appends the body to the object or part in progress. No response: an error is reported by `Commit`.
+    /// Appends the body to the object or part in progress. There is no reply: the reply to `Commit` reports an error of
+    /// `Append`.
     13 Append {}
     /// Finishes the object or part in progress; `filled` bytes were written to the descriptor. Reply:
     /// [`super::CommitResponse`], with the descriptor of a spare file if `wants_spare` and the gateway has one.
@@ -89,7 +90,7 @@ requests! {
     16 Get { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
     /// `read`. `is_large` states whether the client expects a large amount of content. Reply: [`super::ReadResponse`].
     17 Read { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions>, is_large: bool }
-    /// `read_ranges`. Reply: the lengths (list of 4 bytes each), and the body.
+    /// `read_ranges`. Reply: a list of 4-byte lengths, one for each range, and the content of all ranges as the body.
     18 ReadRanges { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, ranges: Cow<'a, [ByteRange]>, options: Cow<'a, GetOptions> }
     /// `get_many`. Reply: one or more frames, all but the last with [`ResponseFlags::MORE`]. A frame contains, for each
     /// of the next keys in order, a result with the length of its content in the body. A result without a length means
@@ -97,7 +98,7 @@ requests! {
     19 GetMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `head`. Reply: `ObjectInfo`.
     20 Head { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
-    /// `head_many`. Reply: list of results of `ObjectInfo`.
+    /// `head_many`. Reply: list of results, each an `ObjectInfo` or an error.
     21 HeadMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `object_parts`. Reply: list of `ObjectPart`.
     22 ObjectParts { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, GetOptions> }
@@ -107,7 +108,7 @@ requests! {
     24 SetTags { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, version: Option<Cow<'a, VersionId>>, tags: Cow<'a, Tags> }
     /// `delete`. Reply: `DeleteResult`.
     25 Delete { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, DeleteOptions> }
-    /// `delete_many`. Reply: list of results of `DeleteResult`.
+    /// `delete_many`. Reply: list of results, each a `DeleteResult` or an error.
     26 DeleteMany { bucket: Cow<'a, Bucket>, keys: Cow<'a, [Key]> }
     /// `copy`. Reply: `PutResult`.
     27 Copy { from_bucket: Cow<'a, Bucket>, from_key: Cow<'a, Key>, bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, CopyOptions> }
@@ -127,8 +128,8 @@ requests! {
     34 CompleteUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId>, parts: Cow<'a, [CompletedPart]>, options: Cow<'a, CompleteOptions> }
     /// `abort_upload`.
     35 AbortUpload { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, upload: Cow<'a, UploadId> }
-    /// Puts an object whose `filled` bytes a thread on processor `core` has written to the spare file. Reply:
-    /// [`super::CommitResponse`] as for `Commit`, or none if the file cannot be used for this object.
+    /// Puts an object whose `filled` bytes a thread on processor `core` has written to the spare file. Reply: option of
+    /// [`super::CommitResponse`], as for `Commit`; no value if the file cannot be used for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
     /// `document`. Reply: the document, if there is one.
     37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
@@ -149,7 +150,7 @@ requests! {
 }
 
 impl Request<'_> {
-    /// Returns the number of objects in a batch request; 0 for all others.
+    /// Returns the number of objects in a batch request; 0 for all other requests.
     pub fn batch_objects(&self) -> usize {
         match self {
             Request::GetMany { keys, .. }

@@ -250,7 +250,8 @@ impl ResponseDocumentBuilder {
         self
     }
 
-    /// Opens an element. It contains everything that is added until it is closed.
+    /// Opens an element. The element contains everything that is added until [`ResponseDocumentBuilder::close`] closes
+    /// it.
     pub fn open(&mut self, name: &'static str) -> &mut Self {
         let _infallible = write!(self.text, "<{name}>");
         self.open.push(name);

@@ -26,8 +26,8 @@ use percent_encoding::percent_decode_str;
 
 use crate::uri;
 
-/// The address of the requested collection. The addresses in a listing are only compared with it. Nothing is ever sent
-/// to an address from a listing, so a listing cannot redirect a client.
+/// The address of the requested collection. The addresses in a listing are only compared with this address. Nothing is
+/// ever sent to an address from a listing, so a listing cannot redirect a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionUrl {
     /// The host without the port, in lower case.

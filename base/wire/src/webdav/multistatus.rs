@@ -86,7 +86,7 @@ struct MultistatusParser {
     /// The `response` that is being parsed.
     current: MultistatusEntry,
     /// The properties in the `propstat` that is being parsed. The `propstat`'s status, which comes last, determines
-    /// whether they count.
+    /// whether the properties count.
     properties: ResourceProperties,
     properties_status: Option<u16>,
 }

@@ -1,8 +1,8 @@
 //! HTTP/2 (RFC 9113): many concurrent requests on one connection. For callers written for HTTP/1.1, the connection is
 //! also a transport that accepts requests and returns responses in HTTP/1.1 form (RFC 9113 section 8).
 //!
-//! A connection has neither a runtime nor a thread of its own. It progresses only while a caller drives it in the
-//! caller's thread. The only calls that block are those for a single request.
+//! A connection has neither a runtime nor a thread of its own. A connection progresses only while a caller drives it in
+//! the caller's thread. The only calls that block are those for a single request.
 
 mod wire;
 
@@ -28,9 +28,9 @@ use super::socket::TcpSocket;
 use super::tls::TlsConnector;
 use super::{Origin, Timeouts};
 
-/// The flow-control window, per request and per connection. It is as large as the read-ahead of one file, so that the
-/// server never waits for the client. The window uses no memory, because data is either consumed at once or waits in
-/// the socket buffer.
+/// The flow-control window, per request and per connection. The window is as large as the read-ahead of one file, so
+/// that the server never waits for the client. The window uses no memory, because data is either consumed at once or
+/// waits in the socket buffer.
 const WINDOW_BYTES: u32 = 64 << 20;
 /// The maximum size of a data frame.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
@@ -189,8 +189,9 @@ impl Http2Connection {
         self.gauge.received_bytes()
     }
 
-    /// Begins a request without a body, which is sent on the next turn. Returns `None` if the server currently accepts
-    /// no more requests. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does not allow.
+    /// Begins a request without a body, which the next call of [`Http2Connection::turn`] sends. Returns `None` if the
+    /// server currently accepts no more requests. Errors: `ConnectionReset`, `InvalidInput` for a head that HTTP/2 does
+    /// not allow.
     pub(super) fn open_stream(&mut self, head: &[u8]) -> io::Result<Option<ResponseFuture>> {
         match self.send.poll_ready(&mut looking()) {
             Poll::Pending => return Ok(None),
@@ -216,7 +217,7 @@ impl Http2Connection {
         stream.reserve_capacity(wanted);
         let turn =
             self.drive(Patience::Renewed, poll_fn(|context| poll_send(&mut stream, &mut response, context)));
-        // Keep the response even after an error: it may arrive even though the server accepts no more of the body.
+        // Keep `response` even after an error: the server may respond even though it accepts no more of the body.
         let room = match turn {
             Ok(SendTurn::Room(room)) => room.min(wanted),
             Ok(SendTurn::Answered(answer)) => {

@@ -15,8 +15,8 @@ use crate::socket::TcpSocket;
 /// than copying the data.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// The socket, presented to the HTTP/2 library as an asynchronous stream. It never wakes a task; the thread that drives
-/// the connection polls again when the socket is ready.
+/// The socket, presented to the HTTP/2 library as an asynchronous stream. The stream never wakes a task; the thread
+/// that drives the connection polls again when the socket is ready.
 pub(super) struct Http2Socket {
     transport: SocketTransport,
     /// A buffer in which the bytes in `used..filled` have been received but not yet passed on.
@@ -44,7 +44,7 @@ impl From<Carrier> for SocketTransport {
 /// Counts the bytes that pass through a socket, and limits the bytes that are received.
 #[derive(Default)]
 pub(super) struct SocketFlowLimiter {
-    /// The number of bytes that may be received until the next turn.
+    /// The number of bytes that may still be received before [`SocketFlowLimiter::open`] is called again.
     room_bytes: AtomicUsize,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,

@@ -427,7 +427,7 @@ async fn write_response(
 async fn write_pieces(outgoing: &mut OwnedWriteHalf, pieces: &[ResponsePiece]) -> io::Result<()> {
     let mut slices: Vec<_> = pieces.iter().filter_map(ResponsePiece::slice).collect();
     let mut left = &mut slices[..];
-    // Skip empty pieces, because a write of 0 bytes returns 0.
+    // Skip empty pieces: a write of 0 bytes returns 0, which the loop would treat as a failure.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match outgoing.write_vectored(left).await? {

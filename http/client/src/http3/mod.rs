@@ -2,7 +2,8 @@
 //! between one end of a pair of sockets and QUIC. Pipelining, polling, framing and timeouts therefore work as on any
 //! other connection, and each request still has a QUIC stream of its own.
 //!
-//! Cost, compared with HTTP/1.1: one thread per connection, and two more copies and thread hops per message.
+//! Cost, compared with HTTP/1.1: one thread per connection, and two more copies and two more switches between threads
+//! per message.
 
 mod bridge;
 

@@ -1,6 +1,6 @@
 //! The job board: the jobs, the streams that carry them out, and the replicas that streams read from. The board makes
-//! its decisions without threads or sockets; time is an argument. It also supervises the streams: a slow stream is
-//! compared with another stream, and the slower of the two is stopped.
+//! its decisions without threads or sockets; time is an argument. The board also supervises the streams: a slow stream
+//! is compared with another stream, and the slower of the two is stopped.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(super) struct StallPolicy {
     pub(super) stall: Duration,
     /// A stream is replaced if it is slow for this long.
     pub(super) detection: Duration,
-    /// A rate below this is slow.
+    /// A stream is slow if its rate is below this value.
     pub(super) floor_bytes_per_s: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; otherwise, jobs fetch exactly these
-//! ranges. Large parts of a file are read in the same way, one after another or in any order.
+//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; without verification, jobs fetch
+//! exactly these ranges. This module also copies large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -21,7 +21,7 @@ const KEPT_BYTES: u64 = 32 << 20;
 /// The maximum number of bytes that one call keeps in flight.
 const CALL_BYTES: usize = 32 << 20;
 
-/// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
+/// Submitted ranges. If no caller waits for the ranges, their bytes remain in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "`wait` returns the bytes"]
 pub struct ReplicatedReadTicket {

@@ -38,9 +38,9 @@ pub struct ReplicaOptions {
     pub session: vector::SessionOptions,
     /// Which replicas get the credentials of the session.
     pub credentials: ReplicaCredentials,
-    /// The maximum number of connections to all replicas together. It is exceeded only while a stalled or slow replica
-    /// is compared with another. `None` means one stream, which may use several connections, as vectored reads do at a
-    /// server that does not support pipelining.
+    /// The maximum number of connections to all replicas together. The maximum is exceeded only while a stalled or slow
+    /// replica is compared with another. `None` means one stream, which may use several connections, as vectored reads
+    /// do at a server that does not support pipelining.
     pub streams: Option<usize>,
     /// Whether pieces are checked against their digests. If so, reads of small ranges fetch whole pieces.
     pub verify: bool,
@@ -58,7 +58,7 @@ pub struct ReplicaOptions {
 /// the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaCredentials {
-    /// All replicas. Use this only if the user wrote or chose the description.
+    /// All replicas. Use this value only if the user wrote or chose the description of the replicas.
     All,
     /// Only replicas with the same scheme, host and port as one of these URLs, which the user named.
     Named(Vec<String>),
@@ -113,7 +113,7 @@ const SIZE_BYTES_MAX: u64 = 1 << 62;
 /// are not verified.
 const PIECE_BYTES_MAX: u64 = 256 << 20;
 
-/// A file that has several replicas. Threads may share it; calls block.
+/// A file that has several replicas. Threads may share the file; calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
 /// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
@@ -335,8 +335,8 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Ends the streams. They end almost at once; a stream that is waiting for a connection, or for the response to its
-    /// first request, ends after that wait.
+    /// Ends the streams. Most streams end almost at once; a stream that is waiting for a connection, or for the
+    /// response to its first request, ends after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;
         self.shared.changed.notify_all();

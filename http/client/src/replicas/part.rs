@@ -1,8 +1,8 @@
 //! A file that is filled in place, in any order, and can be resumed after `kill -9`.
 //!
-//! If the digests of its pieces are known, they show which parts of an unfinished file are valid. Otherwise, a mark of
-//! one byte is written past the end of the file after each complete unit. The complete file is truncated to its size,
-//! which removes the marks.
+//! If the digests of the file's pieces are known, the digests show which parts of an unfinished file are valid. If no
+//! digests are known, a mark of one byte is written past the end of the file after each complete unit. The complete
+//! file is truncated to its size, which removes the marks.
 //!
 //! Missing units are stored as runs, so that memory use grows with the bytes that have arrived, not with the size that
 //! a server states.

@@ -10,8 +10,8 @@ use fordway_store::{Error, ErrorKind};
 use super::board::SharedError;
 use crate::retry::backoff;
 
-/// The key that sorts the best replicas first. Replicas on servers with recent failures come last. Otherwise, replicas
-/// are sorted by priority, and then by location, preferred locations first.
+/// The key that sorts the best replicas first. Replicas on servers with recent failures come last. Within each of the
+/// two groups, replicas are sorted by priority, and then by location, preferred locations first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
 /// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
@@ -96,13 +96,14 @@ impl ReplicaSite {
         self.out.is_none() && self.strikes == 0
     }
 
-    /// Returns the time from which the replica may be used again, if it may not be used now.
+    /// Returns the time before which the replica is not used again after a failure. Returns `None` if nothing has
+    /// failed since the last delivery, or if the replica is no longer used at all.
     pub(super) fn ready_at(&self, strikes_max: u32) -> Option<Instant> {
         self.not_before.filter(|_| self.may_serve(strikes_max))
     }
 
     /// Records a failure. After a permanent failure, or too many failures without progress, the replica is no longer
-    /// used. After any other failure, it is used again later.
+    /// used. After any other failure, the replica is used again later.
     pub(super) fn failed(&mut self, error: &Error, has_brought: bool, now: Instant) {
         let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
         let told = SharedError { kind: error.kind(), detail: format!("{}{cause}", error.detail()) };

@@ -1,8 +1,8 @@
 //! One HTTP/1.1 response that is being received: its framing, and how its bytes get directly to their destination.
 //!
-//! One call can receive several parts. Their contents go straight into place, and the heads between them go into the
-//! buffer. The forecast is that each head is as long as the previous one. The received bytes are then checked against
-//! this forecast.
+//! One call can receive several parts. The parts' contents go straight into the caller's memory, and the heads between
+//! the contents go into the connection's buffer. The call's forecast is that each head is as long as the previous one.
+//! The received bytes are then checked against this forecast.
 
 use std::io;
 use std::ops::Range;
@@ -278,7 +278,7 @@ impl ReceiveForecast {
             };
             left -= done;
             if done < count {
-                // A piece that was only partly received is not a surprise, and neither are bytes past the forecast.
+                // A partly received piece does not count as a wrong forecast, and neither do bytes past the forecast.
                 let is_surprise = count == piece.len() && !matches!(piece, ReceiveForecastSegment::Behind(_));
                 // Bytes after a wrong forecast have been put in the wrong places. Put them back in the order in which
                 // they arrived, so that they are read as usual.

@@ -178,8 +178,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         }
     }
 
-    /// Fails the batch, because bytes that have already arrived may not be from the position that the server stated.
-    /// Returns the error.
+    /// Fails the batch, because bytes that have already arrived are perhaps from a different position than the server
+    /// stated. Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
         self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
         error
@@ -214,8 +214,8 @@ impl DirectReceive {
     }
 }
 
-/// Bytes that more than one fragment wants. They are received into the first fragment, and copied to the others when
-/// the batch is complete.
+/// Bytes that more than one fragment wants. The bytes are received into the first fragment, and copied to the others
+/// when the batch is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DuplicateBytes {
     pub(super) from: FragmentPosition,

@@ -1,5 +1,5 @@
-//! The content of a response. Its head is checked against the request, and its bytes are written to their destinations,
-//! regardless of the framing.
+//! The content of a response. This module checks the head of the response against the request, and writes the bytes of
+//! the body to their destinations, regardless of the framing.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime};

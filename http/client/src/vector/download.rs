@@ -37,7 +37,7 @@ type PartialDownloadOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
     /// ended, in the version that was opened. Errors: as for [`RemoteFile::read_ranges`], and errors of `sink`, which
-    /// end the copy. Cost: one request, plus one per interruption. 256 KiB of memory.
+    /// end the copy. Cost: one request, plus one per interruption; 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut DownloadSink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -64,9 +64,9 @@ impl RemoteFile {
 }
 
 /// Copies a file whose size the server does not state. Passes its bytes to `sink` as they arrive, and then checks them
-/// against the digest that the server states, if any. Returns the name of the digest. Such a copy cannot be resumed.
-/// Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does not state
-/// where it ends. Cost: one request, plus one per redirection.
+/// against the digest that the server states, if any. Returns the name of the digest. A copy of unknown size cannot be
+/// resumed. Errors: as for [`RemoteFile::open`] and [`RemoteFile::copy_verified`]; `BadResponse` if the response does
+/// not state where it ends. Cost: one request, plus one per redirection.
 pub fn copy_unsized(
     session: &Arc<HttpSession>,
     url: &str,
@@ -411,7 +411,7 @@ impl FileDigest {
     pub(super) fn name(&self) -> &'static str {
         match self {
             FileDigest::Checksum(checksum) => checksum.algorithm.name(),
-            // These are the names that S3 uses.
+            // S3 uses these names.
             FileDigest::Hash(hash) => match hash.kind {
                 FileHashAlgorithm::Adler32 => "ADLER32",
                 FileHashAlgorithm::Md5 => "MD5",

@@ -1,8 +1,8 @@
 //! Executes batches: turns their missing bytes into requests, and keeps connections busy. When a server does not
 //! support a method, the engine falls back to the next one. The methods are lists of ranges, single ranges in a
 //! pipeline, single ranges on several connections, and the whole file, in this order. The engine decides how many
-//! connections are used and which connection gets the next request. It also handles failures: a connection that ends or
-//! stalls, a file that has moved, a batch that exceeds its deadline.
+//! connections are used and which connection gets the next request. The engine also handles failures: a connection that
+//! ends or stalls, a file that has moved, a batch that exceeds its deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ use crate::vector::redirect::HOPS_MAX;
 /// Batches in flight, on connections that nothing else uses in the meantime.
 pub(super) struct BatchEngine<S> {
     source: Arc<RemoteFileSource>,
-    /// The location from which the file is read. This is the source's location as of the last check.
+    /// The location from which the file is read. The source may have changed its location since the engine last
+    /// checked.
     place: Arc<SourceLocation>,
     server: ServerProfile,
     batches: BTreeMap<BatchId, FragmentBatch<S>>,
@@ -114,8 +115,8 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.batches.is_empty() && self.lines.is_empty()
     }
 
-    /// Cancels a batch: its memory is no longer written to. Connections that carry its requests are closed at the next
-    /// turn, or immediately if there is no other work.
+    /// Cancels a batch: nothing is written to its memory any longer. The next call of [`BatchEngine::turn`] closes the
+    /// connections that carry requests for the batch; if there is no other work, they are closed immediately.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -164,8 +165,9 @@ impl<S: FragmentSink> BatchEngine<S> {
         if matches!(ready, Ok(0) | Err(Errno::INTR)) && fordway_sys::after_signal().is_err() {
             self.stop();
         }
-        // Data that arrived during the wait is in time, no matter how late it is processed. While gathering, a small
-        // amount of data does not end the wait, so connections must be read before they are considered late.
+        // Data that arrived during the wait is in time, no matter how late it is processed. If a connection waits for
+        // many bytes, the arrival of a few bytes does not end the wait, so connections must be read before they are
+        // considered late.
         if ready.unwrap_or(0) == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -259,7 +261,8 @@ impl<S: FragmentSink> BatchEngine<S> {
             416 | 501 if asked > 1 => {
                 self.server = self.place.learn(ServerProfile::lists_refused);
             }
-            // Some firewalls refuse lists. A location that a redirection led to may have expired instead.
+            // Some firewalls refuse lists with status 403. If a redirection led to this location, however, the location
+            // may have expired.
             403 if asked > 1 && !self.source.may_be_elsewhere(&self.place, &told()) => {
                 self.doubts_lists = true;
             }
@@ -627,8 +630,8 @@ mod tests {
         }
     }
 
-    /// A server may close an idle connection just before the next request is sent. In that case, no event follows that
-    /// would end a wait.
+    /// A server may close an idle connection just before the next request is sent. After such a close, no event follows
+    /// that would end a wait.
     #[test]
     fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

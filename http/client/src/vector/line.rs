@@ -158,7 +158,8 @@ impl ActiveConnection {
     }
 
     /// Returns whether the connection was idle until the current requests were sent, and has received nothing since. If
-    /// it ends now, it may have been closed before the requests were sent, so its end is not a failure.
+    /// the connection ends now, the server may have closed it before the requests were sent, so the end is not a
+    /// failure.
     pub(super) fn was_idle(&self) -> bool {
         either!(self, line => line.was_idle())
     }
@@ -243,7 +244,8 @@ impl ActiveConnection {
         either!(self, line => line.advance(batches, version))
     }
 
-    /// Stops using the connection. Passes it to `keep` if it accepts another request. Returns the requests in flight.
+    /// Stops using the connection. Passes the connection to `keep` if it accepts another request. Returns the requests
+    /// in flight.
     pub(super) fn close(self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         either!(self, line => line.close(keep))
     }

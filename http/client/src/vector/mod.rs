@@ -1,12 +1,12 @@
 //! Reads many ranges of a file in few requests.
 //!
 //! A call's fragments become a plan, which lists each byte to receive once, with its destination. The [`engine`] turns
-//! the plan into [`request`]s that are as large as the server is known to accept ([`learned`]). On each [`line`], it
-//! sends as many requests ahead as the window allows. A line is a connection: either a [`pipeline`] of HTTP/1.1, or
-//! [`streams`] of HTTP/2. In a pipeline, each [`answer`] is received straight into the caller's memory, several parts
-//! per call. Each response is checked against its request as [`content`]. Its bytes go into a [`sink`] through its
-//! [`batch`], which tracks the missing bytes. A [`reader`] submits ranges that it expects to be read next. This module
-//! contains the file itself, a [`RemoteFile`].
+//! the plan into [`request`]s that are as large as the server is known to accept ([`learned`]). On each [`line`], the
+//! engine sends as many requests ahead as the window allows. A line is a connection: either a [`pipeline`] of HTTP/1.1,
+//! or [`streams`] of HTTP/2. In a pipeline, each [`answer`] is received straight into the caller's memory, several
+//! parts per call. Each response is checked against its request as [`content`]. The bytes of a response go into a
+//! [`sink`] through a [`batch`], which tracks the missing bytes. A [`reader`] submits ranges that it expects to be read
+//! next. This module contains the file itself, a [`RemoteFile`].
 
 mod answer;
 mod batch;
@@ -51,7 +51,7 @@ use self::sink::{BatchMemory, FragmentArena, SpareBufferPool};
 use self::source::RemoteFileSource;
 use self::window::InFlightBatches;
 
-/// A file on a server, in the version that existed when it was opened. Threads may share it.
+/// A file on a server, in the version that existed when it was opened. Threads may share the file.
 ///
 /// [`RemoteFile::read_ranges`] waits for its bytes. [`RemoteFile::submit`] does not wait: many batches may be in
 /// flight, with all of their requests sent ahead. [`RemoteFile::wait`] returns the bytes of one batch.
@@ -64,7 +64,7 @@ pub struct RemoteFile {
 /// The maximum number of spare memory buffers that are kept for later batches.
 const SPARES_MAX: usize = 64;
 
-/// Submitted ranges. If they are never waited for, they remain in memory until the file is closed.
+/// Submitted ranges. If no caller waits for the ranges, their bytes remain in memory until the file is closed.
 #[derive(Debug)]
 #[must_use = "`wait` returns the bytes"]
 pub struct RangeReadTicket(u64);
@@ -256,8 +256,9 @@ impl RemoteFile {
         Ok(RangeReadTicket(self.window.submit(FragmentBatch::new(ranges, BatchMemory::Memory(memory)))))
     }
 
-    /// Cancels submitted ranges. After this call returns, their memory is no longer written to. Cost: if their bytes
-    /// are already in flight, the connection is lost, because it is closed instead of drained.
+    /// Cancels submitted ranges. After this call returns, nothing is written to the memory of the ranges. Cost: if
+    /// bytes of the ranges are already in flight, the connection is closed instead of drained, and later requests need
+    /// a new one.
     pub fn cancel(&self, ticket: RangeReadTicket) {
         self.window.cancel(ticket.0);
     }

@@ -174,8 +174,9 @@ pub(super) fn try_describe(
         200..=299 if size.is_some_and(|size| size > 0) => {
             Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
         }
-        // Apache states no length for an empty file, and servers that handle HEAD incorrectly state a length of 0 for
-        // every file. Permission to read does not necessarily include HEAD: a URL signed for GET allows only GET.
+        // Request the first byte if the response to HEAD states no length or the length 0: Apache states no length for
+        // an empty file, and servers that handle HEAD incorrectly state 0 for every file. Also request the first byte
+        // if HEAD is refused, because a URL signed for GET allows only GET.
         status @ (200..=299 | 403 | 405 | 501) => {
             drop(described);
             by_first_byte(session, target, traffic, size.filter(|_| status < 300))
@@ -185,7 +186,7 @@ pub(super) fn try_describe(
 }
 
 /// Requests the first byte, and takes size and version from the response. `stated` is the size that the response to
-/// HEAD stated, if any. It is used if the response does not describe a range because the file has no first byte.
+/// HEAD stated, if any. `stated` is used if the response does not describe a range because the file has no first byte.
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,

@@ -85,8 +85,8 @@ impl PipelinedConnection {
         self.requests.len()
     }
 
-    /// Returns whether the connection was idle when the first request was sent, and has received nothing since. If it
-    /// ends now, it may have been closed before the request was sent, so its end is not a failure.
+    /// Returns whether the connection was idle when the first request was sent, and has received nothing since. If the
+    /// connection ends now, the server may have closed it before the request was sent, so the end is not a failure.
     pub(super) fn was_idle(&self) -> bool {
         let is_first = self.requests.front().is_none_or(|request| !request.is_pipelined);
         let had_answers = self.connection.is_reused || self.answered > 0;
@@ -128,7 +128,7 @@ impl PipelinedConnection {
         gathers
     }
 
-    /// Returns when to give up waiting for the peer. A server that may not support pipelining gets less time if
+    /// Returns when to give up waiting for the peer. A server that might not support pipelining gets less time if
     /// [`PipelinedConnection::may_be_left`] holds.
     pub(super) fn deadline(&self, options: &SessionOptions, server: &ServerProfile) -> Option<Instant> {
         let Timeouts { progress, first_byte, .. } = options.timeouts;
@@ -243,7 +243,8 @@ impl PipelinedConnection {
         RangeRequestOutcome::of(request, answer.content)
     }
 
-    /// Stops using the connection. Passes it to `keep` if it accepts another request. Returns the requests in flight.
+    /// Stops using the connection. Passes the connection to `keep` if it accepts another request. Returns the requests
+    /// in flight.
     pub(super) fn close(mut self, keep: impl FnOnce(BufferedConnection)) -> VecDeque<RangeRequest> {
         let is_clean = self.requests.is_empty() && !self.is_closing && !self.has_unsent;
         if is_clean && self.connection.has_nothing_left() {

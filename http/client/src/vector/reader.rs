@@ -147,7 +147,7 @@ impl RemoteReader {
 
     /// Reads from `offset` until `buffer` is full or the file ends; returns the number of bytes read. Errors: as for
     /// [`RemoteFile::read_at`]. Cost: one copy if the bytes were read ahead, otherwise one request; the next read-ahead
-    /// requests are sent before waiting for the bytes.
+    /// requests are sent before the call waits for the bytes.
     pub fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let there = self.file.size_bytes().saturating_sub(offset);
         let count = buffer.len().min(usize::try_from(there).unwrap_or(usize::MAX));

@@ -115,7 +115,7 @@ impl RedirectRoute {
         let next = next.authorized(&self.session.options)?;
         let is_circle = self.file.url() == next.url() || self.passed.iter().any(|p| p.url() == next.url());
         self.passed.push(std::mem::replace(&mut self.file, next));
-        // Forget any remembered steps of this route, because they would lead the next read here as well.
+        // Forget any remembered steps of this route, because with them the next read would fail in the same way.
         if is_circle || self.passed.len() > HOPS_MAX {
             self.forget();
         }

@@ -22,8 +22,9 @@ pub struct SessionOptions {
     pub tls_roots: TlsRoots,
     /// Credentials for the servers of files that are opened by URL.
     pub credentials: SessionCredentials,
-    /// Headers for every request for a file by URL: pairs of a name and a value, which must be valid in HTTP. They
-    /// replace headers of the same names. They may be secrets, so they are sent only to hosts that the caller named.
+    /// Headers for every request for a file by URL: pairs of a name and a value, which must be valid in HTTP. These
+    /// headers replace other headers of the same names. Because their values may be secrets, these headers are sent
+    /// only to hosts that the caller named.
     pub headers: Arc<[(String, String)]>,
     /// The proxies.
     pub proxies: ProxySettings,
@@ -96,7 +97,7 @@ struct OpenConnectionCounts {
     freed: Condvar,
 }
 
-/// The right to use one of an origin's connections; dropping the permit gives that right back.
+/// The right to use one of an origin's connections; dropping the permit gives the right back.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<OpenConnectionCounts>,
@@ -124,8 +125,9 @@ impl HttpSession {
         }
     }
 
-    /// Returns a session with the same options, but without the credentials and headers of the caller. It is used when
-    /// a server redirects to another origin. It has separate connections, none of which was opened with credentials.
+    /// Returns a session with the same options, but without the credentials and headers of the caller. The new session
+    /// is used when a server redirects to another origin. The new session has separate connections, none of which was
+    /// opened with credentials.
     pub(crate) fn without_credentials(self: &Arc<Self>) -> Arc<HttpSession> {
         if self.options.credentials.is_none() && self.options.headers.is_empty() {
             return self.clone();

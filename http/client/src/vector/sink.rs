@@ -20,8 +20,8 @@ pub(super) trait FragmentSink: Send {
     fn copy(&mut self, duplicate: &DuplicateBytes);
 }
 
-/// The caller's memory, which is filled in the background, piece by piece. It is dropped as soon as no more bytes will
-/// be written to it.
+/// The caller's memory, which is filled in the background, piece by piece. The memory is dropped as soon as no more
+/// bytes will be written to it.
 pub trait FragmentMemory: Send {
     /// Returns `len` bytes of fragment number `fragment`, starting at byte `within` of the fragment.
     fn slice(&mut self, fragment: usize, within: usize, len: usize) -> &mut [u8];

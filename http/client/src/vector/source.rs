@@ -123,8 +123,8 @@ impl RemoteFileSource {
         Ok(current.clone())
     }
 
-    /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
-    /// led to `from`, and access has been lost since, for example because a signature has expired.
+    /// Returns whether locating the file again may help after an error from `from`: a redirection must have led to
+    /// `from`, and access must have been lost since, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
         let is_led =
             |(_, door): &(_, WebFileAddress)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
@@ -281,8 +281,8 @@ impl FileVersion {
     }
 
     /// Returns the coding of the file at `url`, unless the file's name shows that it is compressed. Requests accept
-    /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this. Some servers also state the
-    /// coding of a file that is stored compressed, such as `a.gz`; the bytes are then those of the file.
+    /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this header. Some servers also state
+    /// the coding of a file that is stored compressed, such as `a.gz`; the bytes are then those of the file.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
         const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
         let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();
@@ -305,8 +305,8 @@ impl FileVersion {
     }
 
     /// Checks that a response with these validators is of this version. A response without validators passes, unless
-    /// `must_prove` is set. Callers set it, for example, if the server sends the whole file, because the server may
-    /// then have a different version.
+    /// `must_prove` is set. Callers set `must_prove`, for example, if the server sends the whole file, because the
+    /// server may then have a different version.
     pub(super) fn check(
         &self,
         etag: Option<&str>,

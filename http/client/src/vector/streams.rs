@@ -237,8 +237,8 @@ impl MultiplexedConnection {
         Some(StreamEndReason::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
     }
 
-    /// Handles a request that the server did not process. This is not a failure as long as the server processes other
-    /// requests.
+    /// Handles a request that the server did not process. Such a request is not a failure as long as the server
+    /// processes other requests.
     fn unseen(&mut self, why: &str) -> StreamEndReason {
         self.refusals += 1;
         let is_used = self.answered > 0 || self.connection.is_reused || self.streams.len() > 1;

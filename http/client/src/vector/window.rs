@@ -30,9 +30,9 @@ struct InFlightBatchState {
     /// The engine; `None` while a thread is driving it.
     engine: Option<BatchEngine<BatchMemory>>,
     is_driven: bool,
-    /// Batches submitted while a thread was driving.
+    /// Batches submitted while a thread was driving the engine.
     submitted: Vec<(BatchId, FragmentBatch<BatchMemory>)>,
-    /// Cancellations made while a thread was driving; that thread passes them to the engine.
+    /// Batches cancelled while a thread was driving the engine; that thread passes the cancellations to the engine.
     cancelled: Vec<CancelScope>,
     ended: HashMap<BatchId, Result<BatchMemory>>,
     /// Wakes the driving thread; created when first needed.
@@ -85,7 +85,7 @@ impl InFlightBatches {
             && state.engine.as_ref().is_none_or(BatchEngine::is_idle)
     }
 
-    /// Cancels a batch, whether it has ended or not. Its memory is no longer written to afterwards.
+    /// Cancels a batch, whether it has ended or not. Afterwards, nothing is written to the batch's memory.
     pub(super) fn cancel(&self, id: BatchId) {
         self.give_up(CancelScope::One(id));
     }

@@ -55,8 +55,8 @@ pub(super) struct DavResponse {
 }
 
 impl DavResponse {
-    /// Returns a response from the same server with a different status and no text. It represents the part of a
-    /// multistatus document that describes one resource.
+    /// Returns a response from the same server with a different status and no text. The new response represents the
+    /// part of a multistatus document that describes one resource.
     pub(super) fn of_status(&self, status: u16) -> Self {
         let (document, is_plain_text, server) = (Vec::new(), false, None);
         DavResponse { status, document, is_plain_text, server, file: self.file.clone(), is_repeated: false }
@@ -175,7 +175,7 @@ fn is_worth_asking(body: &DavBody<'_>, version: HttpVersion) -> bool {
         DavBody::Made(Some(size), _) => version == HttpVersion::Http1 && *size >= ASK_FIRST_BYTES,
         // Over HTTP/2 and 3, at most one flow-control window of a refused body is sent, and some servers, such as
         // nginx, do not respond to the question. But content of unknown size, such as standard input, can be read only
-        // once, so the server is always asked.
+        // once, so the client always asks the server before it sends such content.
         DavBody::Made(None, _) => true,
     }
 }

@@ -55,9 +55,9 @@ pub struct DavResource {
 }
 
 impl DavResource {
-    /// Returns whether both describe the same version of a resource, as far as the server reports properties that a
-    /// change affects. A server may report an ETag as weak while a file is new, and as strong later, so the comparison
-    /// ignores the difference.
+    /// Returns whether `self` and `other` describe the same version of a resource, as far as the server reports
+    /// properties that a change affects. A server may report an ETag as weak while a file is new, and as strong later,
+    /// so the comparison ignores the difference.
     pub fn is_same_version(&self, other: &DavResource) -> bool {
         let etag = |of: &DavResource| of.etag.as_deref().map(|etag| etag.trim_start_matches("W/").to_owned());
         let properties = |of: &DavResource| (of.is_collection, of.size_bytes, of.modified, etag(of));
@@ -283,7 +283,7 @@ impl WebDav {
     /// the server redirects, `produce` is called again and starts from the beginning.
     ///
     /// The upload occupies a connection to the server. If `produce` reads from the same server, it needs another
-    /// connection, and the session's limit must allow both.
+    /// connection, and the session's limit must allow both connections.
     ///
     /// Success means that the server has reported that it has the whole file. Whether the file is durable, and whether
     /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`

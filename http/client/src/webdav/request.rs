@@ -1,4 +1,4 @@
-//! A request with any method. Its response is passed on regardless of its status.
+//! A request with any method. The response is passed on regardless of its status.
 
 use std::io::Read as _;
 
@@ -59,7 +59,7 @@ impl WebDav {
     }
 }
 
-/// Sends the request to one address. Sends it again after a failure to connect.
+/// Sends the request to one address. Sends the request again after a failure to connect.
 fn connect_and_send(route: &RedirectRoute, wanted: &PlainRequest<'_>) -> Result<HttpResponse> {
     let _permit = route.session.permit(route.file.origin())?;
     let mut retries = route.session.retries();

@@ -22,12 +22,12 @@ const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 /// The server that transfers the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// The destination reads from the source (`Source` header). A server that does not support this refuses the
+    /// The destination reads from the source (`Source` header). A server that does not support this header refuses the
     /// request.
     Pull,
-    /// The source writes to the destination (`Destination` header). A server that does not support this may interpret
-    /// the destination as one of its own paths. Apache httpd and nginx do this, so this client never sends them such a
-    /// request.
+    /// The source writes to the destination (`Destination` header). A server that does not support such a destination
+    /// may interpret it as one of its own paths. Apache httpd and nginx do so, and this client therefore never sends
+    /// them such a request.
     Push,
 }
 
@@ -55,8 +55,8 @@ impl WebDav {
     /// which stops the copy.
     ///
     /// The server that transfers the data receives the user's credentials as usual (`Authorization`, or a certificate).
-    /// It also receives the user's bearer token for the other server (`TransferHeaderAuthorization`), unless the
-    /// connection is plain HTTP. It never receives a password for the other server.
+    /// The same server also receives the user's bearer token for the other server (`TransferHeaderAuthorization`),
+    /// unless the connection is plain HTTP. No server ever receives a password for the other server.
     ///
     /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
     /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
@@ -98,7 +98,7 @@ impl WebDav {
         Ok(size_bytes)
     }
 
-    /// Checks the destination after the copy. Errors: `Corrupt` if it is missing, or has the wrong size.
+    /// Checks the destination after the copy. Errors: `Corrupt` if the destination is missing, or has the wrong size.
     fn hold_against(&self, url: &str, size_bytes: Option<u64>) -> Result<()> {
         let found = match self.stat(url) {
             Ok(found) => found.size_bytes,
@@ -123,7 +123,7 @@ impl WebDav {
         }
     }
 
-    /// Refuses to push from a server that is known not to support it. Errors: `NotImplemented` if the server would
+    /// Refuses to push from a server that is known not to support pushing. Errors: `NotImplemented` if the server would
     /// interpret any destination as one of its own paths.
     fn refuse_unsafe_push(&self, active: &str) -> Result<()> {
         let answer = self.ask(active, &mut super::call::DavRequest::new("OPTIONS", "copy"))?;
