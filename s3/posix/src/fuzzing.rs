@@ -7,7 +7,7 @@ use crate::layout::{self, ObjectPath};
 use crate::multipart::parts::{ArrivedPart, part_name, part_number, role_of, uniform};
 use crate::multipart::parts::{UNIFORM_BYTES_MAX, UploadFileRole};
 use crate::record::Record;
-use crate::version_names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersion;
 
 /// The maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;

@@ -56,7 +56,6 @@ mod site;
 mod stage;
 mod store;
 mod usage;
-mod version_names;
 mod versions;
 mod volume;
 mod write;

@@ -19,7 +19,7 @@ use crate::read::ObjectFile;
 use crate::record::{ContentSeal, Record};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
-use crate::version_names::now_ns;
+use crate::versions::names::now_ns;
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {

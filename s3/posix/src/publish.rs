@@ -24,7 +24,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::record::Record;
 use crate::shared::give_way_on;
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
-use crate::version_names::{new_version, order_in};
+use crate::versions::names::{new_version, order_in};
 
 impl StagedFile {
     /// Publishes the file as the object `key`, described by `record`, if `conditions` hold. Errors:

@@ -33,7 +33,7 @@ use fordway_store::{
 };
 use fordway_sys::FileStat;
 
-use crate::version_names::now_ns;
+use crate::versions::names::now_ns;
 
 const VERSION: u8 = 1;
 

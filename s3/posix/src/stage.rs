@@ -29,7 +29,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::site::require_fit;
-use crate::version_names::now_ns;
+use crate::versions::names::now_ns;
 use crate::{Durability, PosixStoreState};
 
 /// The mode of a new file, before the process's umask.

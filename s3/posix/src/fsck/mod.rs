@@ -24,7 +24,7 @@ use crate::scan::{
 };
 use crate::sidecar::{RECORD_BYTES, place_of};
 use crate::stage::is_bare;
-use crate::version_names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersion;
 use crate::{PosixStore, PosixStoreState};
 
 /// The options of [`PosixStore::check`].

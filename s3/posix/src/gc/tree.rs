@@ -12,7 +12,7 @@ use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed}
 use crate::layout::{ObjectPath, join, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
-use crate::version_names::NoncurrentVersion;
+use crate::versions::names::NoncurrentVersion;
 use crate::volume::StoreRootDirectory;
 
 impl GcRun<'_> {

@@ -14,7 +14,7 @@ use crate::errors::from_errno;
 use crate::layout::versions_of;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
-use crate::version_names::{NoncurrentVersion, archived_place, order_in};
+use crate::versions::names::{NoncurrentVersion, archived_place, order_in};
 
 /// The state of the scan of the key that the listing has reached.
 #[derive(Default)]

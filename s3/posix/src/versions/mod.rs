@@ -11,36 +11,31 @@
 //! If a process is killed between these two steps, the version has both names; the version is then still the latest,
 //! and its name below `versions/` is ignored. All these changes are made under the key's lock.
 
-use std::cell::OnceCell;
+mod list;
+pub(crate) mod names;
+
 use std::fs::File;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, Checksum, DeleteOptions, DeleteResult, Error, ErrorKind, Key, ListEntry, ListQuery, ObjectInfo,
-    Result, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery,
-    WalkInstruction,
+    Bucket, DeleteOptions, DeleteResult, Error, ErrorKind, Key, Result, VersionId, VersioningState,
 };
 use fordway_sys::{
-    EntryKind, Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename,
-    stat_in, would_wait,
+    Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename, stat_in,
+    would_wait,
 };
 
+use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::list::{EncodedName, ListingKeyRange, PATIENCE};
-use crate::names::{SortedNames, state_before};
 use crate::object_lock::VersioningSetting;
-use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
-use crate::read::{NameLookup, ObjectFile, system_time};
+use crate::read::ObjectFile;
 use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, give_way};
-use crate::version_names::{
-    KeyVersions, ListedVersion, NoncurrentVersion, archived_place, new_version, now_ns, order_in, read_names,
-};
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
@@ -594,229 +589,9 @@ fn is_delete_marker() -> Error {
     Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
 }
 
-impl PosixStoreState {
-    pub(crate) fn list_versions(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        within(PATIENCE, || self.list_versions_page(bucket, query))
-    }
-
-    fn list_versions_page(&self, bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing> {
-        self.volume.require_bucket(bucket)?;
-        let mut page = VersionPageBuilder::new(query);
-        if let (Some(key), Some(_)) = (&query.key_after, &query.version_after) {
-            // The previous page ended among the versions of this key, so this page begins with the key's remaining
-            // versions.
-            if self.offer_key(&mut page, bucket, key)? == WalkInstruction::Full {
-                return Ok(page.finish());
-            }
-        }
-        let archived = self.versioned_keys(bucket)?;
-        let mut archived =
-            ListingKeyRange::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
-        let mut keys = query.keys();
-        keys.max_keys = fordway_store::MAX_KEYS;
-        loop {
-            let current = self.list(bucket, &keys)?;
-            for entry in &current.entries {
-                while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
-                    if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
-                        return Ok(page.finish());
-                    }
-                }
-                archived.next_if(|key| key.as_str() == entry.name());
-                let offered = match entry {
-                    ListEntry::Object(object) => self.offer_key(&mut page, bucket, &object.key)?,
-                    ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
-                };
-                if offered == WalkInstruction::Full {
-                    return Ok(page.finish());
-                }
-            }
-            match current.next {
-                Some(next) => keys = ListQuery { start_after: Some(next), ..keys },
-                None => break,
-            }
-        }
-        for key in archived {
-            if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
-                break;
-            }
-        }
-        Ok(page.finish())
-    }
-
-    fn offer_key(
-        &self,
-        page: &mut VersionPageBuilder,
-        bucket: &Bucket,
-        key: &str,
-    ) -> Result<WalkInstruction> {
-        let dir = OnceCell::new();
-        let list = |after: Option<&VersionId>| match self.versions_to_show(bucket, key, &dir) {
-            // A key that the caller is not permitted to read is skipped, so that the other keys are shown.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => Ok(KeyVersions::default()),
-            versions => Ok(versions?.after(after)),
-        };
-        let describe = |(is_latest, shown): (bool, ListedVersion)| {
-            let described = match shown {
-                ListedVersion::Latest(info) => Some(summary(key, info)),
-                ListedVersion::Archived(found) => self.describe_old(bucket, key, (dir.get(), &found))?,
-            };
-            Ok(described.map(|summary| VersionSummary { is_latest, ..summary }))
-        };
-        page.offer(key, list, describe)
-    }
-
-    /// Returns all versions of a key. Only the latest version has been described yet. Sets `dir` to the directory of
-    /// the old versions, if it exists.
-    fn versions_to_show(&self, bucket: &Bucket, key: &str, dir: &OnceCell<File>) -> Result<KeyVersions> {
-        let key = Key::new(key)?;
-        self.volume.freshen(bucket, &key)?;
-        let (mut latest, mut names) = (self.latest(bucket, &key)?, Arc::default());
-        for race in 0..MAX_RACES {
-            give_way(race);
-            if let Some((opened, found)) = self.archived_names(bucket, &key)? {
-                names = found;
-                let _ = dir.set(opened);
-            }
-            // The lookup in the directory may have missed a version that has become the latest, or has stopped being
-            // the latest, in the meantime.
-            let now = self.latest(bucket, &key)?;
-            let is_same = version_of(&now) == version_of(&latest);
-            latest = now;
-            if is_same {
-                break;
-            }
-        }
-        Ok(KeyVersions::new(latest, names))
-    }
-
-    /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
-    /// something in the directory changes.
-    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<SortedNames>)>> {
-        let contents = self.volume.contents(bucket)?;
-        if contents.versioning == VersioningState::Unversioned {
-            return Ok(None);
-        }
-        let read = self.volume.open_to_scan(&versions_of(bucket, key)).and_then(|dir| {
-            let before = state_before(&dir, contents.sharing)?;
-            let names = self.remembered.names(&before, contents.sharing, || read_names(&dir))?;
-            Ok((dir, names))
-        });
-        match read {
-            Ok(found) => Ok(Some(found)),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(from_errno(errno, "reading .fordway")),
-        }
-    }
-
-    /// Describes the key's latest version. Cost: as for a HEAD.
-    fn latest(&self, bucket: &Bucket, key: &Key) -> Result<Option<ObjectInfo>> {
-        if let Some(place) = plain(bucket, key)
-            && let Some(info) = self.volume.describe(&place)?
-        {
-            return Ok(Some(info));
-        }
-        Ok(self.volume.find_object(bucket, key)?.map(|opened| opened.into_info().1))
-    }
-
-    /// Like [`PosixStoreState::describe_archived`], for a version that may have become the latest since it was listed.
-    fn describe_old(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        (dir, found): (Option<&File>, &NoncurrentVersion),
-    ) -> Result<Option<VersionSummary>> {
-        let mut seen = None;
-        for race in 0..MAX_RACES {
-            give_way(race);
-            if let Some(described) = self.describe_archived(bucket, key, (dir, found))? {
-                return Ok(Some(described));
-            }
-            let now = self.latest(bucket, &Key::new(key)?)?;
-            if version_of(&now) == Some(&Some(found.version.clone())) {
-                return Ok(now.map(|info| summary(key, info)));
-            }
-            // Two successive lookups found the version in neither place, and nothing changed between the lookups, so
-            // the version is gone.
-            let now = Some(version_of(&now).cloned());
-            if now == seen {
-                break;
-            }
-            seen = now;
-        }
-        Ok(None)
-    }
-
-    /// Describes an old version; returns `None` if it no longer exists. Cost: one `newfstatat`, and one `getxattrat`
-    /// unless the object is bare.
-    fn describe_archived(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        (dir, found): (Option<&File>, &NoncurrentVersion),
-    ) -> Result<Option<VersionSummary>> {
-        if found.is_marker {
-            return Ok(Some(VersionSummary {
-                key: key.to_owned(),
-                version: found.version.clone(),
-                is_latest: false,
-                modified: system_time(i64::try_from(found.order).unwrap_or(i64::MAX)),
-                content: None,
-                checksum: None,
-            }));
-        }
-        let as_found = |info| ObjectInfo { version: Some(found.version.clone()), ..info };
-        if let Some(dir) = dir
-            && let Ok(NameLookup::Found(object)) = self.volume.describe_in(dir, &found.name())
-        {
-            return Ok(Some(summary(key, as_found(object.into_info()))));
-        }
-        let opened = match self.volume.open_file(bucket, &archived_place(bucket, &Key::new(key)?, found)) {
-            // Any writer may create an unreadable file with this name, so the error must not hide other versions.
-            Err(error) if error.kind() == ErrorKind::AccessDenied => None,
-            opened => opened?,
-        };
-        Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
-    }
-
-    /// Returns the keys that have old versions or delete markers.
-    fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => EncodedName::Part,
-            false if kind == EntryKind::File => EncodedName::Nothing,
-            false => EncodedName::Key,
-        })
-    }
-
-    /// Returns whether the bucket has old versions or delete markers.
-    pub(crate) fn has_versions(&self, bucket: &Bucket) -> Result<bool> {
-        for key in self.versioned_keys(bucket)?.iter() {
-            if !self.volume.archived(bucket, key)?.is_empty() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
-fn version_of(info: &Option<ObjectInfo>) -> Option<&Option<VersionId>> {
-    info.as_ref().map(|info| &info.version)
-}
-
-fn summary(key: &str, info: ObjectInfo) -> VersionSummary {
-    VersionSummary {
-        key: key.to_owned(),
-        version: info.version.unwrap_or_else(VersionId::null),
-        is_latest: false,
-        modified: info.modified,
-        checksum: info.checksum.as_ref().map(Checksum::plan),
-        content: Some((info.size, info.etag)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use fordway_store::{GetOptions, ObjectVersions, Objects, PutOptions};
+    use fordway_store::{GetOptions, ObjectVersions, Objects, PutOptions, VersionsQuery};
     use fordway_sys::set_xattr;
 
     use super::*;
