@@ -24,7 +24,7 @@ pub struct GatewaySockets {
     pub(crate) quic: Option<UdpSocket>,
 }
 
-/// The maximum number of ports whose UDP port is in use before the gateway gives up.
+/// The maximum number of free TCP ports that are tried until the UDP port with the same number is free, too.
 #[cfg(feature = "http3")]
 const PORTS_TRIED: usize = 100;
 
@@ -89,7 +89,10 @@ impl ProvidedSockets {
     fn complete(self, config: &GatewayConfig) -> Result<GatewaySockets> {
         #[cfg(feature = "http3")]
         let (http, quic) = match (self.http, self.quic) {
-            (None, None) if config.http3 && config.listen.port() == 0 => listen_on_one_port(config.listen)?,
+            (None, None) if config.http3 && config.listen.port() == 0 => {
+                let (http, quic) = listen_on_one_port(config.listen, UdpSocket::bind)?;
+                (http, Some(quic))
+            }
             (http, quic) => (http.map_or_else(|| listen(config.listen), Ok)?, quic),
         };
         #[cfg(not(feature = "http3"))]
@@ -139,22 +142,30 @@ fn quic_socket(
     }
 }
 
-/// Binds a TCP socket to a free port, and a UDP socket for HTTP/3 to the same port. The kernel chooses a free TCP port,
-/// but another program may use the UDP port with this number, so other ports are tried. Errors: as for
-/// [`GatewaySockets::bind`].
+/// Binds a TCP socket to a free port, and a UDP socket for HTTP/3 to the same port by means of `bind_udp`. The kernel
+/// chooses a free TCP port, but another program may use the UDP port with this number, so up to [`PORTS_TRIED`] ports
+/// are tried. Errors: as for [`GatewaySockets::bind`].
 #[cfg(feature = "http3")]
-fn listen_on_one_port(address: SocketAddr) -> Result<(TcpListener, Option<UdpSocket>)> {
-    // The kernel would choose the port of a closed socket again, so the sockets stay open until a port is found.
+fn listen_on_one_port(
+    address: SocketAddr,
+    bind_udp: impl Fn(SocketAddr) -> io::Result<UdpSocket>,
+) -> Result<(TcpListener, UdpSocket)> {
+    // The kernel could choose the port of a closed socket again, so the sockets stay open until a port is found.
     let mut tried = Vec::new();
     loop {
         let http = listen(address)?;
-        let bound = http.local_addr().and_then(UdpSocket::bind);
-        match bound {
-            Ok(quic) => return Ok((http, Some(quic))),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tried.len() < PORTS_TRIED => {
-                tried.push(http);
-            }
+        match http.local_addr().and_then(&bind_udp) {
+            Ok(quic) => return Ok((http, quic)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tried.push(http),
             Err(error) => return Err(cannot_listen(address, error)),
+        }
+        if tried.len() == PORTS_TRIED {
+            let detail = format!(
+                "HTTP/3 needs the UDP port with the number of the TCP port, and other programs use the UDP ports of \
+                 {PORTS_TRIED} free TCP ports at {}; choose a port that is free for both",
+                address.ip()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, detail));
         }
     }
 }
@@ -184,4 +195,31 @@ pub(crate) fn cannot_listen(address: SocketAddr, error: io::Error) -> Error {
         _ => (ErrorKind::Io, format!("listening on {address}")),
     };
     Error::new(kind, detail).caused_by(error)
+}
+
+#[cfg(all(test, feature = "http3"))]
+mod tests {
+    use std::cell::Cell;
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// Binds a TCP and a UDP socket, while other programs use the first `taken` UDP ports.
+    fn bound(taken: usize) -> Result<(TcpListener, UdpSocket)> {
+        let tried = Cell::new(0);
+        listen_on_one_port((Ipv4Addr::LOCALHOST, 0).into(), |address| {
+            tried.set(tried.get() + 1);
+            if tried.get() > taken { UdpSocket::bind(address) } else { Err(io::ErrorKind::AddrInUse.into()) }
+        })
+    }
+
+    #[test]
+    fn a_port_is_chosen_that_is_free_for_tcp_and_udp() {
+        for taken in [0, 1, PORTS_TRIED - 1] {
+            let (http, quic) = bound(taken).unwrap();
+            assert_eq!(http.local_addr().unwrap(), quic.local_addr().unwrap());
+        }
+        let error = bound(PORTS_TRIED).unwrap_err();
+        assert!(error.detail().contains("choose a port"), "{error}");
+    }
 }
