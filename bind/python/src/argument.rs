@@ -9,7 +9,7 @@ use fordway_store::{
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
-use crate::store::to_python;
+use crate::interpreter::to_python;
 
 /// A non-negative number of bytes: a position in an object, or a length. Errors: `InvalidArgument` for a number that is
 /// negative or exceeds 64 bits; `TypeError` for anything that is not an integer.

@@ -10,7 +10,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::content::{read_all, u8_buffer};
-use crate::store::without_interpreter;
+use crate::interpreter::without_interpreter;
 
 /// Reads `content` into the caller's buffer and returns its length.
 pub(crate) fn read_into(

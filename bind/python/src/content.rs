@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyMemoryView, PyString};
 
-use crate::store::without_interpreter;
+use crate::interpreter::without_interpreter;
 
 /// Objects up to this size are read into a thread-local buffer while the interpreter is released, and then copied. The
 /// copy takes at most a few microseconds, and re-attaching the interpreter a second time could take longer.

@@ -6,7 +6,9 @@
 mod argument;
 mod buffer;
 mod content;
+mod interpreter;
 mod listing;
+mod opening;
 mod remote;
 mod signal;
 mod store;
@@ -35,9 +37,11 @@ mod _fordway {
         PyVersionSummary, VersionIterator,
     };
     #[pymodule_export]
+    use crate::opening::open;
+    #[pymodule_export]
     use crate::remote::{PyRemoteFile, open_url};
     #[pymodule_export]
-    use crate::store::{PyStore, open};
+    use crate::store::PyStore;
     #[pymodule_export]
     use crate::stream::PyObjectStream;
     #[pymodule_export]

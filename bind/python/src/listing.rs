@@ -9,7 +9,7 @@ use fordway_store::{Bucket, DeleteResult, ListEntry, ListQuery, ObjectListing, P
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::store::without_interpreter;
+use crate::interpreter::without_interpreter;
 
 /// A bucket.
 #[pyclass(frozen, get_all, name = "BucketInfo", module = "fordway")]

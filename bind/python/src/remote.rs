@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::argument::ByteCount;
+use crate::interpreter::without_interpreter;
 use crate::signal;
-use crate::store::without_interpreter;
 
 /// The size of each request for a long range, whose memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;

@@ -3,104 +3,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
     ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, VersionId,
     VersioningState, VersionsQuery,
 };
-use fordway_wire::s3_error::detail;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::listing::PyObjectInfo;
 use crate::argument::{ByteCount, Description, ReadArguments, StartOffset, StoredHeaders, conditions, range};
 use crate::buffer::{MappedContent, read_into};
 use crate::content::{FetchedContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
+use crate::interpreter::{drop_without_interpreter, raised, to_python, without_interpreter};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
-use crate::signal;
+use crate::opening::OpenArguments;
 use crate::stream::{PyObjectStream, UnreadContent};
 use crate::upload::{self, PyUpload, PyUploadSummary};
 use crate::writer::PyObjectWriter;
-
-/// Opens the store at `endpoint`.
-///
-/// `file:///DIRECTORY` or `/DIRECTORY` selects the lane `embedded`: each subdirectory is a bucket.
-/// `http(s)://HOST[:PORT]` selects the lane `http`: any S3 service. `unix:///SOCKET` and
-/// `tcp://HOST:PORT` select the lane `node`: a gateway started by `fordway node`. A `pathlib.Path`, which
-/// may be relative, is a directory. Without an endpoint, the store uses `AWS_ENDPOINT_URL_S3`, else
-/// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
-///
-/// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-/// retries (default: no limit for the call as a whole), and `retries` is the maximum number of times that a
-/// request is retried after a transient failure (default 4). The other lanes have neither.
-///
-/// Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
-/// lane does not support an option.
-#[pyfunction]
-#[pyo3(signature = (endpoint=None, *, timeout=None, retries=None))]
-pub(crate) fn open(
-    py: Python<'_>,
-    endpoint: Option<&Bound<'_, PyAny>>,
-    timeout: Option<f64>,
-    retries: Option<u32>,
-) -> PyResult<PyStore> {
-    let opening =
-        OpenArguments { endpoint: endpoint.map(endpoint_text).transpose()?, timeout, max_retries: retries };
-    signal::listen();
-    let opened = without_interpreter(py, || opening.open())?;
-    Ok(PyStore { lane: opened.lane(), inner: Mutex::new(Some(opened)), opening })
-}
-
-/// Returns the endpoint that a string or a path names.
-fn endpoint_text(given: &Bound<'_, PyAny>) -> PyResult<String> {
-    if let Ok(text) = given.extract() {
-        return Ok(text);
-    }
-    let os = given.py().import("os")?;
-    let absolute = os.getattr("path")?.call_method1("abspath", (os.call_method1("fspath", (given,))?,))?;
-    absolute.extract()
-}
-
-/// The arguments of [`open`], used to reopen the store after unpickling.
-struct OpenArguments {
-    /// The endpoint. `None` means the endpoint that the environment specifies.
-    endpoint: Option<String>,
-    /// The timeout, in seconds.
-    timeout: Option<f64>,
-    max_retries: Option<u32>,
-}
-
-impl OpenArguments {
-    /// Errors: `InvalidArgument`, also for an option that the lane does not support.
-    fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
-        let options = fordway_lanes::LaneOptions {
-            endpoint: self.endpoint.clone(),
-            timeout: self.timeout.map(seconds).transpose()?,
-            max_retries: self.max_retries,
-            ..Default::default()
-        };
-        let store = fordway_lanes::open(&options)?.store;
-        let is_limited = self.timeout.is_some() || self.max_retries.is_some();
-        if is_limited && store.lane() != "http" {
-            let why = format!(
-                "the lane {} has no timeout and no retries; omit `timeout` and `retries`, or use an http(s):// endpoint",
-                store.lane()
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
-        Ok(store)
-    }
-}
-
-fn seconds(timeout: f64) -> Result<Duration> {
-    let duration = Duration::try_from_secs_f64(timeout).ok().filter(|duration| !duration.is_zero());
-    let why = || format!("a timeout of {timeout}; use a positive number of seconds");
-    duration.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, why()))
-}
 
 /// The objects behind an endpoint.
 ///
@@ -778,6 +700,10 @@ impl Drop for PyStore {
 }
 
 impl PyStore {
+    pub(crate) fn new(opened: Arc<dyn fordway_store::Store>, opening: OpenArguments) -> Self {
+        PyStore { lane: opened.lane(), inner: Mutex::new(Some(opened)), opening }
+    }
+
     fn locked(&self) -> MutexGuard<'_, Option<Arc<dyn fordway_store::Store>>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -789,33 +715,6 @@ impl PyStore {
             to_python(py, &Error::new(ErrorKind::InvalidArgument, why))
         })
     }
-}
-
-/// Runs `call` while other Python threads may run. Errors: the error of `call`, or the exception that a signal handler
-/// raised during it.
-pub(crate) fn without_interpreter<T: Send>(
-    py: Python<'_>,
-    call: impl FnOnce() -> Result<T> + Send,
-) -> PyResult<T> {
-    let done = py.detach(call);
-    match signal::take_raised() {
-        Some(raised) => Err(raised),
-        None => done.map_err(|error| to_python(py, &error)),
-    }
-}
-
-/// Drops `value` while other Python threads may run, because dropping a writer or a store may wait for a server.
-pub(crate) fn drop_without_interpreter<T: Send>(value: T) {
-    // If the interpreter no longer exists, `value` is dropped with this closure.
-    let _ = Python::try_attach(move |py| {
-        // Python may drop objects while it raises an exception. A signal handler must not see this exception, so it is
-        // set aside.
-        let raised = PyErr::take(py);
-        py.detach(move || drop(value));
-        if let Some(raised) = raised {
-            raised.restore(py);
-        }
-    });
 }
 
 /// Stores `data`, which is a buffer, a file or an iterable of buffers.
@@ -870,10 +769,6 @@ fn each<'py, T>(
     results.into_iter().map(result).collect()
 }
 
-fn raised<'py>(py: Python<'py>, error: &Error) -> Bound<'py, PyAny> {
-    to_python(py, error).into_value(py).into_bound(py).into_any()
-}
-
 /// Errors: `InvalidArgument` for an unknown algorithm.
 fn algorithm(name: &str) -> Result<ChecksumAlgorithm> {
     let unknown = || {
@@ -888,18 +783,4 @@ fn algorithm(name: &str) -> Result<ChecksumAlgorithm> {
 
 fn of_version(version: Option<String>) -> Result<GetOptions> {
     Ok(GetOptions { version: version.map(VersionId::new).transpose()?, ..GetOptions::default() })
-}
-
-/// The module and function that create exceptions. They are in Python because exceptions with several base classes can
-/// be defined only there.
-const FACTORY: (&str, &str) = ("fordway.errors", "exception_for");
-
-static EXCEPTION_FOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-
-/// Returns the Python exception for `error`, with its text as the message.
-pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
-    let made = EXCEPTION_FOR.import(py, FACTORY.0, FACTORY.1).and_then(|factory| {
-        factory.call1((error.kind().name(), error.to_string(), error.target(), detail(error)))
-    });
-    made.map_or_else(|failure| failure, PyErr::from_value)
 }

@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 
 use crate::buffer::fill_buffer;
 use crate::content::FetchedContent;
-use crate::store::{drop_without_interpreter, without_interpreter};
+use crate::interpreter::{drop_without_interpreter, without_interpreter};
 
 /// Content up to this size is read completely when the object is opened, so that a program can have many streams of
 /// small objects without many open files.

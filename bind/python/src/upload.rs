@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 
 use crate::argument::{ByteCount, ReadArguments, StartOffset, conditions};
 use crate::content::held_bytes;
+use crate::interpreter::{to_python, without_interpreter};
 use crate::listing::PyPutInfo;
-use crate::store::{to_python, without_interpreter};
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 ///

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::content::bytes_of_buffer;
-use crate::store::{drop_without_interpreter, without_interpreter};
+use crate::interpreter::{drop_without_interpreter, without_interpreter};
 
 /// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
 ///

@@ -536,7 +536,7 @@ class FailingCallback(Callback):
 
 def test_a_copy_that_fails_leaves_the_local_file(fs: ObjectFileSystem, bucket: str, tmp_path: Path) -> None:
     fs.pipe(f"{bucket}/large", CONTENT * 40)
-    target, link, new = tmp_path / "target", tmp_path / "link", tmp_path / "new"
+    target, link, new = tmp_path / "target", tmp_path / "link", tmp_path / ("é" * 127)
     target.write_bytes(b"old")
     target.chmod(0o640)
     link.symlink_to(target)
@@ -549,6 +549,8 @@ def test_a_copy_that_fails_leaves_the_local_file(fs: ObjectFileSystem, bucket: s
     assert link.is_symlink()
     assert target.read_bytes() == CONTENT * 40
     assert target.stat().st_mode & 0o777 == 0o640
+    fs.get_file(f"{bucket}/large", new)
+    assert new.read_bytes() == CONTENT * 40
     fs.get_file(f"{bucket}/large", "/dev/null")
     assert not Path("/dev/null").is_file()
 

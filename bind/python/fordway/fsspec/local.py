@@ -14,18 +14,25 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Opens a new file, which replaces the file at `path` if the block succeeds.
+def opened_target(lpath: str | os.PathLike[str] | BinaryIO, outfile: BinaryIO | None) -> Iterator[BinaryIO]:
+    """Yields the file to which `get_file` copies: an open file of the program, or a new file.
 
-    If the block fails, the file at `path` is unchanged. A symbolic link at `path` is kept, and its target is
+    A new file replaces the file at `lpath` if the block succeeds. If the block fails, the file at `lpath` is
+    unchanged. Missing parent directories are created. A symbolic link at `lpath` is kept, and its target is
     replaced. Devices and FIFOs are written directly.
     """
-    target = Path(os.path.realpath(path))
+    if hasattr(lpath, "write"):
+        outfile = lpath
+    if outfile is not None:
+        yield outfile
+        return
+    target = Path(os.path.realpath(lpath))
+    target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and not target.is_file():
         with target.open("wb") as file:
             yield file
         return
-    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+    part = target.with_name(f".fordway-{secrets.token_hex(8)}.part")
     try:
         with part.open("xb") as file:
             if target.exists():

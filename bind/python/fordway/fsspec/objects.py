@@ -8,7 +8,6 @@ import itertools
 import mimetypes
 import os
 from collections import defaultdict
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from fordway.errors import (
 from fordway.fsspec.copying import check_no_move_into_itself, planned_pairs
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.files import COPY_BYTES, CompressedObject, NewObject, ObjectReader, is_a_directory
-from fordway.fsspec.local import replacing
+from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -336,16 +335,13 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 
         If the copy fails, an existing file is unchanged.
         """
-        outfile = lpath if hasattr(lpath, "write") else outfile
-        if outfile is None:
-            if self.isdir(rpath):
-                Path(lpath).mkdir(parents=True, exist_ok=True)
-                return
-            Path(lpath).parent.mkdir(parents=True, exist_ok=True)
+        if outfile is None and not hasattr(lpath, "write") and self.isdir(rpath):
+            Path(lpath).mkdir(parents=True, exist_ok=True)
+            return
         address = self.address_of(rpath)
         about = self.store.head(*address)
         callback.set_size(about.size)
-        with replacing(lpath) if outfile is None else nullcontext(outfile) as file:
+        with opened_target(lpath, outfile) as file:
             for start in range(0, about.size, COPY_BYTES):
                 piece = self.store.get(*address, start=start, length=COPY_BYTES, if_match=about.etag)
                 file.write(piece)

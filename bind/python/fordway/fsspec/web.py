@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -13,7 +12,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 import fordway
 from fordway.errors import UnsupportedError
 from fordway.fsspec.coroutines import Coroutines
-from fordway.fsspec.local import replacing
+from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
@@ -123,11 +122,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         """Copies a file to a local file. If the copy fails, an existing local file is unchanged."""
-        if outfile is not None or hasattr(lpath, "write"):
-            super().get_file(rpath, lpath, callback, outfile, **kwargs)
-            return
-        Path(lpath).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(lpath) as file:
+        with opened_target(lpath, outfile) as file:
             super().get_file(rpath, lpath, callback, file, **kwargs)
 
     def cat_ranges(
