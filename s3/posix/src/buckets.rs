@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fordway_store::{
     Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result,
@@ -28,12 +29,18 @@ use crate::layout::{
 };
 use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
+use crate::patience::pause;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
 use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
 use crate::{Durability, PosixStoreState};
+
+/// How long the removal of a bucket waits until processes on this node close its private files, and the pause between
+/// two attempts. NFS and FUSE keep a removed file under a hidden name while a process on the same node has it open.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
+const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
 /// The settings of a bucket.
 struct BucketSettings {
@@ -155,9 +162,28 @@ impl PosixStoreState {
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
     }
 
-    /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
-    /// never removed: a directory that holds an object is kept.
+    /// Like [`PosixStoreState::try_remove_bucket`]. If the bucket is in use on a file system that other nodes may
+    /// change, tries again for up to [`CLOSING_MAX`].
     fn remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            match self.try_remove_bucket(bucket, dir) {
+                Err(error)
+                    if error.kind() == ErrorKind::ConditionalConflict
+                        && self.volume.sharing_of(bucket).is_shared()
+                        && begin.elapsed() < CLOSING_MAX =>
+                {
+                    pause(CLOSING_PAUSE);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Removes the bucket's private directory, then the bucket's directory itself. Objects written in the meantime are
+    /// never removed: a directory that holds an object is kept. Errors: `ConditionalConflict` if another process is
+    /// using a private file.
+    fn try_remove_bucket(&self, bucket: &Bucket, dir: &File) -> Result<()> {
         let failed = |errno| match errno {
             Errno::NOTEMPTY | Errno::BUSY => in_use(),
             errno => from_errno(errno, "removing the bucket's own files"),

@@ -76,6 +76,7 @@ const ROLES: &[Role] = &[
     ("lister", visibility::list_what_was_put),
     ("directories", visibility::share_directories),
     ("left-behind", visibility::leave_names_behind),
+    ("bucket-in-use", visibility::delete_a_bucket_in_use),
     ("opened", visibility::read_what_was_opened),
     ("overwritten-while-open", visibility::use_what_is_overwritten_while_open),
     ("tags", visibility::read_tags_at_once),
@@ -232,6 +233,9 @@ fn is_one_store(cluster: &SharedFileSystemFixture) {
         }),
         ("what the file system leaves behind is not an object", |cluster| {
             run(cluster, &["left-behind"]);
+        }),
+        ("a bucket is deleted as soon as its removed files are closed", |cluster| {
+            run(cluster, &["bucket-in-use"]);
         }),
         ("what was opened can be read, whatever another node does", |cluster| {
             run(cluster, &["opened"]);

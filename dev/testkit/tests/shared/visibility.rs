@@ -317,3 +317,21 @@ pub(super) fn leave_names_behind(_: &Member) {
     one.delete(&bucket(), &key("left/.nfs"), &DeleteOptions::default()).unwrap();
     one.list(&bucket(), &query).unwrap();
 }
+/// Checks that deleting a bucket waits until this node closes a removed file. Until then, NFS and FUSE keep the file
+/// under a hidden name.
+pub(super) fn delete_a_bucket_in_use(_: &Member) {
+    let (store, bucket) = (store(0), Bucket::new("short-lived").unwrap());
+    store.create_bucket(&bucket).unwrap();
+    for body in [b"1", b"2"] {
+        store.put(&bucket, &key("k"), body, &PutOptions::default()).unwrap();
+    }
+    store.delete(&bucket, &key("k"), &DeleteOptions::default()).unwrap();
+    let private = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("short-lived").join(PRIVATE_DIR);
+    let open = fs::File::open(private.join("locks")).unwrap();
+    let closer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        drop(open);
+    });
+    store.delete_bucket(&bucket).unwrap();
+    closer.join().unwrap();
+}
