@@ -110,7 +110,7 @@ def measure(fordway, server, operation, duration):
 
 
 def busy_share(seconds):
-    """Returns the share of processor time that the machine uses during `seconds`."""
+    """Returns the share of the machine's CPU time that is used during `seconds`."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as file:

@@ -3,7 +3,7 @@
 usage: transfers.py FORDWAY SCRATCH GATEWAY-PID CLIENT...
 
 The script `transfers` describes the environment and prepares the directories. After each transfer, the number
-of files and of bytes is checked. A sync with nothing to transfer must change nothing.
+of files and their total size are checked. A sync with nothing to transfer must change nothing.
 """
 
 import os

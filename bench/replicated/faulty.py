@@ -37,7 +37,7 @@ def read_head(reader):
 
 
 def answer(connection, file, head, fault, address):
-    """Responds to a request. Returns whether another request may follow."""
+    """Responds to a request. Returns whether the connection can serve another request."""
     method, size = head[0].split(" ")[0], os.fstat(file.fileno()).st_size
     if fault == "hangs":
         time.sleep(3600)
@@ -46,7 +46,7 @@ def answer(connection, file, head, fault, address):
         connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         return True
     asked = [line.split("=", 1)[1] for line in head if line.lower().startswith("range: bytes=")]
-    # Send only the first range of a list. Clients must accept such a response.
+    # Send only the first range of a request for several ranges. Clients must accept such a response.
     first, last = (asked[0].split(",")[0] if asked else f"0-{size - 1}").split("-")
     first, last = int(first), min(int(last or size - 1), size - 1)
     status = f"206 Some\r\nContent-Range: bytes {first}-{last}/{size}" if asked else "200 All"

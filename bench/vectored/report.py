@@ -130,7 +130,7 @@ def goals(tables):
         if data["rtt_ms"]:
             if "fordway" in rows:
                 # A round trip takes longer than the link's latency. If round trips take most of the time, the
-                # minimum time is too low for a limit, and only the comparison with XrdCl has one.
+                # minimum time is too low for a limit, and only the comparison with XrdCl has a limit.
                 most = 1.1 if data["rtt_ms"] <= 120 else None
                 yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], most
             if "fordway-windowed" in rows:
@@ -141,9 +141,9 @@ def goals(tables):
             yield f"{where}: a call at a time, of XrdCl's", of_xrdcl, 1.1
         else:
             # XRootD copies content, and so does nginx without sendfile. Clients of these servers then copy
-            # from the processor's cache, where the server's copy left the content. With sendfile, clients
-            # copy from the page cache, as pread does. The minimum is the CPU time of pread, or of a loop that
-            # only receives.
+            # from the processor's cache, which contains the content after the server's copy. With sendfile,
+            # clients copy from the page cache, as pread does. The minimum is the CPU time of pread, or of a
+            # loop that only receives.
             of_xrdcl = ratio("fordway@copied", "xrdcl", "cpu_s")
             yield "loopback: client CPU, both from servers that copy, of XrdCl's", of_xrdcl, 1.5
             yield "loopback: client CPU, from nginx with sendfile, of XrdCl's", ratio("fordway", "xrdcl", "cpu_s"), 1.5

@@ -11,7 +11,7 @@
 
 namespace {
 
-// Free buffers, and errors.
+// Free buffers, and erro// The free buffers, and the last error.
 struct Board {
     std::mutex mutex;
     std::condition_variable changed;
@@ -19,7 +19,7 @@ struct Board {
     std::string error;
 };
 
-// Notified when a call is done. Deletes itself, like XrdCl's handlers.
+// Is notified when a call is done, and then deletes itself, like XrdCl's own handlers.
 struct Handler : XrdCl::ResponseHandler {
     Board &board;
     size_t buffer;

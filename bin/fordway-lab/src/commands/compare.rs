@@ -243,7 +243,7 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// Compares the logged injected delay with the delay found in the records of the last lane.
+/// Compares the injected delay, as logged, with the delay that the records of the last lane show.
 fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);

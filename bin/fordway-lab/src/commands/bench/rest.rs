@@ -55,8 +55,9 @@ pub(super) fn run(
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows, and whether a signal ended
-/// the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if nothing was measured.
+/// Measures all combinations; for each combination, the HTTP versions take turns. Returns the table's rows, and whether
+/// a signal ended the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if
+/// nothing was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
@@ -270,7 +271,7 @@ fn describe(
     Ok((run, rest::records(rows)))
 }
 
-/// Returns advice if the server rejects requests because they are not signed.
+/// Returns advice if the server rejects the requests because the requests are not signed.
 fn unsigned(args: &RestBenchArgs, summaries: &[PhaseSummary]) -> Option<String> {
     let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);

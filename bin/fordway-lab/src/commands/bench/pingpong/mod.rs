@@ -172,7 +172,7 @@ impl PingpongMeasurementPlan<'_> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
-        // All set-ups get the same messages.
+        // All set-ups get messages of the same sizes.
         let sizes = Arc::new(MessageSizeSequence::new(
             self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block))),
         ));
