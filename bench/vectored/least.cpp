@@ -1,6 +1,6 @@
-// Measures the minimum CPU time for reading the fragments: from the page cache, by `pread`; or from a server, by a
-// loop that receives responses and searches only for their end. usage: least pread FILE RANGES PER_CALL | least
-// receive HOST PORT PATH RANGES
+// Measures the minimum CPU time for reading the fragments: from the page cache, by `pread`; or from a server, by a loop
+// that receives responses and searches only for their end.
+// usage: least pread FILE RANGES PER_CALL | least receive HOST PORT PATH RANGES
 
 #include <arpa/inet.h>
 #include <fcntl.h>

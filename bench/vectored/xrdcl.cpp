@@ -11,7 +11,7 @@
 
 namespace {
 
-// Free buffers, and erro// The free buffers, and the last error.
+// The free buffers, and the last error.
 struct Board {
     std::mutex mutex;
     std::condition_variable changed;

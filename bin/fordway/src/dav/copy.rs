@@ -55,7 +55,7 @@ impl<'o> DavCopyOptions<'o> {
         }
     }
 
-    /// Returns whether a web server is involved.
+    /// Returns whether a source or the destination is on a web server.
     pub(crate) fn concerns_web(&self) -> bool {
         self.sources.iter().map(String::as_str).chain([self.destination]).any(web::is_address)
     }
@@ -170,7 +170,7 @@ fn plan<'p>(
 ) -> Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p> {
     let filters = &order.filters;
     let found = match order.recursive {
-        // One MOVE request moves the whole collection; with filters, files are moved one by one.
+        // Without filters, one MOVE request moves the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }

@@ -21,7 +21,7 @@ struct ListedEntry<'e> {
     is_directory: bool,
     size_bytes: u64,
     modified: Option<SystemTime>,
-    /// The nine letters of the permissions. WebDAV and S3 do not report permissions, so these letters are the
+    /// The nine characters of the permissions. WebDAV and S3 do not report permissions, so these characters are the
     /// placeholders that davix prints.
     rights: &'static str,
 }

@@ -1,6 +1,6 @@
-//! New connections over TCP, with and without TLS, to a process that only responds. Each operation also exchanges the
-//! smallest message and its response, because the response proves that the responding process has finished its part of
-//! the connection set-up.
+//! New connections over TCP, with and without TLS, to a process that only responds to requests. Each operation also
+//! exchanges the smallest message and its response, because the response proves that the responding process has
+//! finished its part of the connection set-up.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -26,8 +26,8 @@ pub(super) fn short_order() -> EchoRequest {
     EchoRequest { request_bytes: ORDER_BYTES, head_bytes: ORDER_BYTES, body_bytes: 0, form }
 }
 
-/// Returns new TLS settings of our client, which trust the certificate in a directory. The settings have no session
-/// tickets.
+/// Returns new TLS settings of our client, which trust the certificate in a directory. The settings contain no session
+/// tickets, so the first connection cannot resume a session.
 pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Result<TlsConnector> {
     TlsConnector::forget_shared();
     let tls = TlsConnector::new(TlsRoots::File(certificate.join("cert.pem")), protocol);

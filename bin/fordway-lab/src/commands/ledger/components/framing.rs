@@ -134,7 +134,7 @@ impl LedgerComponent for Http2FramingComponent {
         Ok(())
     }
 
-    /// Runs the event loop three times, as the client does: to send the request, to wait for the head, and to receive
+    /// Enters the event loop three times, as the client does: to send the request, to wait for the head, and to receive
     /// the content.
     fn run(&mut self) -> Result<()> {
         let mut request = Request::builder().uri("http://127.0.0.1:9000/ledger/object");

@@ -31,9 +31,9 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// The number of waits in which a side that polls only rarely polls once.
+/// A side that polls only rarely polls once in this number of waits.
 const RARELY: u32 = 64;
-/// The size, in bytes, of the order at the start of each request, which specifies the response.
+/// The size, in bytes, of the first part of each request (the order), which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
 /// The maximum number of bytes received at a time; heads are shorter.
 pub(super) const RECEIVED_BYTES_MAX: usize = 256 << 10;

@@ -1,5 +1,5 @@
-//! The paths of GETs on new connections. The paths show how much more a GET on a new connection costs than a GET on a
-//! kept connection, and the time that the resumption of a TLS session saves.
+//! The paths of GETs on new connections. The paths show how much more time a GET takes on a new connection than on a
+//! kept connection, and how much time the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
@@ -16,7 +16,7 @@ use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
 use crate::commands::ledger::components::quic::{Http3Messages, QuicConnectionComponent, QuicSetup};
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
-/// The component whose connection is kept. The components with new connections are compared with it.
+/// The component that reuses one connection. The components with new connections are compared with this component.
 const KEPT_TCP: &str = "tcp, kept connection";
 const NEW_TCP: &str = "tcp, new connection";
 const NEW_TLS: &str = "tls, new connection";
@@ -133,7 +133,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds GETs that are each the first request of a new client, as in a program that makes only one request.
+    /// Adds GETs, each of which is the first request of a new client, as in a program that makes only one request.
     fn fresh_get(
         &mut self,
         name: &str,
@@ -150,7 +150,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds GETs of one client that opens a connection for each, and resumes its session.
+    /// Adds GETs of one client, which opens a connection for each GET and resumes the TLS session of the previous GET.
     fn resuming_get(
         &mut self,
         name: &str,
