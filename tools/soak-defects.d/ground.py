@@ -50,7 +50,7 @@ def encoded(query):
 
 
 class Client:
-    """Requests of one user, signed by signature version 4."""
+    """Requests of one user, signed with Signature Version 4."""
 
     def __init__(self, address, name):
         self.address, self.access_key, self.secret_key = address, f"{name}-key", f"{name}-secret"

@@ -21,7 +21,7 @@ pub struct OperationScenario {
     pub act: fn(&dyn Store) -> Result<()>,
     /// The error with which the operation must fail, or `None` if it must succeed.
     pub refused: Option<ErrorKind>,
-    /// Whether the bucket keeps versions. The operation must not lose any of them.
+    /// Whether the bucket keeps versions. If so, the operation must not lose any version.
     pub keeps_versions: bool,
 }
 
