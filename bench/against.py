@@ -168,7 +168,8 @@ def compare_by_turns(lane, old, new, starts):
 
 @contextlib.contextmanager
 def hosts_of(lane, builds, root):
-    """Yields the host of each build: a separate directory, or a gateway in front of such a directory."""
+    """Yields a mapping from each build to a separate directory or, on the node lane, to the endpoint of a
+    gateway on such a directory."""
     with contextlib.ExitStack() as gateways:
         hosts = {}
         for number, build in enumerate(builds):

@@ -27,7 +27,7 @@ def finish(process):
 
 
 def forget():
-    """Drops content, names and inodes from the kernel's caches."""
+    """Drops file content, directory entries and inodes from the kernel's caches."""
     subprocess.run(["sync"], check=True)
     with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
         file.write("3")

@@ -1,4 +1,5 @@
-"""Measures the servers listed in a file in turn, and checks the gateway's medians against their limits.
+"""Measures the servers that a file lists, which take turns, and checks the gateway's medians against their
+limits.
 
 usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS
 

@@ -1,4 +1,4 @@
-"""Transfers by several clients, in turn, from and to one gateway.
+"""Measures transfers by several clients, which take turns, from and to one gateway.
 
 usage: transfers.py FORDWAY SCRATCH GATEWAY-PID CLIENT...
 

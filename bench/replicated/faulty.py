@@ -3,7 +3,7 @@
 usage: faulty.py FILE ADDRESS
 
 The ports 8081 to 8083 serve 300 Mbit/s per connection, and 8084 serves 10 Mbit/s. Each port from 9000 on has a different fault.
-nginx is not used, because its limit_rate sends a second's worth of each request at once.
+nginx is not used, because its limit_rate sends the data of a whole second at once for each request.
 """
 
 import os

@@ -37,8 +37,8 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// Creates a context whose lane is opened when it is first needed, so that work on local files requires neither an
-    /// endpoint nor credentials.
+    /// Creates a context whose lane is opened when it is first needed, so that operations on local files require
+    /// neither an endpoint nor credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: CommandOutput,
@@ -155,7 +155,7 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers a temporary file. If a signal ends the process immediately, `leftover` decides whether the file may be
+    /// Registers a temporary file. If a signal ends the process immediately, `leftover` determines whether the file is
     /// kept. The registration lasts until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: IncompleteFileKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);

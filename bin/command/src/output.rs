@@ -48,7 +48,7 @@ impl CommandOutput {
         CommandOutput { bar, is_closed, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
-    /// Creates an output that uses the given streams and shows no bar.
+    /// Creates an output that prints to the streams of the caller and shows no bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,

@@ -21,7 +21,7 @@ use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
 
 /// The description of a read.
 pub struct ReadPlan<'a> {
-    /// The URL; empty if only a Metalink is given.
+    /// The URL; empty if the command line contains only a Metalink.
     pub url: &'a str,
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
@@ -36,7 +36,7 @@ pub struct ReadPlan<'a> {
 /// The bytes to read.
 #[derive(Clone, Copy)]
 pub enum ReadSelection<'a> {
-    /// The given ranges, with up to `window` calls in flight.
+    /// These ranges, with up to `window` calls in flight.
     Ranges {
         /// The offset and length of each range, in bytes.
         ranges: &'a [(u64, usize)],

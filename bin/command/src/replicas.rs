@@ -26,7 +26,7 @@ use crate::web;
 /// How to open files that may have replicas.
 #[derive(Clone, Copy)]
 pub struct ReplicaOpener<'a> {
-    /// The options given on the command line.
+    /// The options on the command line.
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
@@ -214,8 +214,8 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Returns which replicas receive the user's credentials, given the addresses that the user named. A local Metalink or
-/// list of URLs is the user's own file, so all its replicas count as named.
+/// Determines which replicas receive the user's credentials from the addresses that the user specified. A local
+/// Metalink or list of URLs is the user's own file, so all its replicas count as specified by the user.
 pub fn named(addresses: &[&str]) -> ReplicaCredentials {
     let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);
     match addresses.iter().any(is_local) {

@@ -15,8 +15,8 @@ use super::skipped::{self, SkippedTest};
 use super::tally::{TestTally, cargo_line};
 use super::{LIMIT_SECONDS, command_of, test_command, words};
 
-/// Programs that measure times, or keep all processors busy, as `PACKAGE'S DIRECTORY/PROGRAM`. These programs run one
-/// by one, after all others.
+/// Programs that measure times, or keep all processors busy, in the form `PACKAGE_DIRECTORY/PROGRAM`. These programs
+/// run one by one, after all others.
 const ALONE: &[&str] = &[
     "fordway-lab/disturbed",
     "fordway-lab/netlab",

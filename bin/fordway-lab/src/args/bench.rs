@@ -164,7 +164,7 @@ pub(crate) struct RestBenchArgs {
     pub(crate) trust: ForceArgs,
 }
 
-/// The processors that the two sides run on.
+/// The processors on which the client and the server run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CpuPinArgs {
     /// Processors to run the client's threads on [default: any]

@@ -43,7 +43,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         range_bytes: args.range_size.max(1),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let open = |target: &TargetArg| service::open(target, global, context);
     let watch = || {
@@ -271,7 +271,7 @@ struct ComparedLanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// The services that have rows of their own, and the function that opens a service.
+/// The services that have separate rows, and the function that opens a service.
 type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {

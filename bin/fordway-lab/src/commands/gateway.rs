@@ -32,7 +32,7 @@ pub(super) struct GatewayProcess {
 }
 
 enum GatewayProgram {
-    /// A process of this machine, which ends when its standard input is closed.
+    /// A process outside of containers, which ends when its standard input is closed.
     Bare(Child),
     Contained(ContainedProgram),
 }

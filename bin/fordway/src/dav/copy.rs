@@ -86,7 +86,8 @@ impl DavCopyEndpoint {
         }
     }
 
-    /// Returns the last part of the name, decoded. Errors: `InvalidArgument` if there is none.
+    /// Returns the last segment of the path, percent-decoded for a URL. Errors: `InvalidArgument` if there is no such
+    /// segment.
     fn name(&self) -> Result<String> {
         let name = match self {
             DavCopyEndpoint::Local(path) => {
@@ -107,7 +108,8 @@ impl DavCopyEndpoint {
         )
     }
 
-    /// Returns the location of `relative` (decoded, with `/` between its parts) below this location.
+    /// Returns the location of `relative` below this location. `relative` is a decoded path with `/` between its
+    /// segments.
     fn below(&self, relative: &str) -> Self {
         match self {
             DavCopyEndpoint::Web(url) => {

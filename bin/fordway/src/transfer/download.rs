@@ -221,7 +221,7 @@ fn verify_parts<'p>(
     }
 }
 
-/// The state of a download's destination that is not a special file.
+/// The state of a download's destination, if the destination is not a special file.
 #[derive(Debug, PartialEq, Eq)]
 enum DestinationFileState {
     Missing,

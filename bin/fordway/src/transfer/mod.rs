@@ -1,7 +1,7 @@
 //! The engine behind `cp`, `sync`, `rm` and `rb --force`. Listings yield a stream of actions, which a few threads
 //! perform. Each failure is reported while other actions continue.
 //!
-//! - `plan` lists either side, and decides on actions from the listings alone;
+//! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
 //! - `directories` remembers the directories that were created for downloads;
 //! - `metadata` determines the metadata of new objects;

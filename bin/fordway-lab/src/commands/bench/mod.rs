@@ -61,7 +61,7 @@ fn run_ranks(
     let places = BenchSites::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&roles);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     context.output.start_counting();

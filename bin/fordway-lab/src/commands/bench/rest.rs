@@ -86,7 +86,7 @@ fn measure(
                 of_point[lane].blocks.push(block);
             }
             if is_early() {
-                // The last block is shorter than the others. The last block is kept only if there are no other results.
+                // The last block is shorter than the other blocks, and is kept only if there are no other results.
                 let complete = usize::from(round).max(usize::from(rows.is_empty()));
                 of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
                 break;

@@ -148,7 +148,7 @@ impl PingpongMeasurementPlan<'_> {
                         self.block(running, &self.points[phase], place, clock, context)?,
                     );
                     if let Err(interrupted) = context.interrupt.check() {
-                        // The last block is shorter than the others, so its round is discarded.
+                        // The last block is shorter than the other blocks, so its round is discarded.
                         measured.keep_rounds(usize::from(round));
                         return if round == 0 { Err(interrupted) } else { Ok(measured) };
                     }

@@ -34,7 +34,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let plan = args.setting.plan()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let mut transports = TransportSet::open(args, &plan, &root)?;
@@ -43,8 +43,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let closed = transports.close();
     let is_early = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted_after.is_some());
     if !is_early {
-        // Ctrl-C also ends the launchers, which then report failures. The interrupt is checked first, so that it is
-        // returned instead of these failures.
+        // Ctrl-C also ends the launchers, which then report failures. Check for an interrupt first, so that
+        // `Interrupted` is returned instead of these failures.
         context.interrupt.check()?;
         closed?;
     }

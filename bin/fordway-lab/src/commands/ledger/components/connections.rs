@@ -38,7 +38,7 @@ pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Resul
 /// The connection of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum ConnectionSetup {
-    /// The connection of the previous operation, which is kept.
+    /// The connection of the previous operation, which is reused.
     Kept,
     /// A new connection over TCP.
     Tcp,

@@ -100,7 +100,7 @@ impl Http2FramingComponent {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, which shortens later heads. The lengths are therefore those
+        // Both sides remember heads from the first request, which shortens later heads. Therefore, measure the lengths
         // of the second request.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));

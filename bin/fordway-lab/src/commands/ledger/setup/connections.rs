@@ -1,5 +1,5 @@
 //! The paths of GETs on new connections. The paths show how much more time a GET takes on a new connection than on a
-//! kept connection, and how much time the resumption of a TLS session saves.
+//! reused connection, and how much time the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
@@ -30,7 +30,7 @@ const NEW_QUIC: &str = "quic round trip, new connection";
 const RESUMED_QUIC: &str = "quic round trip, resumed session";
 
 impl LedgerSetup {
-    /// Adds a GET over HTTP/1.1 on new connections, and the GET on a kept connection.
+    /// Adds a GET over HTTP/1.1 on new connections, and the GET on a reused connection.
     pub(super) fn http_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         self.tcp_connections()?;
@@ -42,7 +42,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTPS on new connections, the GET on a kept connection, and a GET that resumes a session.
+    /// Adds a GET over HTTPS on new connections, the GET on a reused connection, and a GET that resumes a TLS session.
     pub(super) fn https_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Https, site)?;
         self.tcp_connections()?;
@@ -58,8 +58,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. If
-    /// the GET on a kept connection was skipped, also skips the two GETs on new connections.
+    /// Adds a GET over HTTP/3 on new connections, the GET on a reused connection, and a GET that resumes a TLS session.
+    /// If the GET on a reused connection was skipped, also skips the two GETs on new connections.
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
