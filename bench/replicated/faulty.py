@@ -14,7 +14,7 @@ import time
 
 # The port of a fault is 9000 plus its index.
 FAULTS = ["500", "dies", "truncates", "corrupt", "slow", "redirects", "hangs", "stops"]
-# Bytes per second of a server without a fault, or before its fault.
+# The rate, in bytes per second, of servers without a fault, and of the other servers before their fault.
 RATE = 37_500_000
 RATES = {"slow": 200_000, "10 Mbit/s": 1_250_000}
 # Bytes of each response after which the server dies, ends or stops.

@@ -51,7 +51,8 @@ NAMES = {
 
 
 def floor_s(size, rtt_s):
-    """Returns the minimum time: transfer at the link's rate, two round trips, and idle time of slow start."""
+    """Returns the minimum time: the transfer at the link's rate, two round trips, and the idle time of slow
+    start."""
     send_s = size * PACKET_BYTES / SEGMENT_BYTES / RATE_BYTES_PER_S
     unused_s, window = 0.0, FIRST_SEGMENTS * PACKET_BYTES
     while window < rtt_s * RATE_BYTES_PER_S:

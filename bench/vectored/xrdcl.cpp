@@ -1,4 +1,4 @@
-// Reads the fragments by XrdCl, with one VectorRead for each call and WINDOW calls in flight.
+// Reads the fragments with XrdCl, using one VectorRead for each call, with WINDOW calls in flight.
 // usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
 
 #include <XrdCl/XrdClFile.hh>

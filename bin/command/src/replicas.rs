@@ -214,7 +214,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Determines which replicas receive the user's credentials from the addresses that the user specified. A local
+/// Determines, from the addresses that the user specified, which replicas receive the user's credentials. A local
 /// Metalink or list of URLs is the user's own file, so all its replicas count as specified by the user.
 pub fn named(addresses: &[&str]) -> ReplicaCredentials {
     let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);

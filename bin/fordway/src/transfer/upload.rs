@@ -121,7 +121,7 @@ impl TransferRunner<'_> {
         })
     }
 
-    /// Starts a multipart upload, calls `send` to fill it, and completes it; aborts it if that fails.
+    /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,

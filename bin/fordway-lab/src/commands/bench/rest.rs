@@ -1,5 +1,5 @@
-//! `bench rest`: generates HTTP load on one server, for each combination of the options that accept lists. Each HTTP
-//! version that the client uses is a request channel of the workload.
+//! `bench rest`: generates HTTP load on one server, for each combination of the values of the options that accept
+//! lists. Each HTTP version that the client uses is a request channel of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -331,7 +331,7 @@ fn report(
 /// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination of the options that accept lists.
+/// One combination of the values of the options that accept lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestParameterSet {
     size_bytes: Option<u64>,

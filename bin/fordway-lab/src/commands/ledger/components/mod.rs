@@ -66,7 +66,7 @@ impl ObjectOperation {
         }
     }
 
-    /// Returns the name of the path with this operation over a protocol.
+    /// Returns the name of the path that performs this operation over `protocol`.
     pub(super) fn path_over(self, protocol: &str) -> String {
         match self {
             ObjectOperation::Get => format!("{protocol} get"),

@@ -44,7 +44,7 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) rest_bytes: usize,
 }
 
-/// A function that returns the message sizes in an operation on the given number of bytes.
+/// A function that returns the message sizes of an operation, for a given number of content bytes.
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The process that responds, which ends when the connection is closed.
