@@ -105,7 +105,7 @@ def empty(directory):
 
 
 class Bench:
-    """The directories of the benchmark, and its rows."""
+    """The directories of the benchmark, and a method for each row of its table."""
 
     def __init__(self, fordway, scratch, gateway):
         self.fordway, self.scratch, self.gateway = fordway, Path(scratch), gateway

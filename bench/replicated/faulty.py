@@ -1,4 +1,4 @@
-"""Servers of one file, with and without faults.
+"""Servers that serve one file, with and without faults.
 
 usage: faulty.py FILE ADDRESS
 

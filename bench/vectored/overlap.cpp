@@ -1,4 +1,4 @@
-// Reads overlapping fragments by one preadVec of davix, and prints the number of wrong fragments.
+// Reads overlapping fragments with one preadVec of davix, and prints the number of wrong fragments.
 // usage: overlap URL FILE
 
 #include <davix.hpp>

@@ -54,7 +54,8 @@ def gc_behind_a_link_to_uploads(ground):
 
 
 def bucket_with_a_hidden_key(ground, name):
-    """Makes a bucket of Alice with an odd key that a plain file hides, so that gc removes it under its lock."""
+    """Makes a bucket of Alice in which a plain file hides the file of an odd key, so that gc removes the
+    hidden file while it holds the key's lock."""
     bucket = ground.bucket(name, ALICE, 0o777)
     for key in ("a/b", "a"):
         ground.run("--endpoint", f"file://{ground.root}", "cp", "-", f"s3://{name}/{key}", user=ALICE, give=b"x")

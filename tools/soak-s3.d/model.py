@@ -58,7 +58,8 @@ class Walk:
         self.upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=KEY)["UploadId"]
 
     def snapshot(self):
-        """Returns a digest of the names of all buckets, and of the names, modes, attributes and content in two of them."""
+        """Returns a digest of the names of all buckets, and of the names, modes, attributes and content in
+        two of the buckets."""
         seen = hashlib.sha256(repr(sorted(os.listdir(self.root))).encode())
         walks = [os.walk(os.path.join(self.root, bucket)) for bucket in (self.bucket, PRECIOUS)]
         for place, directories, files in itertools.chain(*walks):

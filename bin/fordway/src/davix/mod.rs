@@ -96,7 +96,8 @@ impl DavixTool {
     }
 }
 
-/// Runs a tool with the words after its name. When this function returns, all errors have been reported.
+/// Runs a tool with the command-line arguments that follow its name. When this function returns, all errors have been
+/// reported.
 pub fn run(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     match tool {
         DavixTool::Get => run_line::<GetLine>(tool, words),

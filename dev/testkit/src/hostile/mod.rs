@@ -232,7 +232,7 @@ pub enum ResponseFault {
     BodyOff(i64),
     /// Omits `Content-Range`.
     NoContentRange,
-    /// Ends header lines without a carriage return, also in parts.
+    /// Ends header lines without a carriage return, also in the heads of parts.
     BareLineFeeds,
     /// Heads of parts are alternately long and short. With 0, the first head is short; with 1, it is long.
     UnevenHeads(usize),

@@ -1,5 +1,5 @@
-//! Runs the system's measuring programs. This file defines the arguments of each program, and the figure to read from
-//! its output.
+//! Runs measuring programs that are installed on the system. This file defines the arguments of each program, and the
+//! figure to read from its output.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -111,7 +111,7 @@ impl TcpConnectionComponent {
     }
 }
 
-/// Closes a connection by a reset, so that its port is free immediately. Otherwise, thousands of closed connections
+/// Closes a connection with a reset, so that its port is free immediately. Otherwise, thousands of closed connections
 /// would use up the ports of the machine.
 fn discard(connection: Connection) {
     let socket = match &connection {
