@@ -105,7 +105,7 @@ fn room_of(name: &str) -> Option<CrateLayer> {
 /// Returns the error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
     let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
-        return Some(format!("{from} -> {to}: one of them is not assigned to a room yet; assign it"));
+        return Some(format!("{from} -> {to}: one of them is not assigned to a layer yet; assign it"));
     };
     let allowed = match to_room {
         CrateLayer::Needs => {
@@ -192,7 +192,7 @@ mod tests {
         let names: Vec<_> = packages().unwrap().iter().map(|package| short(&package.name)).collect();
         assert!(names.len() > 5 && names.contains(&"mpi".to_owned()));
         for name in names {
-            assert!(room_of(&name).is_some(), "{name} has no room");
+            assert!(room_of(&name).is_some(), "{name} has no layer");
         }
     }
 }
