@@ -1,5 +1,5 @@
-# `make help` lists the targets. Everything is built from the lock files, and is written to this tree: target/ (Rust),
-# .venv/ (Python), out/ (runs and reports).
+# `make help` lists the targets. All builds use the versions in the lock files, and write only to this tree: target/
+# (Rust), .venv/ (Python), out/ (runs and reports).
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,11 +8,12 @@ JOBS := $(shell nproc)
 export PYO3_PYTHON := $(CURDIR)/$(VENV)/bin/python
 export CARGO_BUILD_JOBS ?= $(JOBS)
 
-# The tree for `make run`: a real tree that any Debian machine has.
+# The directory tree that `make run` measures: files that exist on every Debian machine.
 SOURCE ?= $(firstword $(wildcard /usr/share/doc $(HOME)/.rustup/toolchains/*/share/doc) /usr/share)
 RUN ?= out/compare.run
 
-# The variable stops the theme from advertising its successor. With --quiet, the build would not be strict.
+# NO_MKDOCS_2_WARNING stops the theme from advertising its successor. The option --quiet is not used
+# instead, because with --quiet the build would not be strict.
 BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 .DEFAULT_GOAL := help
@@ -52,7 +53,8 @@ libs3: ## build the drop-in libraries for programs that use libs3, into out/lib 
 capi: ## build the C API (fordway.h, libfordway), into out/lib and out/include
 	tools/build-capi out
 
-# A program linked to one MPI does not run under another MPI, so each MPI has its own directory.
+# A program linked to one MPI does not run under another MPI, so each MPI has its own build
+# directory.
 MPICC ?= mpicc
 MPIRUN ?= mpirun
 MPI_TARGET := target$(if $(filter-out mpicc,$(MPICC)),/$(MPICC))

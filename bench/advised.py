@@ -34,7 +34,7 @@ def main() -> int:
             continue
         copy = sample(tree, scratch / "trees")
         machine, second = [], []
-        # Measure both trees in turn, because the speed of the machine changes within minutes.
+        # Alternate between the trees, because the speed of the machine changes within minutes.
         for at in range(REPEATS):
             machine.append(compare(first, out / f"{name}-{tree.name}-{at}-machine.run", at))
             second.append(compare(copy, out / f"{name}-{tree.name}-{at}.run", at))

@@ -6,8 +6,8 @@ OLD and NEW are directories of programs. A ratio is old / new for a cost, and ne
 new build is faster if the ratio is above 1. The 95 % interval of the median is computed from ranks.
 
 A library is measured in one process that loads both builds and alternates every millisecond (turns.c). The
-process calls the drop-in for libs3, whose interface is the same in all builds. All other work is measured in
-separate runs of each build.
+process calls the drop-in for libs3, whose interface is the same in all builds. All other operations are
+measured in separate runs of each build.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LEAST = 0.97
 WIDEST = 0.05
 
 LISTED = os.environ.get("LIST", "1000000")
-# Measure only the shapes and requests whose names contain this text.
+# Measure only the rows whose names contain this text.
 ROWS = os.environ.get("ROWS", "")
 UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -115,7 +115,8 @@ def long_listing(build, _options):
 
 
 def compare_tables(old, new, pairs, runs):
-    """Measures both builds for each `(name, speeds_of, options)`. `speeds_of` returns the speeds of a build by phase."""
+    """Compares the builds for each `(name, speeds_of, options)` in `runs`. `speeds_of` returns the speeds of
+    a build by phase."""
     said = []
     for name, speeds_of, options in runs:
         ratios = {}
@@ -131,7 +132,7 @@ def compare_tables(old, new, pairs, runs):
 
 
 def placed(processor, is_placed=True):
-    """Returns the words in front of a command that pin the command to one processor.
+    """Returns the words to put before a command to pin the command to one processor.
 
     Gateway and client each have their own processor. The kernel's choice of processors affects times more
     than the build does, and differs from start to start.
@@ -167,7 +168,8 @@ def compare_by_turns(lane, old, new, starts):
 
 @contextlib.contextmanager
 def hosts_of(lane, builds, root):
-    """Yields the host of each build: a separate directory, or a gateway in front of such a directory."""
+    """Yields a mapping from each build to a separate directory or, on the node lane, to the endpoint of a
+    gateway on such a directory."""
     with contextlib.ExitStack() as gateways:
         hosts = {}
         for number, build in enumerate(builds):

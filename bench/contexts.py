@@ -1,4 +1,4 @@
-"""Runs the program of `contexts` with both libraries in turn, and compares the libraries."""
+"""Runs the program of `contexts` with the two libraries alternately, and compares the libraries."""
 
 import os
 import statistics

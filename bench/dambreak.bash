@@ -1,5 +1,5 @@
-# Sourced by scripts. Prepares OpenFOAM's damBreak, the case of Richter's Table 1, for several numbers of ranks. This
-# file is not executable, so that `make bench` does not run it.
+# Sourced by scripts. Prepares OpenFOAM's damBreak, the case of Richter's Table 1, for several rank counts. This file
+# is not executable, so that `make bench` does not run it.
 
 foam_examples=/usr/share/doc/openfoam-examples/examples/multiphase/interFoam/laminar/damBreak/damBreak
 # Debian's programs look for their settings in this directory.
@@ -14,7 +14,8 @@ has_dambreak() {
 }
 
 # cut_dambreak DIR RANKS FINENESS END: creates DIR, a case of 7,700 x FINENESS x FINENESS cells until time END (s), for
-# RANKS ranks. The mesh is that of damBreakFine in OpenFOAM's user guide, with its cells divided in each direction.
+# RANKS ranks. The mesh is the damBreakFine mesh of OpenFOAM's user guide, with each cell divided in both
+# directions.
 cut_dambreak() {
     local dir=$1 ranks=$2 f=$3 end=$4
     cp -r "$foam_examples" "$dir"
@@ -36,6 +37,6 @@ cut_dambreak() {
     }
 }
 
-# The command of one rank. $0 is the directory of the cases, $1 the number of ranks.
+# The command that each rank runs. $0 is the directory of the cases, $1 the number of ranks.
 # shellcheck disable=SC2016 # for the shell that runs it
 readonly run_dambreak='if [ "$1" = 1 ]; then exec interFoam -case "$0/1"; else exec interFoam -parallel -case "$0/$1"; fi'

@@ -2,7 +2,7 @@
 
 usage: gateway_cold.py FORDWAY URL OBJECTS DURATION
 
-The environment variable CONNECTIONS contains numbers of connections, separated by commas.
+The environment variable CONNECTIONS contains connection counts, separated by commas.
 """
 
 import functools
@@ -27,7 +27,7 @@ def finish(process):
 
 
 def forget():
-    """Drops content, names and inodes from the kernel's caches."""
+    """Drops file content, directory entries and inodes from the kernel's caches."""
     subprocess.run(["sync"], check=True)
     with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
         file.write("3")
@@ -66,7 +66,7 @@ def puts(fordway, url, connections, duration):
 def one_object(fordway, url, duration, beside=None):
     """Returns the latencies of GETs of one object in memory, and a note on the concurrent load.
 
-    Requests have a fixed rate, so that a stall delays all requests that arrive during it.
+    The requests are sent at a fixed rate, so that a stall delays all requests that arrive during it.
     """
     hot_url = f"{url}/bucket/hot"
     finish(start(fordway, hot_url, "--requests", "100"))

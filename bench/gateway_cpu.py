@@ -1,4 +1,5 @@
-"""Measures the servers listed in a file in turn, and checks the gateway's medians against their limits.
+"""Measures the servers that a file lists, which take turns, and checks the gateway's medians against their
+limits.
 
 usage: gateway_cpu.py FORDWAY SERVERS DURATION ROUNDS
 
@@ -110,7 +111,7 @@ def measure(fordway, server, operation, duration):
 
 
 def busy_share(seconds):
-    """Returns the share of processor time that the machine uses during `seconds`."""
+    """Returns the share of the machine's CPU time that is used during `seconds`."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as file:

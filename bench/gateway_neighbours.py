@@ -1,4 +1,4 @@
-"""Measures GETs of one user, in turn alone and during slow requests of another user.
+"""Measures one user's GETs, alternately alone and during another user's slow requests.
 
 usage: gateway_neighbours.py FORDWAY URL OBJECTS PID
 
@@ -163,7 +163,7 @@ def besiege(url, objects):
         waiting.register(sys.stdin, selectors.EVENT_READ)
         deletes = DELETES if tables else 0
         for number in range(deletes):
-            # Create the object, because a DELETE of a missing object takes no lock.
+            # Create the object, because a DELETE of a missing object acquires no lock.
             pathlib.Path(objects, "noisy", f"d{number}").write_bytes(b"x")
             waiting.register(
                 ask(url, "DELETE", f"/noisy/d{number}"), selectors.EVENT_READ, f"/noisy/d{number}"
@@ -180,8 +180,8 @@ def besiege(url, objects):
             for key, _ in waiting.select(max(0, next_byte - time.monotonic())):
                 if key.data is None:
                     return
-                # The DELETE ended with 503, because the lock of its key is held. The noisy user sends it
-                # again.
+                # The DELETE ended with 503, because the lock of its key is held. The noisy user sends the
+                # DELETE again.
                 waiting.unregister(key.fileobj)
                 key.fileobj.close()
                 waiting.register(ask(url, "DELETE", key.data), selectors.EVENT_READ, key.data)
@@ -239,7 +239,8 @@ def gets(fordway, url):
 
 
 def interval(ratios):
-    """Returns the middle 95 % of the medians of ratios drawn with replacement."""
+    """Returns the 95 % bootstrap interval of the median: 2,000 medians of ratios drawn with replacement,
+    without the lowest and the highest 2.5 %."""
     drawn = random.Random(1)
     medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(2_000))
     return medians[50], medians[-51]

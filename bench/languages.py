@@ -1,4 +1,5 @@
-"""Draws the rate of each language's pong relative to the built-in pong, by network, connections and size.
+"""Draws the rate of each language's pong relative to the built-in pong, by network, kind of connection and
+size.
 
 usage: languages.py RUN.run FIGURE.svg
 

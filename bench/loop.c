@@ -1,6 +1,6 @@
-// The minimum work of a server of uploads: receive each body over HTTP/1.1 and write it to a new
-// file, which replaces an older one. It names and checks nothing. It keeps as many files for each
-// connection as the benchmark has objects, so that memory is reused after the same time.
+// The minimum work of an upload server: receives each body over HTTP/1.1, and writes it to a new file, which replaces
+// an older file. The files are never given a name, and no data is checked. Each connection keeps as many files open as
+// the benchmark has objects per connection, so that memory is reused after the same time as with named files.
 // usage: loop DIR; prints its port; ends when it is killed.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -17,7 +17,8 @@ enum { HEAD_BYTES = 16 << 10, PIECE_BYTES = 256 << 10, KEPT = 2 };
 static const char answer[] = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 static const char *directory;
 
-// Writes `size` bytes at `offset`, or ends the program, because a benchmark must not continue with half the work.
+// Writes `size` bytes at `offset`, or ends the program, because the benchmark would be wrong if part of the data
+// were not written.
 static void put(int file, const char *data, size_t size, off_t offset) {
     if (pwrite(file, data, size, offset) != (ssize_t)size) {
         perror("loop: pwrite");

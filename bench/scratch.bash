@@ -22,7 +22,8 @@ else
 fi
 readonly root fordway scratch limit_s room_mib
 
-# A script that is stopped first ends the comparison, which would otherwise continue to write to the scratch directory.
+# A script that is stopped ends the comparison before it removes the scratch directory, because the comparison would
+# otherwise continue to write there.
 running=
 clean_up() {
     if [[ $running ]]; then

@@ -1,9 +1,9 @@
-"""Transfers by several clients, in turn, from and to one gateway.
+"""Measures transfers by several clients, which take turns, from and to one gateway.
 
 usage: transfers.py FORDWAY SCRATCH GATEWAY-PID CLIENT...
 
 The script `transfers` describes the environment and prepares the directories. After each transfer, the number
-of files and of bytes is checked. A sync with nothing to transfer must change nothing.
+of files and their total size are checked. A sync with nothing to transfer must change nothing.
 """
 
 import os
@@ -105,7 +105,7 @@ def empty(directory):
 
 
 class Bench:
-    """The directories of the benchmark, and its rows."""
+    """The directories of the benchmark, and a method for each row of its table."""
 
     def __init__(self, fordway, scratch, gateway):
         self.fordway, self.scratch, self.gateway = fordway, Path(scratch), gateway

@@ -69,7 +69,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Warns about pages that need a network."""
+    """Warns if a page fetches something from another host."""
     for match in FETCHED.finditer(output):
         log.warning("%s fetches from elsewhere: %s", page.file.src_uri, match[0])
     return output
@@ -108,7 +108,7 @@ def anchors(text: str) -> set[str]:
 
 
 def split(link: str) -> tuple[str, str]:
-    """Returns the path, and the anchor with its `#`."""
+    """Splits a link into the path, and the anchor with its `#`."""
     path, mark, anchor = link.partition("#")
     return path, mark + anchor
 
@@ -119,7 +119,7 @@ def beside(source: str, path: str) -> str:
 
 
 def page_of(target: str, files: Files) -> str | None:
-    """Returns the page or image of docs/ for `target`; `None` if it is not on the site."""
+    """Returns the page or image of docs/ for `target`; `None` if `target` is not on the site."""
     inside = target.removeprefix("docs/")
     file = files.get_file_from_path(inside) if inside != target else None
     return inside if file and not file.inclusion.is_excluded() else None

@@ -48,7 +48,7 @@ class Bench:
         return path
 
     def run(self, what, metalink, *options):
-        """Runs a command. Returns its time in s, and whether the bytes and the exit code are right."""
+        """Runs a command. Returns the duration in s, and whether the bytes and the exit code are right."""
         out = f"{self.directory}/out"
         if os.path.exists(out):
             os.remove(out)

@@ -1,9 +1,9 @@
-"""Servers of one file, with and without faults.
+"""Servers that serve one file, with and without faults.
 
 usage: faulty.py FILE ADDRESS
 
 The ports 8081 to 8083 serve 300 Mbit/s per connection, and 8084 serves 10 Mbit/s. Each port from 9000 on has a different fault.
-nginx is not used, because its limit_rate sends a second's worth of each request at once.
+nginx is not used, because its limit_rate sends the data of a whole second at once for each request.
 """
 
 import os
@@ -14,7 +14,7 @@ import time
 
 # The port of a fault is 9000 plus its index.
 FAULTS = ["500", "dies", "truncates", "corrupt", "slow", "redirects", "hangs", "stops"]
-# Bytes per second of a server without a fault, or before its fault.
+# The rate, in bytes per second, of servers without a fault, and of the other servers before their fault.
 RATE = 37_500_000
 RATES = {"slow": 200_000, "10 Mbit/s": 1_250_000}
 # Bytes of each response after which the server dies, ends or stops.
@@ -37,7 +37,7 @@ def read_head(reader):
 
 
 def answer(connection, file, head, fault, address):
-    """Responds to a request. Returns whether another request may follow."""
+    """Responds to a request. Returns whether the connection can serve another request."""
     method, size = head[0].split(" ")[0], os.fstat(file.fileno()).st_size
     if fault == "hangs":
         time.sleep(3600)
@@ -46,7 +46,7 @@ def answer(connection, file, head, fault, address):
         connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         return True
     asked = [line.split("=", 1)[1] for line in head if line.lower().startswith("range: bytes=")]
-    # Send only the first range of a list. Clients must accept such a response.
+    # Send only the first range of a request for several ranges. Clients must accept such a response.
     first, last = (asked[0].split(",")[0] if asked else f"0-{size - 1}").split("-")
     first, last = int(first), min(int(last or size - 1), size - 1)
     status = f"206 Some\r\nContent-Range: bytes {first}-{last}/{size}" if asked else "200 All"

@@ -1,4 +1,4 @@
-// Reads the fragments by davix, with one preadVec for each call.
+// Reads the fragments with davix, using one preadVec for each call.
 // usage: davix URL RANGES PER_CALL [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
 
 #include <davix.hpp>

@@ -1,5 +1,5 @@
-// The minimum CPU time of the fragments: from the page cache, by `pread`; and from a server, by a loop that receives
-// responses and looks only for their end.
+// Measures the minimum CPU time for reading the fragments: from the page cache, by `pread`; or from a server, by a loop
+// that receives responses and searches only for their end.
 // usage: least pread FILE RANGES PER_CALL | least receive HOST PORT PATH RANGES
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@
 
 namespace {
 
-// As many ranges as fit into a head that nginx accepts.
+// The number of ranges that fit into a request head that nginx accepts.
 constexpr size_t PER_REQUEST = 200;
 // The kernel wakes the loop up for this many bytes, and fills at most this many in one call.
 constexpr size_t PIECE_BYTES = 1 << 20;
@@ -81,7 +81,7 @@ void receive(char **words) {
     const std::vector<Call> calls = calls_of(fragments, PER_REQUEST);
     std::vector<std::string> requests;
     for (Call call : calls) requests.push_back(request_for(fragments, call, words[2], words[4]));
-    // As much memory as two calls of other clients use.
+    // Use as much memory as two calls of the other clients.
     auto memory = std::move(buffers_of(fragments, {{0, std::min<size_t>(4 * PER_REQUEST, fragments.size())}}, 1)[0]);
     memory.resize(std::max(memory.size(), PIECE_BYTES), 1);
     const int connection = connect_to(words[2], words[3]);

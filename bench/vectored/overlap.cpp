@@ -1,4 +1,4 @@
-// Reads overlapping fragments by one preadVec of davix, and prints the number of wrong ones.
+// Reads overlapping fragments with one preadVec of davix, and prints the number of wrong fragments.
 // usage: overlap URL FILE
 
 #include <davix.hpp>
@@ -9,7 +9,7 @@
 
 int main(int count, char **words) {
     if (count < 3) fail("usage: overlap URL FILE");
-    // One separate, two that overlap, one within another, one twice.
+    // One separate fragment, two that overlap, one within another, and one requested twice.
     const std::vector<Fragment> fragments = {{1'000, 500},   {100'000, 4'000}, {102'000, 4'000}, {300'000, 9'000},
                                              {302'000, 100}, {500'000, 700},   {500'000, 700}};
     std::vector<std::vector<char>> buffers;

@@ -51,7 +51,8 @@ NAMES = {
 
 
 def floor_s(size, rtt_s):
-    """Returns the minimum time: transfer at the link's rate, two round trips, and idle time of slow start."""
+    """Returns the minimum time: the transfer at the link's rate, two round trips, and the idle time of slow
+    start."""
     send_s = size * PACKET_BYTES / SEGMENT_BYTES / RATE_BYTES_PER_S
     unused_s, window = 0.0, FIRST_SEGMENTS * PACKET_BYTES
     while window < rtt_s * RATE_BYTES_PER_S:
@@ -130,7 +131,7 @@ def goals(tables):
         if data["rtt_ms"]:
             if "fordway" in rows:
                 # A round trip takes longer than the link's latency. If round trips take most of the time, the
-                # minimum time is too low for a limit, and only the comparison with XrdCl has one.
+                # minimum time is too low for a limit, and only the comparison with XrdCl has a limit.
                 most = 1.1 if data["rtt_ms"] <= 120 else None
                 yield f"{where}: a call at a time, of its floor", rows["fordway"]["of_floor"], most
             if "fordway-windowed" in rows:
@@ -141,9 +142,9 @@ def goals(tables):
             yield f"{where}: a call at a time, of XrdCl's", of_xrdcl, 1.1
         else:
             # XRootD copies content, and so does nginx without sendfile. Clients of these servers then copy
-            # from the processor's cache, where the server's copy left the content. With sendfile, clients
-            # copy from the page cache, as pread does. The minimum is the CPU time of pread, or of a loop that
-            # only receives.
+            # from the processor's cache, which contains the content after the server's copy. With sendfile,
+            # clients copy from the page cache, as pread does. The minimum is the CPU time of pread, or of a
+            # loop that only receives.
             of_xrdcl = ratio("fordway@copied", "xrdcl", "cpu_s")
             yield "loopback: client CPU, both from servers that copy, of XrdCl's", of_xrdcl, 1.5
             yield "loopback: client CPU, from nginx with sendfile, of XrdCl's", ratio("fordway", "xrdcl", "cpu_s"), 1.5

@@ -21,7 +21,7 @@ SEED = 291
 
 
 def write(path, events, branches, per_basket):
-    """Writes a flat tree of floats that compress only partly. Returns the names of its branches."""
+    """Writes a flat tree of floats that compress only partly. Returns the names of the tree's branches."""
     draw = numpy.random.default_rng(SEED)
     names = [f"branch{number:03}" for number in range(branches)]
     with uproot.recreate(path, compression=uproot.ZLIB(1)) as file:

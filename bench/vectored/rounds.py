@@ -1,4 +1,5 @@
-"""Runs the clients in turn, in a new random order for each round, and appends a line for each run to a file.
+"""Runs the clients one after the other, in a new random order for each round, and appends a line for each run
+to a file.
 
 usage: rounds.py DIR RTT_MS WORKLOAD ROUNDS CLIENT...
 

@@ -1,4 +1,5 @@
-// What the peers' programs share: the fragments, the clock, and the line that is printed at the end.
+// Code that the peers' programs share: the fragments, the clock, and the line that is printed at the
+// end.
 #pragma once
 
 #include <sys/resource.h>
@@ -50,7 +51,8 @@ inline uint64_t bytes_of(const std::vector<Fragment> &fragments, Call call) {
     return bytes;
 }
 
-// Buffers that are touched before the clock starts and used again: fresh memory would be in the figures.
+// Buffers that are touched before the clock starts, and are reused, so that the times do not include
+// page faults.
 inline std::vector<std::vector<char>> buffers_of(const std::vector<Fragment> &fragments,
                                                  const std::vector<Call> &calls, size_t count) {
     uint64_t largest = 0;
@@ -58,7 +60,7 @@ inline std::vector<std::vector<char>> buffers_of(const std::vector<Fragment> &fr
     return std::vector<std::vector<char>>(count, std::vector<char>(largest, 1));
 }
 
-// Whether what lies in `buffer`, one fragment behind the other, is what the file has.
+// Fails unless `buffer` contains the call's fragments, one after the other, with the file's bytes.
 inline void check(const char *path, const std::vector<Fragment> &fragments, Call call, const char *buffer) {
     std::ifstream file(path, std::ios::binary);
     std::vector<char> expected;

@@ -1,4 +1,4 @@
-"""Creates the file and the fragments of the benchmark, the same on every machine.
+"""Creates the file and the fragments of the benchmark, which are the same on every machine.
 
 usage: workload.py DIR
 

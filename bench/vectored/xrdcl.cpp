@@ -1,4 +1,4 @@
-// Reads the fragments by XrdCl, with one VectorRead for each call and WINDOW calls in flight.
+// Reads the fragments with XrdCl, using one VectorRead for each call, with WINDOW calls in flight.
 // usage: xrdcl URL RANGES PER_CALL WINDOW [FILE]; with FILE, the bytes are compared with it, and the time has no meaning.
 
 #include <XrdCl/XrdClFile.hh>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Free buffers, and errors.
+// The free buffers, and the last error.
 struct Board {
     std::mutex mutex;
     std::condition_variable changed;
@@ -19,7 +19,7 @@ struct Board {
     std::string error;
 };
 
-// Notified when a call is done. Deletes itself, like XrdCl's handlers.
+// Is notified when a call is done, and then deletes itself, like XrdCl's own handlers.
 struct Handler : XrdCl::ResponseHandler {
     Board &board;
     size_t buffer;

@@ -50,7 +50,7 @@ def encoded(query):
 
 
 class Client:
-    """Requests of one user, signed by signature version 4."""
+    """Requests of one user, signed with Signature Version 4."""
 
     def __init__(self, address, name):
         self.address, self.access_key, self.secret_key = address, f"{name}-key", f"{name}-secret"
@@ -188,7 +188,7 @@ class Ground:
         process.wait()
 
     def write_users(self, users):
-        """Writes the users file from lines of TOML by name. Each key pair is derived from the name."""
+        """Writes the users file from lines of TOML by name. Each key pair is derived from the user's name."""
         text = "".join(
             f'[[user]]\nname = "{name}"\naccess_key = "{name}-key"\nsecret_key = "{name}-secret"\n{lines}\n'
             for name, lines in users.items()

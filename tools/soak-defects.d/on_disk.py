@@ -18,7 +18,7 @@ from ground import ALICE, BOB, Client, NotTried, as_user, check, snapshot
 
 STAGED, UPLOAD = "0123456789abcdef", "0123456789abcdef" * 2
 LONG_KEY = "long//" + "x" * 600
-# The maximum time of a GET during listings of parts, as a multiple of its time alone.
+# The maximum time of a GET during listings of parts, as a multiple of the time of a GET without listings.
 SLOWER_MAX = 20
 
 
@@ -54,7 +54,8 @@ def gc_behind_a_link_to_uploads(ground):
 
 
 def bucket_with_a_hidden_key(ground, name):
-    """Makes a bucket of Alice with an odd key that a plain file hides, so that gc removes it under its lock."""
+    """Makes a bucket of Alice in which a plain file hides the file of an odd key, so that gc removes the
+    hidden file while it holds the key's lock."""
     bucket = ground.bucket(name, ALICE, 0o777)
     for key in ("a/b", "a"):
         ground.run("--endpoint", f"file://{ground.root}", "cp", "-", f"s3://{name}/{key}", user=ALICE, give=b"x")
@@ -221,7 +222,8 @@ def part_record(etag, size, name):
 
 
 def record_of_a_right_name(client, place, upload):
-    """Checks that a record written by this program is believed if it names a file of a part."""
+    """Checks that the gateway accepts a record that this program writes, if the record names the file of a
+    part."""
     client.ask("PUT", "/shared/right", b"right", {"uploadId": upload, "partNumber": "1"})
     files = list(place.glob("00001-*"))
     if len(files) != 1:
@@ -355,8 +357,8 @@ def a_listing_of_many_parts_beside_a_get(ground):
     status, said = list_one()
     check(status == 200 and said.count(b"<Part>") == 1, f"the listing is answered {status} {said!r}")
     check(client.ask("GET", "/b/small") == (200, b"x"), "the GET fails")
-    # The limit is a ratio, because the duration of a listing depends on the machine. Before the repair, a
-    # listing took 100 times as long as a GET.
+    # The limit is a ratio, because the duration of a listing depends on the machine. Before this defect was
+    # fixed, a GET could take 100 times as long during a listing.
     alone_s = median_of_gets()
     listings = [threading.Thread(target=list_on) for _ in range(4)]
     for each in listings:

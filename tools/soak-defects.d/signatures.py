@@ -48,7 +48,7 @@ def chunk(client, headers, previous, data):
 
 
 def streamed(client, data, cut):
-    """Puts data as a signed chunk and an empty last chunk, changed by `cut`. Returns the status."""
+    """Puts data as a signed chunk and an empty last chunk, which `cut` changes. Returns the status."""
     extra = {"x-amz-decoded-content-length": str(len(data)), "content-encoding": "aws-chunked"}
     headers = client.headers("PUT", "/b/streamed", {}, extra, STREAMED)
     first, seen = chunk(client, headers, headers["authorization"].rsplit("=", 1)[1], data)
@@ -60,7 +60,8 @@ def streamed(client, data, cut):
 def a_last_chunk_whose_signature_is_cut(ground):
     client = served(ground)
     check(streamed(client, b"x" * 70_000, lambda last: last) == 200, "a streamed PUT fails")
-    # Each count cuts off more: both line breaks, a digit, half of the signature, all of it, the whole chunk.
+    # Each count cuts off more bytes: both line breaks; also a digit; half of the signature; the whole
+    # signature; and the whole chunk.
     for count in (4, 5, 36, 68, 86):
         status = streamed(client, b"y" * 70_000, lambda last, kept=-count: last[:kept])
         check(status in (400, 403), f"a PUT without its last {count} bytes is answered {status}")

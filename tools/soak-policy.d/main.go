@@ -1,5 +1,5 @@
-// Answers the requests of tools/soak-policy with MinIO's policy package. Its input and output are those of
-// base/policy/examples/decide.rs.
+// Answers the requests of tools/soak-policy with MinIO's policy package. The program has the same input
+// and output format as base/policy/examples/decide.rs.
 package main
 
 import (

@@ -28,8 +28,8 @@ class Walk:
             aws_access_key_id="main",
             aws_secret_access_key="main-secret",
             region_name="us-east-1",
-            # Do not retry, so that server errors are seen. Use addresses with the bucket in the path, because
-            # all operations have the same host here.
+            # Do not retry, so that no retry hides a server error. Use addresses with the bucket in the path,
+            # because all operations have the same host here.
             config=Config(
                 retries={"total_max_attempts": 1},
                 s3={"addressing_style": "path"},
@@ -48,7 +48,8 @@ class Walk:
         """Creates a bucket with an object for the calls of an operation."""
         self.bucket = f"model-{name.lower()}"
         self.client.create_bucket(Bucket=self.bucket)
-        # The second put creates the lock table, which a refused call might create otherwise.
+        # Put twice, because the second put creates the lock table. Otherwise, a refused call might create the
+        # table.
         for _ in range(2):
             self.client.put_object(Bucket=self.bucket, Key=KEY, Body=b"content")
         self.renew_upload()
@@ -57,7 +58,8 @@ class Walk:
         self.upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=KEY)["UploadId"]
 
     def snapshot(self):
-        """Returns a digest of the names of all buckets, and of the names, modes, attributes and content in two of them."""
+        """Returns a digest of the names of all buckets, and of the names, modes, attributes and content in
+        two of the buckets."""
         seen = hashlib.sha256(repr(sorted(os.listdir(self.root))).encode())
         walks = [os.walk(os.path.join(self.root, bucket)) for bucket in (self.bucket, PRECIOUS)]
         for place, directories, files in itertools.chain(*walks):

@@ -1,7 +1,7 @@
 """A tour of the gateway by each client: everyday use of S3, with a check of the content in each step.
 
-A tour is a generator of (step, failure). The failure is an empty string if the step succeeded. The tour of a client that is not
-installed raises `Absent` before its first step.
+A tour is a generator of pairs (step, failure). The failure is an empty string if the step succeeded. The tour
+of a client that is not installed raises `Absent` before its first step.
 """
 
 import hashlib

@@ -1,5 +1,5 @@
-//! Checks that dependencies between crates are allowed. Crates are grouped into rooms: folders of the tree, or parts of
-//! folders.
+//! Checks that dependencies between crates are allowed. Crates are grouped into layers, each of which is a folder of
+//! the tree or a part of a folder.
 //!
 //! ```text
 //! programs    bin/fordway  bind/{capi,libs3,python}     bin/fordway-lab  bind/mpi  bench
@@ -10,14 +10,14 @@
 //! http        http: HTTP from the client's side
 //! base        base: store <- wire <- policy, sys
 //! testkit     anything below the programs; others use it in tests only
-//! fuzz        the rooms whose parsers it fuzzes
+//! fuzz        the layers whose parsers it fuzzes
 //! needs       nothing; tests, testkit and xtask use it
 //! ```
 
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// The room of a crate.
+/// The layer of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CrateLayer {
     Needs,
@@ -51,10 +51,10 @@ const ROOMS: &[(CrateLayer, &[&str])] = &[
     (CrateLayer::Xtask, &["xtask"]),
 ];
 
-/// The only allowed dependencies within a room. In addition, every crate of the lab may use `measure`.
+/// The only allowed dependencies within a layer. In addition, every crate of the lab may use `measure`.
 const WITHIN_ROOMS: &[(&str, &str)] = &[("wire", "store"), ("policy", "wire")];
 
-/// Returns the rooms that a room may use.
+/// Returns the layers that a layer may use.
 fn uses(room: CrateLayer) -> &'static [CrateLayer] {
     use CrateLayer::{Base, Command, Http, Lab, Lanes, S3};
     match room {
@@ -66,7 +66,7 @@ fn uses(room: CrateLayer) -> &'static [CrateLayer] {
         CrateLayer::Program => &[Base, Http, S3, Lanes, Command],
         // The test kit starts its clusters in networks of the lab.
         CrateLayer::Testkit => &[Base, Http, S3, Lanes, Lab],
-        // `fuzz` tests the parsers of all rooms.
+        // `fuzz` tests the parsers of all layers.
         CrateLayer::Fuzz => &[Base, Http, S3, Lab],
         CrateLayer::Instrument => &[Base, Http, S3, Lanes, Command, Lab],
     }
@@ -105,7 +105,7 @@ fn room_of(name: &str) -> Option<CrateLayer> {
 /// Returns the error if `from` must not use `to`; `None` if it may.
 fn fault(from: &str, to: &str, kind: DependencyKind) -> Option<String> {
     let (Some(from_room), Some(to_room)) = (room_of(from), room_of(to)) else {
-        return Some(format!("{from} -> {to}: one of them is not assigned to a room yet; assign it"));
+        return Some(format!("{from} -> {to}: one of them is not assigned to a layer yet; assign it"));
     };
     let allowed = match to_room {
         CrateLayer::Needs => {
@@ -192,7 +192,7 @@ mod tests {
         let names: Vec<_> = packages().unwrap().iter().map(|package| short(&package.name)).collect();
         assert!(names.len() > 5 && names.contains(&"mpi".to_owned()));
         for name in names {
-            assert!(room_of(&name).is_some(), "{name} has no room");
+            assert!(room_of(&name).is_some(), "{name} has no layer");
         }
     }
 }

@@ -140,7 +140,8 @@ fn is_yanked(package: &Package) -> Option<bool> {
     yanked_in(&cached, &package.version.to_string())
 }
 
-/// Looks up a version in a file of Cargo's cache: zero bytes separate versions and their entries in JSON.
+/// Returns whether a version is yanked, according to `cached`, the content of a file in Cargo's cache. In such a file,
+/// NUL bytes separate versions and their entries in JSON. Returns `None` if the version has no entry.
 fn yanked_in(cached: &[u8], version: &str) -> Option<bool> {
     let entries = cached
         .split(|byte| *byte == 0)

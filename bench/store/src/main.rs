@@ -26,7 +26,7 @@ use tokio::runtime::{Handle, Runtime};
 /// Compare the embedded store with plain files and the object_store crate
 #[derive(Parser)]
 struct BenchOptions {
-    /// Directory to work in; tmpfs shows the cost of the software alone
+    /// Directory for the working files; on tmpfs, the times do not include a disk
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
     /// Size of an object, in bytes

@@ -40,7 +40,7 @@ impl ComparedDirectories<'_> {
     }
 }
 
-/// The same call, made in three ways; the argument is the key's number.
+/// One call, implemented in three ways; the argument of each function is the key's number.
 struct ComparedCalls<'c> {
     plain: &'c mut dyn FnMut(usize) -> Result<()>,
     bare: &'c mut dyn FnMut(usize) -> Result<()>,

@@ -25,7 +25,7 @@ pub struct GlobalArgs {
     /// Region used in signatures [default: from the AWS configuration]
     #[arg(long, global = true, value_name = "NAME")]
     pub region: Option<String>,
-    /// Print one JSON object per line
+    /// Print the results as JSON, one object per line
     #[arg(long, global = true)]
     pub json: bool,
     /// Do not print progress or completed operations; errors are still printed
@@ -48,20 +48,22 @@ impl GlobalArgs {
     }
 }
 
-/// Options of vectored reads: ranges per call, connections, HTTP version, time limit and trusted certificates.
+/// Options of vectored reads: ranges per call, number of connections, HTTP version, time limit and trusted
+/// certificates.
 #[derive(Debug, Args)]
 pub struct VectorReadArgs {
-    /// Number of ranges that one call reads
+    /// Number of ranges that one call reads, at least 1
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..))]
     pub per_call: u32,
-    /// Maximum number of connections to the server
+    /// Maximum number of connections to the server, from 1 to 1024
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
     /// HTTP version for http(s) files: 1.1, 2 or 3. HTTP/2 (negotiated by TLS, or with prior knowledge) multiplexes
     /// requests over one TCP connection, and HTTP/3 over one QUIC connection
     #[arg(long, value_name = "VERSION", env = "FORDWAY_HTTP_VERSION", default_value = "1.1", value_parser = http_version)]
     pub http: HttpVersion,
-    /// Time limit for an operation (opening the file, or one call), including retries and waits, such as 30s or 5m
+    /// Time limit for each operation (opening the file, or one call), including retries and waits, such as 30s or 5m
+    /// [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub deadline: Option<Duration>,
     /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the directory X509_CERT_DIR, else
@@ -74,15 +76,15 @@ pub struct VectorReadArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Replicas of http(s) files")]
 pub struct ReplicaArgs {
-    /// File or URL of a Metalink or URL list that gives the replicas; with `none`, the server is never queried for
-    /// replicas [default: query the server when a read from it fails]
+    /// File or URL of a Metalink or of a list of URLs, which names the replicas; with `none`, the server is never
+    /// queried for replicas [default: query the server when a read from it fails]
     #[arg(long, value_name = "SOURCE")]
     pub metalink: Option<String>,
-    /// Read over this many connections in parallel, from one or several replicas [default: read from one replica, and
-    /// from the next if it fails]
+    /// Read over this many connections in parallel (1 to 64), from one or several replicas [default: read from one
+    /// replica, and from the next replica after a failure]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
-    /// Countries to prefer among replicas of equal priority, such as ch,de
+    /// Codes of countries, such as ch,de; among replicas of equal priority, those in these countries are preferred
     #[arg(long, value_name = "COUNTRY", value_delimiter = ',')]
     pub location: Vec<String>,
 }

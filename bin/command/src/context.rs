@@ -1,5 +1,5 @@
 //! The context of a command: a lane, the standard streams and the stop flag. A signal sets the stop flag. Long-running
-//! work checks the flag and stops, so that temporary files are removed before the process exits.
+//! functions check the flag and stop, so that temporary files are removed before the process exits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,8 +37,8 @@ pub struct CommandContext {
 }
 
 impl CommandContext {
-    /// Creates a context whose lane is opened when it is first needed, so that work on local files requires neither an
-    /// endpoint nor credentials.
+    /// Creates a context whose lane is opened when it is first needed, so that operations on local files require
+    /// neither an endpoint nor credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
         output: CommandOutput,
@@ -132,12 +132,12 @@ struct InterruptState {
 }
 
 impl InterruptFlag {
-    /// Tells all work that shares this flag to stop at its next chunk; returns whether the flag was already set.
+    /// Tells all functions that share this flag to stop at their next chunk; returns whether the flag was already set.
     pub fn raise(&self) -> bool {
         self.0.is_raised.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns whether work must stop.
+    /// Returns whether the flag is set, so that the caller must stop.
     pub fn is_raised(&self) -> bool {
         self.0.is_raised.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers a temporary file. If a signal ends the process immediately, `leftover` decides whether the file may be
+    /// Registers a temporary file. If a signal ends the process immediately, `leftover` determines whether the file is
     /// kept. The registration lasts until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: IncompleteFileKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);

@@ -48,7 +48,7 @@ impl CommandOutput {
         CommandOutput { bar, is_closed, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
     }
 
-    /// Creates an output that uses the given streams and shows no bar.
+    /// Creates an output that prints to the streams of the caller and shows no bar.
     pub fn to(
         stdout: impl Write + Send + 'static,
         stderr: impl Write + Send + 'static,
@@ -110,12 +110,12 @@ impl CommandOutput {
         self.data(format!("{line}\n").as_bytes())
     }
 
-    /// Prints one line about an action on an object, immediately. Prints nothing with `--quiet`.
+    /// Prints one line about an action on an object, without buffering. Prints nothing with `--quiet`.
     pub fn event<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
 
-    /// Prints one line of data in a command that shows progress, immediately and even with `--quiet`.
+    /// Prints one line of data in a command that shows progress, without buffering, and even with `--quiet`.
     pub fn beside_progress<R: Serialize + Display>(&self, record: &R) -> Result<()> {
         self.bar.suspend(|| self.record(record).and_then(|()| self.flush()))
     }

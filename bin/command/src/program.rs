@@ -72,8 +72,8 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 }
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary files are removed.
-/// A second signal ends the process even if it hangs in a read. A gateway handles SIGHUP differently: it reloads its
-/// files.
+/// A second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it
+/// reloads its files.
 fn stop_on_signals(interrupt: InterruptFlag) {
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
@@ -140,8 +140,8 @@ impl Read for InterruptibleInput {
             let wait = Timespec { tv_sec: 0, tv_nsec: INPUT_POLL.as_nanos() as _ };
             match poll(&mut wanted, Some(&wait)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // A closed pipe and an error also count as input, because the read reports which of them occurred.
-                // Errors of `poll` itself are ignored, because `poll` does not support every kind of file.
+                // A closed pipe and an error also count as input, because the read then returns the end of the input or
+                // the error. Errors of `poll` itself are ignored, because `poll` does not support every kind of file.
                 Ok(_) | Err(_) => return Ok(rustix::io::read(&stdin, buffer)?),
             }
         }

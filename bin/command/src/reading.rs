@@ -1,5 +1,5 @@
-//! Reads ranges of a file, or a whole file block by block. Ranges are grouped into calls, of which several may be in
-//! flight. A file that lists ranges has one `offset length` per line.
+//! Reads ranges of a file, or reads a whole file block by block. Ranges are grouped into calls, of which several may be
+//! in flight. A file that lists ranges has one `offset length` per line.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
 
 /// The description of a read.
 pub struct ReadPlan<'a> {
-    /// The URL; empty if only a Metalink is given.
+    /// The URL; empty if the command line contains only a Metalink.
     pub url: &'a str,
     /// The bytes to read: ranges, or the whole file.
     pub what: ReadSelection<'a>,
@@ -36,7 +36,7 @@ pub struct ReadPlan<'a> {
 /// The bytes to read.
 #[derive(Clone, Copy)]
 pub enum ReadSelection<'a> {
-    /// The given ranges, with up to `window` calls in flight.
+    /// These ranges, with up to `window` calls in flight.
     Ranges {
         /// The offset and length of each range, in bytes.
         ranges: &'a [(u64, usize)],
@@ -86,7 +86,7 @@ pub struct FinishedReadCall<'b> {
 /// A function that receives the bytes of a finished call.
 pub type ReadCallSink<'a> = dyn FnMut(FinishedReadCall<'_>) -> Result<()> + 'a;
 
-/// Reads everything into `sink`. Errors: any error of the lane, or one that `sink` returns.
+/// Reads everything into `sink`. Errors: the errors of the lane and of `sink`.
 pub fn measure(
     reading: &ReadPlan,
     context: &CommandContext,
@@ -245,8 +245,8 @@ fn read_ranges_of(
         };
         memory = match (file.wait(ticket), &file) {
             (Err(error), OpenedRemoteFile::One(_)) => {
-                // Reading continues from the replicas. Calls that were in flight when reading failed are submitted
-                // again, in the same order.
+                // Continue with the replicas, and resubmit the calls that were in flight when reading failed, in the
+                // same order.
                 file = OpenedRemoteFile::Many(reading.places().instead(reading.url, error, context)?);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;

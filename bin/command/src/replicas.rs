@@ -26,7 +26,7 @@ use crate::web;
 /// How to open files that may have replicas.
 #[derive(Clone, Copy)]
 pub struct ReplicaOpener<'a> {
-    /// The options given on the command line.
+    /// The options on the command line.
     pub args: &'a ReplicaArgs,
     /// Whether pieces are verified against their digests.
     pub verify: bool,
@@ -42,9 +42,9 @@ pub struct ReplicaOpener<'a> {
 
 /// A file at one or several locations.
 pub enum OpenedRemoteFile {
-    /// The file at one location.
+    /// A file at one location.
     One(RemoteFile),
-    /// The file at several locations.
+    /// A file at several locations.
     Many(ReplicatedFile),
 }
 
@@ -96,7 +96,7 @@ impl<'a> ReplicaOpener<'a> {
     }
 
     /// Opens the file at `url`, which may also be the URL of a Metalink. With `--metalink`, `url` may be empty. Errors:
-    /// those of opening the file at `url`, if no other location is known.
+    /// the error of opening the file at `url`, if no other location is known.
     pub fn open(&self, url: &str, context: &CommandContext) -> Result<OpenedRemoteFile> {
         self.open_by(url, context, &mut RemoteFile::open)
     }
@@ -214,8 +214,8 @@ impl<'a> ReplicaOpener<'a> {
     }
 }
 
-/// Returns which replicas receive the user's credentials, given the addresses that the user named. A local Metalink or
-/// list of URLs is the user's own file, so all its replicas count as named.
+/// Determines, from the addresses that the user specified, which replicas receive the user's credentials. A local
+/// Metalink or list of URLs is the user's own file, so all its replicas count as specified by the user.
 pub fn named(addresses: &[&str]) -> ReplicaCredentials {
     let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);
     match addresses.iter().any(is_local) {
@@ -279,7 +279,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Requests ranges, whose bytes will be stored in `memory`. Errors: those of the first request.
+    /// Requests ranges, whose bytes will be stored in `memory`. Errors: the errors of the first request.
     pub fn submit(&self, ranges: &[(u64, usize)], memory: Vec<u8>) -> Result<PendingReadTicket> {
         match self {
             OpenedRemoteFile::One(file) => file.submit(ranges, memory).map(PendingReadTicket::One),
@@ -287,7 +287,7 @@ impl OpenedRemoteFile {
         }
     }
 
-    /// Waits for a ticket. Errors: those of the requests, and `Internal` for a ticket of a different file.
+    /// Waits for a ticket. Errors: the errors of the requests, and `Internal` for a ticket of a different file.
     pub fn wait(&self, ticket: PendingReadTicket) -> Result<Vec<u8>> {
         match (self, ticket) {
             (OpenedRemoteFile::One(file), PendingReadTicket::One(ticket)) => Ok(file.wait(ticket)?.bytes),

@@ -1,4 +1,4 @@
-//! Copies files that have replicas.
+//! Downloads files that have replicas.
 
 pub(crate) use fordway_command::replicas::{ReplicaOpener, named};
 

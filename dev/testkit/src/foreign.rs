@@ -114,7 +114,7 @@ impl ExternalServerProcess {
     }
 
     /// Starts XRootD with HTTPS and its handler for third-party copies. Returns `None` if XRootD is not installed. The
-    /// server's certificate is from `authority`, which is the only certificate authority that the server trusts.
+    /// server uses the certificate of `authority`, which is also the only certificate authority that the server trusts.
     pub fn xrootd(authority: &SelfSignedCertificate) -> Option<Self> {
         let program = fordway_needs::program("xrootd")?;
         Some(start("https", |dir, port| {
@@ -215,8 +215,8 @@ impl Default for SelfSignedCertificate {
     }
 }
 
-/// Starts nginx. `listening` has further parameters of the directive `listen`, `modules` has directives that load
-/// modules, and `settings` has directives of the only server.
+/// Starts nginx. `listening` contains further parameters of the directive `listen`, `modules` contains directives that
+/// load modules, and `settings` contains directives of the only server.
 fn nginx(
     scheme: &'static str,
     listening: &str,

@@ -1,4 +1,4 @@
-//! Compares the results of random operations with those of the in-memory store.
+//! Compares the results of random operations with the results of the in-memory store.
 
 use fordway_store::{
     Bucket, ByteRange, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery,
@@ -144,8 +144,8 @@ enum ModelOutcome {
     Bytes(Vec<u8>),
     Size(u64),
     Names(Vec<String>, Option<String>),
-    /// The versions and the common prefixes. A version has its key, whether it is the latest, whether its ID is `null`,
-    /// and its size.
+    /// The versions and the common prefixes. Each version consists of its key, whether it is the latest version,
+    /// whether its ID is `null`, and its size.
     Versions(Vec<(String, bool, bool, Option<u64>)>, Vec<String>),
     Tags(Tags, usize),
     Failed(ErrorKind),

@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 /// Deviations of the proxy from its normal behaviour.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyBehaviour {
-    /// The value of `Proxy-Authorization` that the proxy requires. It responds 407 to requests with another value.
+    /// The value of `Proxy-Authorization` that the proxy requires. The proxy responds with status 407 to requests with
+    /// another value.
     pub login: Option<String>,
     /// The status with which the proxy refuses every request.
     pub refuses: Option<u16>,
@@ -222,7 +223,7 @@ impl OpenSockets {
                 });
             }
         });
-        // These duplicates would keep closed connections open.
+        // Drop the duplicates of the sockets, which would keep closed connections open.
         lock(&self.sockets).clear();
     }
 

@@ -13,7 +13,8 @@ use fordway_store::{
 pub struct OperationScenario {
     /// The name in messages.
     pub name: &'static str,
-    /// The objects that are put before the operation, in this order. The content `DELETED` deletes the object.
+    /// The objects that are put before the operation, in this order. The content `DELETED` means that the object is
+    /// deleted.
     before: &'static [(&'static str, &'static str)],
     /// The sizes of the parts of a multipart upload to the key `dir/k`, which are sent before the operation.
     parts: &'static [usize],
@@ -21,7 +22,7 @@ pub struct OperationScenario {
     pub act: fn(&dyn Store) -> Result<()>,
     /// The error with which the operation must fail, or `None` if it must succeed.
     pub refused: Option<ErrorKind>,
-    /// Whether the bucket keeps versions. The operation must not lose any of them.
+    /// Whether the bucket keeps versions. If so, the operation must not lose any version.
     pub keeps_versions: bool,
 }
 
@@ -41,7 +42,7 @@ pub type BucketSnapshot = BTreeMap<String, ObjectSnapshot>;
 /// conflict with other keys.
 const NOTES: &str = "notes//of the client";
 
-/// The content that deletes an object of the initial state.
+/// The content that, in an initial state, means that the object is deleted.
 const DELETED: &str = "\0";
 
 /// All scenarios. The store's ETags must depend on the content only (policy MD5), so that two runs can be compared.

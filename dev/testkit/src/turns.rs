@@ -1,5 +1,5 @@
-//! Several stores on one directory, which are used in turn as if they were one store. Each store thereby reads data
-//! that another store wrote, like the nodes of a cluster.
+//! Several stores on one directory, which are used in round-robin order as if they were one store. Each store thereby
+//! reads data that other stores wrote, as on the nodes of a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use fordway_store::{
     UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
-/// A store that passes its calls to several stores in turn.
+/// A store that passes its calls to several stores in round-robin order.
 pub struct RoundRobinStore {
     stores: Vec<Arc<dyn Store>>,
     /// The number of calls so far.

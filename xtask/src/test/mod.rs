@@ -28,7 +28,7 @@ const SHRINK_MILLISECONDS: &str = "60000";
 /// The number of test programs whose times are printed.
 const SLOWEST: usize = 12;
 
-/// A group of tests with a common runner.
+/// A group of tests that one runner executes.
 struct TestSuite {
     name: &'static str,
     /// Returns what the machine lacks for this suite (checked before the build); `None` if the suite can run.

@@ -15,8 +15,8 @@ use super::skipped::{self, SkippedTest};
 use super::tally::{TestTally, cargo_line};
 use super::{LIMIT_SECONDS, command_of, test_command, words};
 
-/// Programs that measure times, or keep all processors busy, as `PACKAGE'S DIRECTORY/PROGRAM`. These programs run one
-/// by one, after all others.
+/// Programs that measure times, or keep all processors busy, in the form `PACKAGE_DIRECTORY/PROGRAM`. These programs
+/// run one by one, after all others.
 const ALONE: &[&str] = &[
     "fordway-lab/disturbed",
     "fordway-lab/netlab",
@@ -116,8 +116,8 @@ fn limited(command: &[String]) -> Vec<String> {
     [&words(&format!("timeout --kill-after=10 {LIMIT_SECONDS}")), command].concat()
 }
 
-/// Runs the programs, two or more at a time, then those that must run alone. `logs` is a directory for their output,
-/// which is printed when a program ends.
+/// Runs the programs, two or more at a time, and then the programs that must run alone, one by one. `logs` is a
+/// directory for their output, which is printed when a program ends.
 pub(super) fn run(programs: Vec<TestProgram>, record: &Path, logs: &Path) -> Result<Vec<TestProgramOutcome>> {
     fs::create_dir_all(logs).with_context(|| format!("{} cannot be made", logs.display()))?;
     let (alone, others): (Vec<_>, Vec<_>) =

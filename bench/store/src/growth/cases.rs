@@ -11,12 +11,12 @@ use fordway_store::{
     VersionId, VersioningState, VersionsQuery,
 };
 
-/// What the size of a case counts.
+/// The objects that the size of a case counts.
 #[derive(Clone, Copy)]
 pub(crate) enum CaseSizeScope {
     /// The objects that the operation processes.
     Whole,
-    /// All other objects: the operation processes only one key or page.
+    /// All other objects, because the operation processes only one key or page.
     One,
 }
 

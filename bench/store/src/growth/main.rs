@@ -1,4 +1,4 @@
-//! Measures how the cost of each store operation grows with the size of the operation, and with the number of unrelated
+//! Measures how the cost of each store operation grows with the size of its input, and with the number of unrelated
 //! objects.
 //!
 //! Each case is timed at several sizes, in interleaved rounds. A round's exponent is the slope of log(time) against
@@ -20,10 +20,10 @@ use curve::GrowthCurve;
 /// Measure how the cost of the store's operations grows
 #[derive(Parser)]
 struct GrowthOptions {
-    /// Directory to work in; tmpfs shows the cost of the software alone
+    /// Directory for the working files; on tmpfs, the times do not include a disk
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
-    /// Largest size of any case; each size is ten times the previous one
+    /// Largest size of any case, in objects or keys; each size is ten times the previous size
     #[arg(long, default_value_t = 100_000)]
     most: usize,
     /// Number of measured rounds, at least 5

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cases::{BenchBucket, GrowthOperation, all_versions, odd, plain, timed, with_two_versions};
 
-/// The number of keys in listings.
+/// The number of keys in the listed buckets.
 const KEYS: usize = 100_000;
 
 /// The ratio of the times of two operations.

@@ -91,7 +91,7 @@ Without --rate, the load is a closed loop: each connection sends its next reques
 previous response, so a server that stalls receives fewer requests. With --rate, the load is an open loop: each \
 request has an intended start time, and its latency counts from that time. In the URL, {number} is replaced by a \
 number from 0 to N-1 (N is the value of --objects), and {size} by the size in bytes. If options contain lists, the \
-command measures all combinations, with the HTTP versions in turn.")]
+command measures all combinations, and the HTTP versions take turns.")]
 pub(crate) struct RestBenchArgs {
     /// URL to request, percent-encoded if necessary
     pub(crate) url: String,
@@ -110,19 +110,20 @@ pub(crate) struct RestBenchArgs {
     /// HTTP versions to measure; the first version is the reference
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [HttpVersionArg::Http1])]
     pub(crate) http: Vec<HttpVersionArg>,
-    /// Total number of connections of all threads
+    /// Total number of connections of all threads, from 1 to 65536; a list measures each value
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) connections: Vec<u32>,
-    /// Number of concurrent requests on each connection (HTTP/2 and 3)
+    /// Number of concurrent requests on each connection (only HTTP/2 and HTTP/3), from 1 to 65536; a list measures each
+    /// value
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) streams: Vec<u32>,
-    /// Number of threads, which share the connections
+    /// Number of threads, which share the connections, from 1 to 1024; a list measures each value
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Vec<u32>,
-    /// Requests per second (open loop) [default: closed loop]
+    /// Send this many requests per second (open loop) [default: closed loop]
     #[arg(long, value_name = "R", value_parser = parse_rate)]
     pub(crate) rate: Option<f64>,
-    /// Distribution of the start times of requests with --rate
+    /// Distribution of the start times of requests in an open loop (with --rate)
     #[arg(long, value_enum, default_value_t = ArrivalProcessArg::Poisson, requires = "rate")]
     pub(crate) arrivals: ArrivalProcessArg,
     /// Duration of each measurement
@@ -134,7 +135,7 @@ pub(crate) struct RestBenchArgs {
     /// Duration of the warm-up before each measurement
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub(crate) warm_up: Duration,
-    /// Number of times to measure each combination; HTTP versions take turns
+    /// Number of times to measure each combination, from 1 to 1000; in each round, the HTTP versions take turns
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// Time limit for a response
@@ -146,7 +147,7 @@ pub(crate) struct RestBenchArgs {
     /// Trust only the certificates in this PEM file [default: AWS_CA_BUNDLE, else the system's certificates]
     #[arg(long, value_name = "FILE", env = "AWS_CA_BUNDLE")]
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// Process ID of the server, to read the counters of the process and its descendants
+    /// Process ID of the server; the CPU time and other counters of this process and its descendants are reported
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,
     /// The processors of the client and of the server; `--server-pid` gives the server's process.
@@ -163,7 +164,7 @@ pub(crate) struct RestBenchArgs {
     pub(crate) trust: ForceArgs,
 }
 
-/// The processors that the two sides run on.
+/// The processors on which the client and the server run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CpuPinArgs {
     /// Processors to run the client's threads on [default: any]
@@ -236,7 +237,7 @@ pub(crate) struct TransportBenchArgs {
     /// The sizes of messages and the number of rounds.
     #[command(flatten)]
     pub(crate) setting: fordway_workload::transport::TransportBenchmarkArgs,
-    /// Transports to measure [default: all that are installed]
+    /// Transports to measure [default: all transports that are installed]
     #[arg(long = "transport", value_enum, value_delimiter = ',')]
     pub(crate) transports: Vec<TransportKindArg>,
     /// Paths of fordway-mpi, one for each MPI implementation [default: the one next to this program, or on PATH]
@@ -248,13 +249,15 @@ pub(crate) struct TransportBenchArgs {
     /// Make waiting ranks of Open MPI yield the processor to other processes (mpi_yield_when_idle)
     #[arg(long)]
     pub(crate) mpi_yield: bool,
-    /// Number of connections, each with its own thread, when measuring the bandwidth of nginx, http, node and embedded
+    /// Number of connections, each with its own thread, for measuring the bandwidth of nginx, http, node and embedded;
+    /// from 1 to 256
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) connections: u16,
     /// The processors of the two sides.
     #[command(flatten)]
     pub(crate) pins: CpuPinArgs,
-    /// Directory for the files that servers send as messages [default: the temporary directory]
+    /// Directory in which the command stores the messages as files, which nginx and the gateways then send to the
+    /// client [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Whether to write a report of the run.
@@ -263,7 +266,7 @@ pub(crate) struct TransportBenchArgs {
     /// The option that allows measuring on a busy machine.
     #[command(flatten)]
     pub(crate) trust: ForceArgs,
-    /// Run as the process that responds over the bare TCP connection
+    /// Run as the responding process of the transport `tcp`
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(crate) follow: Option<SocketAddr>,
 }
@@ -314,7 +317,7 @@ command reports the reason and measures the other set-ups. Set-ups with namespac
 does not.")]
 pub(crate) struct PingpongBenchArgs {
     /// Set-ups to measure; the first set-up is the reference [default: all built-in set-ups that use namespaces, need
-    /// no --set and do not emulate a processor]
+    /// no --set and no emulated processor]
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
     /// List the built-in set-ups and exit
@@ -329,32 +332,32 @@ pub(crate) struct PingpongBenchArgs {
     /// Whether to open a new connection for each request or keep connections alive
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ConnectionReuseArg::PerRequest, ConnectionReuseArg::Kept])]
     pub(crate) connection_policy: Vec<ConnectionReuseArg>,
-    /// Minimum size of a message
+    /// Minimum size of a message, in bytes unless a unit follows
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = parse_bytes)]
     pub(crate) min: u64,
-    /// Maximum size of a message
+    /// Maximum size of a message, in bytes unless a unit follows
     #[arg(long, value_name = "SIZE", default_value = "500kB", value_parser = parse_bytes)]
     pub(crate) max: u64,
     /// Distribution of the random sizes
     #[arg(long, value_enum, default_value_t = SizeDistributionArg::Log)]
     pub(crate) scale: SizeDistributionArg,
-    /// Number of random sizes in each round
+    /// Number of random sizes in each round, from 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) points: u32,
     /// Draw enough random sizes that all rounds together cover this percentage of all possible sizes
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "points")]
     pub(crate) coverage: Option<f64>,
-    /// Number of requests of each size in a round
+    /// Number of requests of each size in a round, at least 1
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
-    /// Number of rounds, each of which measures all combinations
+    /// Number of rounds, from 1 to 1000; each round measures all combinations
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Number of concurrent requests
+    /// Number of concurrent requests, from 1 to 1024; a list measures each value
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4], value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) concurrency: Vec<u16>,
-    /// Number of processors for each side: `ping` runs on the first N processors, `pong` on the last N [default: all
-    /// for both]
+    /// Number of processors for each side: `ping` runs on the first N processors, `pong` on the last N; a list measures
+    /// each value [default: both run on all processors]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) cores: Vec<u16>,
     /// Duration of the warm-up before each measurement
@@ -369,7 +372,7 @@ pub(crate) struct PingpongBenchArgs {
     /// The link between `ping` and `pong`.
     #[command(flatten)]
     pub(crate) link: NetworkLinkArgs,
-    /// MTU of the wire (maximum packet size), in bytes [default: 1500]
+    /// MTU of the wire (maximum packet size), from 576 to 65535 bytes [default: 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) mtu: Option<u32>,
     /// Send packets over the wire one by one, like a network card without segmentation offload
@@ -392,7 +395,7 @@ pub(crate) struct PingpongBenchArgs {
     pub(crate) trust: ForceArgs,
 }
 
-/// How connections are used, both from the load generator to `ping` and from `ping` to `pong`.
+/// The lifetime of connections, both from the load generator to `ping` and from `ping` to `pong`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConnectionReuseArg {
     /// A new connection for each request
@@ -423,7 +426,7 @@ fn word(text: &str) -> Result<(String, String), String> {
     --rounds 7
   fordway bench vector s3://data/events.root --ranges baskets.txt --out out/vector.run
 
-Each round reads all ranges once with each window, in turn. Before each window, the command reopens the file on new \
+Each round reads all ranges once with each window. Before each window, the command reopens the file on new \
 connections. An operation is one call, from its start until all of its bytes have been received.")]
 pub(crate) struct VectorReadBenchArgs {
     /// http(s)://HOST/PATH, or s3://BUCKET/KEY on any lane
@@ -431,13 +434,13 @@ pub(crate) struct VectorReadBenchArgs {
     /// File with one range per line, as `offset length`; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) ranges: PathBuf,
-    /// Numbers of calls in flight to compare; the first number is the reference
+    /// Numbers of calls in flight to compare, each from 1 to 1024; the first number is the reference
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4], value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) window: Vec<u32>,
     /// How ranges are grouped into calls and requests.
     #[command(flatten)]
     pub(crate) calls: VectorReadArgs,
-    /// Number of times to read all ranges with each window
+    /// Number of times to read all ranges with each window, from 1 to 1000
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
     /// The run file to write.
@@ -470,7 +473,7 @@ pub(crate) struct BenchEndpointArgs {
     /// starts
     #[arg(long)]
     pub(crate) all_lanes: bool,
-    /// Number of ranks, each of which is a thread
+    /// Number of ranks, each of which is a thread, from 1 to 1024
     #[arg(long, short = 'T', default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
     /// The option that allows measuring on a busy machine.

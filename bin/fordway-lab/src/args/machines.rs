@@ -45,11 +45,11 @@ pub(crate) enum MachinesSubcommand {
 R is the frequency of reference cycles. Without --peer, the command measures the loopback interface. If a \
 quantity cannot be measured, the output gives the reason, and JSON contains null; values are never estimated.")]
 pub(crate) struct ProbeArgs {
-    /// Directory on the disk to measure, by writing and reading 256 MiB
+    /// Directory on the disk to measure; the command writes and reads 256 MiB there [default: no disk is measured]
     #[arg(long, value_name = "DIR")]
     pub(crate) disk: Option<PathBuf>,
-    /// Server at the other end of the network to measure: HOST:PORT measures the round-trip time, and
-    /// http://HOST[:PORT]/PATH also the bandwidth
+    /// Server at the other end of the network to measure: with HOST:PORT, the command measures the round-trip time, and
+    /// with http://HOST[:PORT]/PATH, also the bandwidth [default: the loopback interface]
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<String>,
     /// The option that allows measuring on a busy machine.
@@ -65,9 +65,9 @@ pub(crate) struct ProbeArgs {
   iperf3 -s     # on storage1; then here:
   fordway machines measure --name login1 --peer storage1 --catalogue ours.toml
 
-The command runs tachyon, STREAM's triad, fio and iperf3 in turn, --rounds times, and records the medians. If a \
-program is missing, the command names the program's Debian package and omits the features that the program measures. \
-Each run of a program takes at most one minute.")]
+The command runs tachyon, STREAM's triad, fio and iperf3 one after the other, --rounds times, and records the \
+medians. If a program is missing, the command names the program's Debian package and omits the features that the \
+program measures. Each run of a program takes at most one minute.")]
 pub(crate) struct MeasureArgs {
     /// Name of the machine [default: its host name]
     #[arg(long)]
@@ -78,7 +78,7 @@ pub(crate) struct MeasureArgs {
     /// Directory on the disk to measure
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) disk: PathBuf,
-    /// Number of bytes to write to the disk and read back
+    /// Amount of data to write to the disk and read back
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = fordway_wire::size_text::parse_bytes)]
     pub(crate) disk_size: u64,
     /// Host that runs `iperf3 -s`: HOST or HOST:PORT [default: the loopback interface]
@@ -90,7 +90,7 @@ pub(crate) struct MeasureArgs {
     /// Run only the program that measures this feature (may be repeated) [default: all]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
-    /// Number of runs of each program
+    /// Number of runs of each program, from 1 to 100
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
     /// The option that allows measuring on a busy machine.
@@ -122,7 +122,7 @@ pub(crate) struct SimilarityArgs {
     /// Compare only this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
     pub(crate) features: Vec<Feature>,
-    /// List pairs with at least this similarity
+    /// List pairs of machines with at least this similarity, from 0 to 1
     #[arg(long, value_name = "S", default_value_t = 0.9, value_parser = parse_similarity)]
     pub(crate) at_least: f64,
     /// Also write a heat map as an image
@@ -190,13 +190,13 @@ pub(crate) struct DoctorArgs {
     /// Print settings that address the findings, as a file for this scheduler
     #[arg(long, value_enum)]
     pub(crate) fix: Option<JobSchedulerArg>,
-    /// Number of nodes of the job that the settings are for
+    /// Number of nodes of the job for which --fix prints settings, at least 1
     #[arg(long, value_name = "N", default_value_t = 2, requires = "fix", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: u32,
     /// Duration of the noise measurement, which runs on all processors at once; at most one minute
     #[arg(long, value_name = "TIME", value_parser = listening, default_value = "1s")]
     pub(crate) listen: Duration,
-    /// Only read files; do not measure
+    /// Only read files; measure neither noise nor round trips
     #[arg(long)]
     pub(crate) no_measure: bool,
     /// Examine a copy of another node's files, created with --save, and measure nothing
@@ -207,7 +207,7 @@ pub(crate) struct DoctorArgs {
     /// how long changes take to become visible
     #[arg(long, num_args = 2, value_names = ["DIR", "DIR"], conflicts_with_all = ["root", "save", "fix", "no_measure"])]
     pub(crate) shared: Option<Vec<PathBuf>>,
-    /// Write the verdict on the two mounts to this file; stores look for it at ROOT/.fordway/verdict
+    /// Write the verdict on the two mounts to this file; a store in ROOT looks for a verdict in ROOT/.fordway/verdict
     #[arg(long, value_name = "FILE", requires = "shared")]
     pub(crate) verdict: Option<PathBuf>,
     /// Copy the files that the checks read to this directory

@@ -104,7 +104,7 @@ names, and removes everything that it created.")]
 pub(crate) struct CompareArgs {
     /// Directory with the files to use
     pub(crate) dir: PathBuf,
-    /// Directory to work in [default: a temporary directory on DIR's file system]
+    /// Directory for the command's working files [default: a temporary directory on DIR's file system]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Lanes to compare
@@ -114,19 +114,19 @@ pub(crate) struct CompareArgs {
     /// lane (may be repeated)
     #[arg(long = "target", value_name = "NAME=URL", value_parser = TargetArg::parse)]
     pub(crate) targets: Vec<TargetArg>,
-    /// Number of measured rounds
+    /// Number of measured rounds, from 1 to 1000
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) rounds: u16,
-    /// Number of warm-up rounds before the measured rounds
+    /// Number of warm-up rounds before the measured rounds, from 0 to 100
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=100))]
     pub(crate) warm_up_rounds: u16,
-    /// Number of threads that make calls in parallel
+    /// Number of threads that make calls in parallel, from 1 to 1024
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
     /// The seed of every random order.
     #[command(flatten)]
     pub(crate) chance: SeedArgs,
-    /// Maximum size of each range to read
+    /// Maximum size of a range in the phase that reads random ranges
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_bytes)]
     pub(crate) range_size: u64,
     /// Maximum number of files to use; if there are more, a random sample is used
@@ -200,7 +200,7 @@ pub(crate) struct LedgerArgs {
     /// a container in this machine's network. All set-ups need root
     #[arg(long, value_name = "NAME|FILE", value_delimiter = ',')]
     pub(crate) setup: Vec<String>,
-    /// Sizes to print; other sizes are only measured [default: 4KiB and 1MiB]
+    /// Content sizes to print; other sizes are measured for the fits but not printed [default: 4KiB and 1MiB]
     #[arg(long = "size", value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub(crate) sizes: Vec<u64>,
     /// Measure only the printed sizes, which makes the fits less reliable
@@ -212,7 +212,7 @@ pub(crate) struct LedgerArgs {
     /// How to place client and server on processors [default: apart, if there are at least two processors]
     #[arg(long, value_enum)]
     pub(crate) placement: Option<CpuPlacementArg>,
-    /// Directory to work in [default: the directory for temporary files]
+    /// Directory for the command's working files [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// The seed of every random order.
@@ -287,19 +287,19 @@ pub(crate) enum LedgerPathArg {
   fordway speedup --check richter
   fordway speedup --check table.csv
 
-COMMAND is an MPI program. Open MPI's mpirun starts it in each set-up with each number of ranks, in turn; {ranks} \
-in COMMAND is replaced by that number. A single rank runs only in the first set-up, which is the reference. In \
-set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` uses TCP on this \
-machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench pingpong \
---list`), or files that describe such set-ups. The other set-ups need root, and half of the ranks run in each \
-network. With NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports the \
-communication of the ranks.")]
+COMMAND is an MPI program. Open MPI's mpirun starts the program in each set-up with each rank count, one job after \
+the other. {ranks} in COMMAND is replaced by the rank count. A single rank runs only in the first set-up, which is \
+the reference. In set-up `default`, Open MPI chooses how ranks communicate; `shm` uses shared memory, and `loopback` \
+uses TCP on this machine's loopback device. Other set-ups are the built-in set-ups with two networks (`fordway bench \
+pingpong --list`), or files that describe such set-ups. Set-ups with two networks need root, and half of the ranks \
+run in each network. With NAME+yield, waiting ranks yield the processor. `make mpi` builds the library that reports \
+the communication of the ranks.")]
 pub(crate) struct SpeedupArgs {
-    /// Numbers of ranks; 1 is always included
+    /// Rank counts to measure, each from 1 to 4096; 1 is always included
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2",
         value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) ranks: Vec<u32>,
-    /// Where ranks run and how they communicate; the first set-up is the reference
+    /// Set-ups to measure: where ranks run, and how they communicate; the first set-up is the reference
     #[arg(
         long,
         value_name = "NAME,...",
@@ -307,7 +307,7 @@ pub(crate) struct SpeedupArgs {
         default_value = "default,shm,loopback,bare,vxlan"
     )]
     pub(crate) setup: Vec<String>,
-    /// Number of measured jobs of each kind, after one warm-up job
+    /// Number of measured jobs for each set-up and rank count, from 5 to 1000, after one warm-up job
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..=1000))]
     pub(crate) rounds: u16,
     /// Time limit for a job; a job that exceeds it fails, and its processes are terminated
@@ -335,7 +335,7 @@ pub(crate) struct SpeedupArgs {
     /// Whether to write a report of the run.
     #[command(flatten)]
     pub(crate) page: ReportArgs,
-    /// Recompute a published table instead of running jobs: the table is a CSV file, or the built-in table `richter`
+    /// Recompute a published table instead of running jobs: a CSV file, or the built-in table `richter`
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) check: Option<String>,
     /// Run the command that a launcher requests, in this network or in the container at this address

@@ -1,4 +1,4 @@
-//! Options of `netlab`, which emulates a network, and of `pingpong`, which runs the programs at its ends.
+//! Options of `netlab`, which emulates a network, and of `pingpong`, which runs a program at one end of a network.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ pub(crate) struct NetlabArgs {
     /// Size of the link's queue [default: the bandwidth-delay product, at least 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "rate")]
     pub(crate) queue: Option<u64>,
-    /// Seed for random packet loss; with an equal seed, the link drops the same packets of a sequence
+    /// Seed for random packet loss; with the same seed, the link drops the same packets of a sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Whether to pass segments of up to 64 KiB as one packet, as network cards do
     #[arg(long, value_enum, default_value_t = SegmentOffloadArg::Auto)]
     pub(crate) tso: SegmentOffloadArg,
-    /// Maximum size of the kernel's buffers for a TCP connection
+    /// Maximum size of each of the kernel's two buffers (send and receive) of a TCP connection
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB")]
     pub(crate) tcp_buffer: u64,
     /// Shell command to run as the server
@@ -120,10 +120,10 @@ pub(crate) struct ListenArgs {
     /// Address and port to listen on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub(crate) listen: String,
-    /// Maximum number of connections; further connections wait
+    /// Maximum number of connections, from 1 to 4096; further connections wait
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) workers: u16,
-    /// Exit at the end of standard input, as well as on a signal
+    /// Exit at the end of standard input, and on a signal
     #[arg(long)]
     pub(crate) until_eof: bool,
 }
@@ -139,7 +139,7 @@ pub(crate) struct PongArgs {
     /// Where to listen, and when to exit.
     #[command(flatten)]
     pub(crate) end: ListenArgs,
-    /// Delay of each response of at least --delay-from bytes
+    /// Delay of each response of at least --delay-from bytes, such as 2ms [default: no delay]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
     /// Minimum size of a delayed response
@@ -180,13 +180,13 @@ pub(crate) struct PingArgs {
 
 The new device is down and has no address; configure it with `ip`. The command needs root.")]
 pub(crate) struct TunnelArgs {
-    /// Name of the device
+    /// Name of the TUN device
     #[arg(long, value_name = "NAME", default_value = "tun0")]
     pub(crate) device: String,
-    /// Address and port of this end
+    /// Address and UDP port of this end
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// Address and port of the other end
+    /// Address and UDP port of the other end
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) peer: String,
 }

@@ -43,7 +43,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         range_bytes: args.range_size.max(1),
     };
     let started = (jiff::Timestamp::now(), Instant::now());
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("source", &args.dir), ("root", place.path())]);
     let open = |target: &TargetArg| service::open(target, global, context);
     let watch = || {
@@ -243,7 +243,7 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// Compares the logged injected delay with the delay found in the records of the last lane.
+/// Compares the injected delay, as logged, with the delay that the records of the last lane show.
 fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
@@ -271,7 +271,7 @@ struct ComparedLanes {
     gateways: Vec<(LaneArg, GatewayProcess)>,
 }
 
-/// The services that have rows of their own, and the function that opens a service.
+/// The services that have separate rows, and the function that opens a service.
 type ComparedServices<'s> = (&'s [TargetArg], &'s dyn Fn(&TargetArg) -> Result<Box<dyn MeasuredTarget>>);
 
 impl ComparedLanes {

@@ -34,7 +34,7 @@ pub(super) struct ContainedProgram {
 }
 
 impl ContainedProgram {
-    /// Starts a container with this command. Errors: those of [`MachineContainer::start`].
+    /// Starts a container with this command. Errors: as for [`MachineContainer::start`].
     pub(super) fn start(
         place: ContainerPlace<'_>,
         words: &[OsString],
@@ -55,8 +55,8 @@ impl ContainedProgram {
         self.pid
     }
 
-    /// Finds the program's process. The caller has checked that the program runs. Errors: `Unavailable` if the program
-    /// has ended.
+    /// Finds the program's process. The caller must have checked that the program is running. Errors: `Unavailable` if
+    /// the program has ended.
     pub(super) fn find(&mut self) -> Result<()> {
         let family = fordway_sys::descendants(self.process.id());
         let family = family.map_err(|error| file_error("listing", "the processes of a container", error))?;

@@ -32,7 +32,7 @@ pub(super) struct GatewayProcess {
 }
 
 enum GatewayProgram {
-    /// A process of this machine, which ends when its standard input is closed.
+    /// A process outside of containers, which ends when its standard input is closed.
     Bare(Child),
     Contained(ContainedProgram),
 }
@@ -99,7 +99,8 @@ impl GatewayProcess {
         durability: Durability,
     ) -> Result<Self> {
         let mut command = command("serve", root, etag, durability)?;
-        // Suppress the gateway's note that others can read its network, because no other machine is in that network.
+        // Suppress the gateway's note that other machines can read its traffic, because no other machine is in that
+        // network.
         command.arg("--quiet");
         end.network.run(|| Self::start_http(command, None, end.address))?
     }

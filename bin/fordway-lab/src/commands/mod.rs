@@ -43,7 +43,8 @@ pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<Comma
     }
 }
 
-/// Returns the value of the option that overrides a variable of the AWS environment, or the variable.
+/// Returns the value of the option that overrides the AWS environment variable `name`, or else the value of the
+/// variable.
 fn variable(global: &GlobalArgs, name: &str) -> Option<String> {
     global.lane_options().variable(name)
 }

@@ -36,7 +36,7 @@ fn serve(args: &ListenArgs, player: impl PingpongResponder, context: &CommandCon
     context.output.record(&ready)?;
     context.output.flush()?;
     let (stop, stopped) = std::sync::mpsc::channel();
-    // A second call fails to send, because the receiver no longer exists. The failure is harmless.
+    // Ignore the failure of a second call, which cannot send because the receiver no longer exists.
     let stop = move || _ = stop.send(());
     stop_when_asked(stop, &context.interrupt, args.until_eof)?;
     // The wait also ends if all senders have been dropped.
@@ -182,7 +182,8 @@ pub(super) struct PongHttpClient {
 
 impl PongHttpClient {
     /// Creates a client for `url`. Requests replace `{size}` in `url` by the size; if `url` does not contain `{size}`,
-    /// `/NAME/SIZE` is appended. A response may take up to `timeout`. Errors: `InvalidArgument` for an invalid URL.
+    /// `/NAME/SIZE` is appended. `timeout` is the time limit for a response. Errors: `InvalidArgument` for an invalid
+    /// URL.
     pub(super) fn new(url: &str, name: &str, timeout: Duration) -> Result<Self> {
         let url = match url.contains(SIZE) {
             true => url.to_owned(),

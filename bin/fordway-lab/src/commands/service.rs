@@ -18,8 +18,9 @@ const FIRST_ANSWER: Duration = Duration::from_secs(10);
 const PROBE_KEY: &str = "probe";
 const PROBE: &[u8] = b"fordway compare";
 
-/// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket that the URL names. The clean-up
-/// of the target removes the bucket, or everything below the prefix. Errors: the errors of the service, with advice.
+/// Opens the service. Creates a bucket on the service, or uses a prefix in the bucket that the URL names.
+/// [`MeasuredTarget::clean_up`] removes that bucket, or everything below that prefix. Errors: the errors of the
+/// service, with advice.
 pub(super) fn open(
     target: &TargetArg,
     global: &GlobalArgs,

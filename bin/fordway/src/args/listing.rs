@@ -19,7 +19,7 @@ use super::version_id;
 pub struct LsArgs {
     /// s3://BUCKET[/PREFIX], a wildcard, a local path or dav(s)://HOST/PATH; if omitted, all buckets are listed
     pub address: Option<String>,
-    /// List objects at all levels, not only the first
+    /// List objects at all levels below the address, not only at the first level
     #[arg(long, short)]
     pub recursive: bool,
     /// Show sizes as KiB, MiB, ...
@@ -78,7 +78,7 @@ pub struct RbArgs {
     /// Show what would be removed, without removing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Number of batches of 1,000 objects to remove in parallel
+    /// Number of batches of up to 1,000 objects to remove in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
 }
@@ -99,10 +99,10 @@ prints the same numbers as metrics, for the textfile collector of Prometheus' no
 pub struct DuArgs {
     /// s3://BUCKET[/PREFIX] or a wildcard; with --by-user, the directory whose subdirectories are the buckets
     pub address: String,
-    /// Show how much space each file owner uses in each bucket
+    /// Show the total file size of each file owner in each bucket
     #[arg(long, conflicts_with_all = ["summarize", "raw"])]
     pub by_user: bool,
-    /// Print the space that each file owner uses in each bucket, as Prometheus metrics
+    /// Print the total file size of each file owner in each bucket, as Prometheus metrics
     #[arg(long, requires = "by_user", conflicts_with = "human_readable")]
     pub prometheus: bool,
     /// Print only the total, not one line per prefix
@@ -174,7 +174,7 @@ pub enum ClientToolArg {
 pub struct PresignArgs {
     /// s3://BUCKET/KEY
     pub address: String,
-    /// Seconds until the URL expires, at most 604800 (seven days)
+    /// Number of seconds until the URL expires, from 1 to 604800 (seven days)
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..=604_800))]
     pub expires_in: u32,
     /// Operation that the URL permits
@@ -229,7 +229,7 @@ pub struct VersioningArgs {
 pub enum VersioningChange {
     /// Keep overwritten and deleted objects as versions from now on
     Enable,
-    /// Stop keeping new versions
+    /// Keep no further versions; existing versions remain
     Suspend,
 }
 

@@ -4,16 +4,15 @@ use clap::{Args, ValueEnum};
 use fordway_store::Metadata;
 use fordway_wire::date::{format_http, parse_http, parse_iso8601};
 
-/// The metadata of new objects. Of the storage classes and access control lists, only the defaults of S3 are
-/// accepted.
+/// The metadata of new objects. The only accepted storage class and access control list are the defaults of S3.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Metadata of the objects written")]
 pub struct MetadataArgs {
     /// User metadata to store with the object; replaces all user metadata of a source object
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = key_value)]
     pub metadata: Vec<(String, String)>,
-    /// How a copy from object to object treats metadata and headers [default: replace those that an option sets, and
-    /// copy the others]
+    /// How a copy from object to object treats metadata and headers [default: replace the fields that an option sets,
+    /// and copy all other fields]
     #[arg(long, value_enum, value_name = "WHAT", ignore_case = true)]
     pub metadata_directive: Option<MetadataDirectiveArg>,
     /// Content-Type to store with the object [default: guessed from the file name]

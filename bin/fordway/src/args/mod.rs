@@ -36,7 +36,7 @@ use fordway_http::TlsRoots;
 use fordway_lanes::LaneOptions;
 use fordway_store::VersionId;
 
-/// The command line of `fordway`: S3 access to a directory, in this process or over HTTP.
+/// The command line of `fordway`, which accesses objects in a directory or on an S3 service.
 #[derive(Debug, Parser)]
 #[command(name = "fordway", version, long_version = long_version(FEATURES), propagate_version = true, max_term_width = 100)]
 #[command(about = "Work with S3 objects in a local directory or on an S3 service")]
@@ -85,9 +85,9 @@ const FEATURES: &[&str] = &[
 const AFTER_HELP: &str = "\
 Addresses are s3://BUCKET/KEY, local paths, http(s):// or dav(s):// URLs, or - for standard input and output. Quote wildcards ('s3://b/logs/*.gz'): fordway expands them itself, and * also matches slashes.
 
-The endpoint picks the lane. The endpoint is the first of these that is set: --endpoint, AWS_ENDPOINT_URL_S3, \
-AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is AWS. FORDWAY_HTTP_VERSION=2 or 3 \
-selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
+The endpoint determines the lane, that is, how fordway accesses the objects. The endpoint is the first of these that \
+is set: --endpoint, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, endpoint_url in the AWS configuration file; the default is \
+AWS. FORDWAY_HTTP_VERSION=2 or 3 selects HTTP/2 or HTTP/3. FORDWAY_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 failed or nothing listed, 2 usage, 3 not found, 4 permission or credentials, \
 5 condition or conflict, 6 no space or quota, 7 endpoint unavailable, 8 data corrupt, 130 interrupted. \

@@ -15,7 +15,7 @@ use fordway_wire::size_text::parse_bytes;
 
 use super::{DurabilityArg, ETagArg};
 
-/// Options of every gateway: how it writes and reads the directory, and how programs learn its address.
+/// Options of every gateway: how the gateway writes and reads the directory, and how programs learn its address.
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
     /// When to report a write as complete
@@ -92,13 +92,13 @@ pub struct ServeArgs {
     /// Address and port to listen on; port 0 selects a free port. A socket from systemd (LISTEN_FDS) takes precedence
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub listen: SocketAddr,
-    /// The server certificate in PEM, followed by its chain
+    /// PEM file with the server certificate, followed by its chain
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key, in PEM
+    /// PEM file with the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Also serve HTTP/3, on the same port over UDP
+    /// Also serve HTTP/3, on the UDP port with the same number as the TCP port
     #[cfg(feature = "http3")]
     #[arg(long, requires = "tls_cert")]
     pub http3: bool,
@@ -119,19 +119,19 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub session_key: Option<PathBuf>,
     /// Carry out anonymous requests as this system user, if the bucket's policy permits them; needs root, and the uid
-    /// must differ from those of all users with keys [default: anonymous requests are refused]
+    /// must differ from the uids of all users with keys [default: anonymous requests are refused]
     #[arg(long, value_name = "NAME")]
     pub anonymous_user: Option<String>,
     /// Write one line of JSON per request to this file, or to standard output if it is -
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// Serve /metrics (Prometheus), /health and /ready at this address, without authentication
+    /// Serve /metrics (Prometheus), /health and /ready at this address, without authentication [default: not served]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = socket_address)]
     pub metrics: Option<SocketAddr>,
-    /// Maximum number of open connections; further clients wait
+    /// Maximum number of open connections, at least 1; further clients wait
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     pub connections: u32,
-    /// Maximum size of a request's head, in bytes
+    /// Maximum size of a request's head (request line and headers), from 4096 to 1048576 bytes
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4096..=1_048_576))]
     pub head_bytes: u32,
     /// Maximum size of a request's body [default: no limit]
@@ -147,14 +147,14 @@ pub struct ServeArgs {
     /// the time spent waiting for the client counts); 0 for no limit
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_bytes)]
     pub body_rate: u64,
-    /// Maximum number of requests in flight per user; further requests get 503 SlowDown [default: the value of
-    /// --connections; with --credentials, half of that value]
+    /// Maximum number of requests in flight per user, at least 1; further requests get 503 SlowDown [default: the value
+    /// of --connections; with --credentials, half of that value]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: Option<u32>,
     /// Maximum rate of one user's request and response bodies together, in bytes per second [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = rate)]
     pub user_rate: Option<NonZeroU64>,
-    /// Maximum number of connections from one address that have not sent a request with a valid signature; further
+    /// Maximum number of connections from one address that have not yet sent a request with a valid signature; further
     /// connections get 503 SlowDown
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub address_connections: u32,
@@ -168,13 +168,14 @@ pub struct ServeArgs {
     /// needs root, and a file system that supports the flag (ext4, XFS, Btrfs, tmpfs)
     #[arg(long)]
     pub immutable_locks: bool,
-    /// Apply the lifecycle rules of all buckets at this interval; `fordway lifecycle` applies them once
+    /// Apply the lifecycle rules of all buckets at this interval, or every hour if no interval is given;
+    /// `fordway lifecycle` applies the rules once [default: the rules are not applied]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1h", value_parser = parse_period)]
     pub lifecycle: Option<Duration>,
     /// Length of a day in lifecycle rules, for tests
     #[arg(long, value_name = "TIME", default_value = "24h", hide = true, requires = "lifecycle", value_parser = parse_period)]
     pub lifecycle_day: Duration,
-    /// Maximum number of threads that serve connections; fewer run if the load is low [default: one per core]
+    /// Maximum number of threads that serve connections; fewer threads run if the load is low [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
 }
@@ -241,13 +242,13 @@ pub struct NodeArgs {
     /// The directory whose subdirectories are the buckets
     #[arg(required_unless_present = "status", conflicts_with = "status")]
     pub root: Option<PathBuf>,
-    /// Show the counters of the gateway at this socket, instead of starting a gateway
+    /// Show the counters of the gateway that listens on --socket, instead of starting a gateway
     #[arg(long)]
     pub status: bool,
     /// Path of the socket, at most 107 bytes [default: $XDG_RUNTIME_DIR/fordway.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Permissions of the socket [default: 0600; 0666 for root]
+    /// Permissions of the socket, as an octal number [default: 0600; 0666 if root runs the gateway]
     #[arg(long, value_name = "OCTAL", value_parser = mode)]
     pub mode: Option<u32>,
     /// Also serve the user with this uid, with the permissions of the gateway's own user (may be repeated; not needed
@@ -272,10 +273,11 @@ pub struct NodeArgs {
     /// Maximum number of requests processed in parallel; further requests wait [default: one per connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: Option<u16>,
-    /// Total memory for long messages and their responses, for all connections; each connection uses another 256 KiB
+    /// Maximum memory for the long messages of all connections and for their responses; in addition, each connection
+    /// uses 256 KiB
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Memory for the long messages of one connection; 16 MiB is enough for every message of the protocol
+    /// Maximum memory for the long messages of one connection; 16 MiB is enough for every message of the protocol
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_bytes)]
     pub connection_memory: u64,
     /// Maximum number of open connections per user; further connections are refused [default: the value of
@@ -285,8 +287,8 @@ pub struct NodeArgs {
     /// Maximum number of requests in flight per user; one HTTP/2 connection can have many requests in flight
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..))]
     pub user_requests: u32,
-    /// Memory for the long messages of one user [default: the value of --memory; if several users can connect, half of
-    /// that value]
+    /// Maximum memory for the long messages of one user [default: the value of --memory; if several users can connect,
+    /// half of that value]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub user_memory: Option<u64>,
 }
@@ -334,8 +336,8 @@ pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: StoreRootArgs,
-    /// Remove staged files and empty directories that have not changed for this long; choose a time longer than any
-    /// writer's pause
+    /// Remove staged files and empty directories that have not changed for this long; choose a time longer than a
+    /// writer may pause
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
     pub older_than: Duration,
     /// Remove multipart uploads that have received no data for this long
@@ -366,7 +368,7 @@ pub struct LifecycleRunArgs {
     /// Show what would expire, without removing it
     #[arg(long)]
     pub dry_run: bool,
-    /// Remove at most this many objects and versions per second [default: no limit]
+    /// Maximum number of objects and versions to remove per second [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
     /// Length of a day in lifecycle rules, for tests
@@ -399,7 +401,7 @@ pub struct FsckArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
     pub directory: StoreRootArgs,
-    /// Read the content and compare it with its MD5 and checksum
+    /// Also read the content of objects, and compare it with the stored MD5 and checksum
     #[arg(long)]
     pub read: bool,
     /// Before the check, convert the directory to the format of this release, and reattach metadata after a restore

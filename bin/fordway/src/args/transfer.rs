@@ -109,16 +109,16 @@ pub struct TransferArgs {
     /// Show what would be done, without doing it
     #[arg(long, alias = "dryrun")]
     pub dry_run: bool,
-    /// Number of objects to transfer in parallel
+    /// Number of objects to transfer in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
-    /// Number of parts of one large object to transfer in parallel
+    /// Number of parts of one large object to transfer in parallel, from 1 to 256
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
-    /// Size of a part (5MiB to 5GiB); increased if an object would need more than 10,000 parts
+    /// Size of a part, from 5MiB to 5GiB; increased if an object would need more than 10,000 parts
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = part_size)]
     pub part_size: u64,
-    /// Transfer objects larger than this in parts [default: 64MiB over HTTP; no parts on other lanes]
+    /// Transfer objects larger than this size in parts [default: 64MiB over HTTP; no parts on other lanes]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub multipart_threshold: Option<u64>,
     /// Checksum algorithm for uploads and copies of objects: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, SHA512, MD5, XXHASH64,
@@ -200,7 +200,7 @@ pub struct RmArgs {
     /// Remove this version permanently; only with a single object
     #[arg(long, value_name = "ID", value_parser = version_id)]
     pub version_id: Option<VersionId>,
-    /// Number of batches of 1,000 objects to remove in parallel
+    /// Number of batches of up to 1,000 objects to remove in parallel, from 1 to 1024
     #[arg(long, short, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: u16,
 }
@@ -282,7 +282,7 @@ pub enum ThirdPartyCopyArg {
     Pull,
     /// The source writes to the destination; if it cannot, this program copies the content
     Push,
-    /// Neither server: this program reads from the source and writes to the destination
+    /// Neither server; this program reads from the source and writes to the destination
     Never,
 }
 
@@ -355,10 +355,10 @@ pub struct ReadArgs {
     /// Read the whole file (or an object over HTTP) sequentially in blocks of this size, with read-ahead
     #[arg(long, value_name = "SIZE", value_parser = block_bytes, conflicts_with_all = ["window", "per_call"])]
     pub sequential: Option<u64>,
-    /// Amount of memory for read-ahead with --sequential
+    /// Maximum amount of memory for read-ahead with --sequential
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "64MiB", requires = "sequential")]
     pub read_ahead: u64,
-    /// Number of calls in flight; with 1, each call waits for the previous one
+    /// Number of calls in flight, from 1 to 1024; with 1, each call waits for the previous call
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub window: u32,
     /// How ranges are grouped into calls and requests.
@@ -373,7 +373,7 @@ pub struct ReadArgs {
     /// Write to this file instead of standard output
     #[arg(long, short, value_name = "FILE", conflicts_with = "discard")]
     pub output: Option<PathBuf>,
-    /// Discard the bytes, and report the time taken and the number of requests
+    /// Discard the bytes read, and report the time taken and the number of requests
     #[arg(long)]
     pub discard: bool,
 }
@@ -439,7 +439,7 @@ pub struct MetalinkMakeArgs {
   fordway metalink show events.meta4
   fordway metalink show https://a.example.org/d/events.root --json")]
 pub struct MetalinkShowArgs {
-    /// File or URL of a Metalink or URL list, or the URL of a file whose server to query
+    /// File or URL of a Metalink or of a list of URLs, or the URL of a file whose server is queried
     pub source: String,
 }
 

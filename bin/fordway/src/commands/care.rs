@@ -1,4 +1,5 @@
-//! `gc` removes leftovers of interrupted work. `fsck` checks the files on disk against their records.
+//! `gc` removes the leftover files of interrupted operations. `fsck` checks the files on disk against their metadata
+//! records.
 
 use std::fmt;
 

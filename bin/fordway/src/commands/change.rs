@@ -178,8 +178,8 @@ impl fmt::Display for RemovedVersionOutput<'_> {
     }
 }
 
-/// Returns the one object that `--version-id` refers to. Errors: `InvalidArgument` if the sources are not exactly one
-/// object.
+/// Returns the only object, whose version `--version-id` selects. Errors: `InvalidArgument` if the sources are not
+/// exactly one object.
 pub(super) fn only_object(sources: &[SourceSelection]) -> Result<(Bucket, Key)> {
     match sources {
         [SourceSelection::One(place @ StorageAddress::S3(..))] => place.clone().into_object(),

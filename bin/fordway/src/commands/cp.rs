@@ -119,9 +119,8 @@ fn check_places(from: &SourceSelection, to: &StorageAddress) -> Result<()> {
 }
 
 /// Checks that no copy replaces an object that is also a source. A copy can replace a source if a prefix is copied into
-/// its parent. The order of the copies would then decide which of the two contents remains, and a move would lose the
-/// other content.
-/// Errors: `InvalidArgument` if there is such an object.
+/// its parent. The order of the copies would then determine which of the two contents remains, and a move would lose
+/// the other content. Errors: `InvalidArgument` if there is such an object.
 fn check_overlap(
     source: &SourceSelection,
     target: &DestinationPathRule,
@@ -164,9 +163,9 @@ pub(super) fn existing(no_clobber: bool, if_none_match: bool) -> OverwritePolicy
 
 /// The rule for the destination path of a copy.
 enum DestinationPathRule {
-    /// This exact name.
+    /// The destination itself is the path of the copy.
     Exactly(StorageAddress),
-    /// Below this directory or prefix, with the name of the source.
+    /// The copy keeps the name of the source, below this directory or prefix.
     Below(StorageAddress),
 }
 
@@ -289,7 +288,7 @@ fn is_content(item: &SyncItem) -> bool {
     !(item.size == 0 && (item.relative.is_empty() || item.relative.ends_with('/')))
 }
 
-/// Returns the address of an item at the source. The name may be invalid for a new object.
+/// Returns the address of an item at the source. The name of the item may be invalid for a new object.
 pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddress {
     match root {
         StorageAddress::S3(bucket, prefix) => {

@@ -157,7 +157,7 @@ impl ListingPrinter<'_> {
         paths.iter().try_for_each(|path| self.file(path))
     }
 
-    /// Prints a file or directory under its own name.
+    /// Prints a file or directory, with the last component of its path as the name.
     fn file(&mut self, path: &Path) -> Result<()> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         // For a broken symbolic link, the link itself is shown.

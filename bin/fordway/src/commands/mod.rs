@@ -174,7 +174,7 @@ impl SourceSelection {
         }
     }
 
-    /// Returns the directory or prefix to which relative names refer.
+    /// Returns the directory or prefix that the names of this source's items are relative to.
     fn root(&self) -> StorageAddress {
         match self {
             SourceSelection::Below(root) => root.clone(),
@@ -199,8 +199,8 @@ impl SourceSelection {
         }
     }
 
-    /// Lists the items of a source. Returns `None` for a single object or file. The filters only decide which errors
-    /// matter, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard.
+    /// Lists the items of a source. Returns `None` for a single object or file. The filters only determine which errors
+    /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard.
     fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),

@@ -56,8 +56,8 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     Ok(if ruling.is_permitted() { CommandExit::Ok } else { CommandExit::Denied })
 }
 
-/// Returns the bucket, and the key for an action on objects. Errors: `InvalidArgument` if the address has a key but the
-/// action is on buckets, or if it has no key but the action is on objects.
+/// Returns the bucket of the address and, if the action is on objects, the key. Errors: `InvalidArgument` if the
+/// address has a key but the action is on buckets, or if it has no key but the action is on objects.
 fn target(args: &ExplainArgs) -> Result<(Bucket, Option<String>)> {
     let wrong = |what: &str| {
         let why = format!("{} is an action on {what}; change the address or the action", args.action);

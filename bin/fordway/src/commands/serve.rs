@@ -171,7 +171,8 @@ impl fmt::Display for GatewayReadyMessage<'_> {
     }
 }
 
-/// The source of the gateway's address and keys for programs: a file, or standard output if the keys were generated.
+/// The part of the output that tells programs how to access the gateway: the path of the file with the address and
+/// keys, or the generated keys.
 #[derive(Serialize)]
 struct GatewayCredentialsOutput<'r> {
     #[serde(serialize_with = "keys", skip_serializing_if = "Option::is_none")]
@@ -181,8 +182,8 @@ struct GatewayCredentialsOutput<'r> {
 }
 
 impl<'r> GatewayCredentialsOutput<'r> {
-    /// Writes the file, if `--write-env` requests one. `pair` is the only key pair, with a flag that is `true` if the
-    /// pair was generated.
+    /// Writes the file, if `--write-env` requests one. `pair` is the key pair, if there is only one, with a flag that
+    /// is `true` if the pair was generated.
     fn of(args: &'r GatewayArgs, endpoint: &str, pair: Option<&'r (AccessKeyPair, bool)>) -> Result<Self> {
         let generated = pair.and_then(|(keys, is_generated)| is_generated.then_some(keys));
         let Some(path) = &args.write_env else {

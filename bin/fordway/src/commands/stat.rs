@@ -54,7 +54,7 @@ struct BucketStatOutput<'r> {
 }
 
 impl<'r> BucketStatOutput<'r> {
-    /// Creates the record. S3 does not report the creation time of a single bucket; lanes then return the epoch.
+    /// Creates the record. S3 does not report the creation time of a single bucket; lanes then return the Unix epoch.
     fn new(bucket: &'r Bucket, created: SystemTime) -> Self {
         let known = (created != SystemTime::UNIX_EPOCH).then_some(created);
         BucketStatOutput {

@@ -55,7 +55,7 @@ impl<'o> DavCopyOptions<'o> {
         }
     }
 
-    /// Returns whether a web server is involved.
+    /// Returns whether a source or the destination is on a web server.
     pub(crate) fn concerns_web(&self) -> bool {
         self.sources.iter().map(String::as_str).chain([self.destination]).any(web::is_address)
     }
@@ -86,7 +86,8 @@ impl DavCopyEndpoint {
         }
     }
 
-    /// Returns the last part of the name, decoded. Errors: `InvalidArgument` if there is none.
+    /// Returns the last segment of the path, percent-decoded for a URL. Errors: `InvalidArgument` if there is no such
+    /// segment.
     fn name(&self) -> Result<String> {
         let name = match self {
             DavCopyEndpoint::Local(path) => {
@@ -107,7 +108,8 @@ impl DavCopyEndpoint {
         )
     }
 
-    /// Returns the location of `relative` (decoded, with `/` between its parts) below this location.
+    /// Returns the location of `relative` below this location. `relative` is a decoded path with `/` between its
+    /// segments.
     fn below(&self, relative: &str) -> Self {
         match self {
             DavCopyEndpoint::Web(url) => {
@@ -170,7 +172,7 @@ fn plan<'p>(
 ) -> Box<dyn Iterator<Item = Result<DavCopyTask>> + 'p> {
     let filters = &order.filters;
     let found = match order.recursive {
-        // One MOVE request moves the whole collection; with filters, files are moved one by one.
+        // Without filters, one MOVE request moves the whole collection; with filters, files are moved one by one.
         true if order.moves && is_within_server(source, destination) && filters.is_empty() => {
             Ok(Box::new(std::iter::once(Ok(whole(source, destination)))) as _)
         }

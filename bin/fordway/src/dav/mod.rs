@@ -31,7 +31,7 @@ pub(crate) fn is_dav(text: &str) -> bool {
 }
 
 /// A completed action or, in a dry run, an intended action, printed as a line or as JSON. The JSON has the same fields
-/// as for actions on objects and, in addition, `by`: the way in which a copy between servers was made.
+/// as for actions on objects and, in addition, `by`, which states how a copy between servers was made.
 #[derive(Serialize)]
 struct DavActionOutput<'e> {
     operation: &'static str,

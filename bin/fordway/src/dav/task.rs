@@ -70,7 +70,7 @@ impl<'c> DavCopier<'c> {
         DavCopier { dav, order, context, tally: SharedTransferCounts::default(), made: Mutex::default() }
     }
 
-    /// Performs a copy, counts it, and reports the outcome. A failure does not end the other copies.
+    /// Performs a copy, counts the copy, and reports the outcome. A failure does not end the other copies.
     pub(super) fn perform(&self, task: Result<DavCopyTask>) {
         let ended = task.and_then(|task| {
             let copied = self.copy(&task)?;
@@ -196,7 +196,8 @@ impl<'c> DavCopier<'c> {
     }
 
     /// Removes the source of a move if it still has the version from before the copy. Looks up the source again,
-    /// because some servers ignore the conditions of requests. Errors: `ConditionalConflict` for another version.
+    /// because some servers ignore the conditions of requests. Errors: `ConditionalConflict` if the source has another
+    /// version.
     fn remove_copied(&self, before: &DavResource) -> Result<()> {
         let is_unchanged = match self.dav.stat(&before.url) {
             Ok(now) => before.is_same_version(&now),
@@ -278,7 +279,7 @@ impl<'c> DavCopier<'c> {
         let upload = DavUploadOptions { size_bytes: None, content_type: None, only_new: self.only_new() };
         let (mut buffer, mut bytes) = (vec![0; CHUNK_BYTES], 0);
         self.dav.put(url, &upload, &mut |sink| {
-            // If the request is repeated, this call fails, because standard input cannot be read again.
+            // If the HTTP client repeats the request, this call fails, because standard input cannot be read again.
             let mut input = self.context.take_input()?;
             bytes = 0;
             loop {

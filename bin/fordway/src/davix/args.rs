@@ -1,4 +1,4 @@
-//! The command lines of davix's tools, with the names and options that its users know.
+//! The command lines of davix's tools, with the same names and options as in davix.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ const METALINK_MODES: [&str; 4] = ["auto", "failover", "no", "disable"];
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of every davix command")]
 pub(super) struct DavixOptions {
-    /// Time limit for a connection, in seconds
+    /// Time limit for opening a connection, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(super) conn_timeout: Option<u64>,
-    /// Time limit for the whole operation, in seconds; 0 for none
+    /// Time limit for the whole operation, in seconds; 0 for no limit
     #[arg(long, value_name = "SECONDS")]
     pub(super) timeout: Option<u64>,
     /// Maximum number of retries of a failed request
@@ -27,7 +27,8 @@ pub(super) struct DavixOptions {
     /// Add a header to every request, such as 'Authorization: Bearer TOKEN'
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", action = ArgAction::Append)]
     pub(super) headers: Vec<String>,
-    /// Whether to read from other replicas if the server fails: yes for auto and failover, no for no and disable
+    /// Whether to read from other replicas if the server fails: auto and failover enable this, no and disable prevent
+    /// it
     #[arg(long, value_name = "WHETHER", value_parser = PossibleValuesParser::new(METALINK_MODES))]
     pub(super) metalink: Option<String>,
     /// Whether to follow redirections; only davix-http accepts no
@@ -48,7 +49,7 @@ pub(super) struct DavixOptions {
     /// Accepted, without effect
     #[arg(long, short)]
     pub(super) verbose: bool,
-    /// Do not print which machine made a copy; commands other than davix-cp print only data
+    /// Do not print which machine made a copy; has no effect on commands other than davix-cp, which print only data
     #[arg(long)]
     pub(super) quiet: bool,
     /// Options for credentials and trust
@@ -98,7 +99,8 @@ pub(super) struct SecurityOptions {
     pub(super) s3alternate: bool,
 }
 
-/// Options of davix that have no counterpart. The tools parse these options only to reject them with a reason.
+/// Options of davix that have no counterpart in Fordway. The tools parse these options only to reject them with a
+/// reason.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct RefusedOptions {
     #[arg(long, hide = true)]
@@ -196,7 +198,7 @@ pub(super) struct PutLine {
 /// The keys that a listing contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum S3Listing {
-    /// One level
+    /// The keys at the first level below the URL
     #[default]
     Hierarchical,
     /// All keys below the URL
@@ -295,7 +297,7 @@ pub(super) struct MkdirLine {
 pub(super) struct MvLine {
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
-    /// URL of the same kind
+    /// URL of the same kind as the source
     pub(super) destination: String,
     #[command(flatten)]
     pub(super) options: DavixOptions,
@@ -324,7 +326,7 @@ pub(super) struct CpLine {
     pub(super) copy_mode: CopyMode,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
-    /// URL of the same kind
+    /// URL of the same kind as the source
     pub(super) destination: String,
     #[command(flatten)]
     pub(super) options: DavixOptions,

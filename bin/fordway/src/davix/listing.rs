@@ -21,7 +21,7 @@ struct ListedEntry<'e> {
     is_directory: bool,
     size_bytes: u64,
     modified: Option<SystemTime>,
-    /// The nine letters of the permissions. WebDAV and S3 do not report permissions, so these letters are the
+    /// The nine characters of the permissions. WebDAV and S3 do not report permissions, so these characters are the
     /// placeholders that davix prints.
     rights: &'static str,
 }
@@ -152,7 +152,7 @@ fn list_entry(entry: &ListEntry, root: &str, line: &LsLine, context: &CommandCon
     print(&ListedEntry { name, is_directory, size_bytes, modified, rights }, line, context)
 }
 
-/// Prints the object at the address, whose key is not the prefix of a directory. Errors: `NoSuchKey`.
+/// Prints the object at the address, for a key that is not the prefix of a directory. Errors: `NoSuchKey`.
 fn one_object(
     service: &ServiceAddress,
     store: &dyn Store,

@@ -96,7 +96,8 @@ impl DavixTool {
     }
 }
 
-/// Runs a tool with the words after its name. When this function returns, all errors have been reported.
+/// Runs a tool with the command-line arguments that follow its name. When this function returns, all errors have been
+/// reported.
 pub fn run(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     match tool {
         DavixTool::Get => run_line::<GetLine>(tool, words),
@@ -157,7 +158,8 @@ fn has_settings_file() -> bool {
     std::env::var_os("HOME").is_some_and(|home| Path::new(&home).join(".davixrc").is_file())
 }
 
-/// Parses a command line as `getopt_long` does: options may be abbreviated and repeated, and may follow arguments.
+/// Parses a command line as `getopt_long` does: options may be abbreviated and repeated, and may appear after
+/// arguments.
 fn parse<L: Parser>(tool: DavixTool, words: Vec<OsString>) -> Result<L, clap::Error> {
     let command = L::command()
         .name(tool.name())

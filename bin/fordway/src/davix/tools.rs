@@ -50,7 +50,7 @@ fn metalink_word(url: &str, options: &DavixOptions) -> Option<&'static str> {
         None => !connection::has_secrets(options),
     };
     // For the URL of a Metalink, Fordway's commands read the file that the Metalink describes, but davix's tools read
-    // the Metalink itself.
+    // the Metalink itself. Therefore, also disable the search.
     (!is_wanted || is_metalink_name(url)).then_some("--metalink=none")
 }
 
@@ -117,7 +117,7 @@ fn usual_directory(url: &str) -> PathBuf {
     }
 }
 
-/// Returns whether a path is a device or pipe, such as /dev/null, to which content is written as it arrives.
+/// Returns whether a path is a device or pipe, such as /dev/null. Content is written to such a path as it arrives.
 fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir())
 }

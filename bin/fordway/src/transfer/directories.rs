@@ -36,7 +36,8 @@ impl MadeDirectories {
     pub(crate) fn remove_empty(&self, directory: &Path) {
         let mut made = self.made();
         for directory in directory.ancestors() {
-            // Stop at the first directory that is not empty, because other files need it and its parents.
+            // Stop at the first directory that is not empty, because its other entries need the directory and its
+            // parents.
             if !made.contains(directory) || std::fs::remove_dir(directory).is_err() {
                 return;
             }

@@ -122,8 +122,9 @@ impl TransferRunner<'_> {
         Ok(info)
     }
 
-    /// Fetches several ranges at once, all of the same version of the object. If the object has a CRC, verifies the
-    /// content with the CRCs of the parts. For an object without a CRC, reads the file again to verify its content.
+    /// Fetches the object in several ranges in parallel, all from the same version of the object. If the object has a
+    /// CRC, verifies the content with the CRCs of the parts. For an object without a CRC, reads the file again to
+    /// verify its content.
     fn fetch_parts(
         &self,
         info: ObjectInfo,
@@ -220,7 +221,7 @@ fn verify_parts<'p>(
     }
 }
 
-/// The state of a download's destination that is not a special file.
+/// The state of a download's destination, if the destination is not a special file.
 #[derive(Debug, PartialEq, Eq)]
 enum DestinationFileState {
     Missing,
@@ -284,14 +285,14 @@ pub(super) fn is_temporary(path: &Path) -> bool {
     })
 }
 
-/// The number of bytes copied at a time. The number is large enough to hide the cost of a call, but small enough for
-/// the processor's cache.
+/// The number of bytes copied at a time. This size is large enough that the cost of a call is negligible, and small
+/// enough to fit into the processor's cache.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Compares the bytes read with the checksum or ETag recorded by the object's writer.
 ///
 /// Prefers a stored checksum to an ETag that looks like an MD5, because the ETags of some encrypted objects look like
-/// an MD5 but are different values.
+/// an MD5 but are not the MD5 of the content.
 pub(crate) struct ContentVerifier(Option<(ContentHasher, ExpectedContent)>);
 
 impl ContentVerifier {

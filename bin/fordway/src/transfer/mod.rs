@@ -1,14 +1,14 @@
 //! The engine behind `cp`, `sync`, `rm` and `rb --force`. Listings yield a stream of actions, which a few threads
 //! perform. Each failure is reported while other actions continue.
 //!
-//! - `plan` lists either side, and decides on actions from the listings alone;
+//! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
 //! - `directories` remembers the directories that were created for downloads;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
 //! - `special` opens destinations that are not regular files;
 //! - `moved` removes the source of a move;
-//! - `run` (below) connects them with a bounded queue, counts results, and chooses the exit code.
+//! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
 mod directories;
 mod download;
@@ -410,7 +410,7 @@ pub(crate) fn for_each<T: Send>(workers: u16, mut items: impl Iterator<Item = T>
                 }
             });
         }
-        // From here on, only the workers hold the receiver. If all workers panic, sending fails and the scope panics.
+        // From here on, only the workers own the receiver, so if all workers panic, sending fails and the scope panics.
         drop(receiver);
         for item in [first, second].into_iter().chain(items) {
             if sender.send(item).is_err() {

@@ -1,5 +1,6 @@
 //! Removes the source of a move, unless the source may have changed since it was copied. Another program may have
-//! replaced the source. The copy itself may also have replaced it, because a local path can be the file of an object.
+//! replaced the source. The copy itself may also have replaced the source, because a local path can be the file of an
+//! object.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -21,11 +22,12 @@ pub(super) enum CopiedSource {
         /// Whether the copy replaced a local file.
         replaced_file: bool,
     },
-    /// A stream, or an object that is not moved.
+    /// A stream, or an object that the command copies without moving it.
     NotRemovable,
 }
 
-/// The state of a local path and of the file that it leads to. The two states differ if the path is a link.
+/// The state of a local path, and the state of the file that the path leads to. The two states differ if the path is a
+/// symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalSource {
     link: FileState,
@@ -106,9 +108,9 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Removes an object that still has this ETag. Usually, a conditional request is sufficient. If the copy replaced a
-    /// file, that file may have been the file of the object. The ETag is then checked first, because some services
-    /// ignore the condition.
+    /// Removes an object that still has this ETag. Usually, a conditional request is sufficient. However, if the copy
+    /// replaced a local file, that file may have been the file of the object. In that case, the ETag is checked first,
+    /// because some services ignore the condition.
     fn remove_copied_object(
         &self,
         bucket: &Bucket,

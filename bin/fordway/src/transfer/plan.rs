@@ -1,5 +1,5 @@
 //! Lists everything below a directory or prefix, in byte order of the relative names, for either side of a transfer.
-//! Decides on the actions from the listings alone.
+//! Determines the actions from the two listings alone.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
 ///
 /// After an error at the source, no more items are removed, because items that could not be listed may still exist.
 /// After an error at the destination, no more items are copied, because the items at the destination are unknown. A
-/// listing that is not in byte order ends with such an error.
+/// listing that is not in byte order ends with an error.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -231,7 +231,7 @@ pub(crate) struct SyncItem {
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
-/// only decide which errors matter: excluded entries may be unreadable.
+/// only determine which errors are ignored: entries that they exclude may be unreadable.
 pub(crate) fn items(
     context: &CommandContext,
     root: &StorageAddress,

@@ -121,7 +121,7 @@ impl TransferRunner<'_> {
         })
     }
 
-    /// Starts a multipart upload, calls `send` to fill it, and completes it; aborts it if that fails.
+    /// Starts a multipart upload, calls `send` to fill it, and completes the upload; aborts the upload after a failure.
     pub(super) fn in_parts(
         &self,
         bucket: &Bucket,
@@ -250,7 +250,7 @@ impl TransferRunner<'_> {
     }
 
     /// Returns the size above which an object is copied in parts. Lanes to stores on this machine have no threshold for
-    /// parts, so they have no default limit either.
+    /// parts, so these lanes have no default limit either.
     fn copy_limit_bytes(&self) -> Option<u64> {
         let limit = self.lane.multipart_threshold_bytes.map(|_| MAX_COPY_BYTES);
         self.settings.multipart_threshold_bytes.or(limit)

@@ -1,4 +1,5 @@
-# A monitor, a metadata server, and an object server that keeps everything in memory.
+# Starts a monitor, a metadata server, and an object storage daemon (OSD) that keeps all data in
+# memory.
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin CEPH_CONF=/run/ceph/ceph.conf
 ulimit -n 65536 || true

@@ -26,7 +26,7 @@ const AGENT: &str = include_str!("agent.sh");
 const GLUSTERFS: &str = include_str!("glusterfs.sh");
 const MOOSEFS: &str = include_str!("moosefs.sh");
 const CEPHFS: &str = include_str!("cephfs.sh");
-/// The script that starts a user-mode kernel, which runs the line `INIT`.
+/// The script that starts a user-mode kernel, which runs the commands that replace the line `INIT`.
 const KERNEL: &str = include_str!("kernel.sh");
 const NFS: &str = include_str!("nfs.sh");
 use fordway_netlab::setup::USER_MODE_KERNEL_REGISTERS as XSTATE;
@@ -49,7 +49,8 @@ pub struct ClusterCommand<'c> {
 }
 
 impl SharedFileSystemFixture {
-    /// The paths of the two nodes' mounts in tasks. Each mount shows an initially empty directory of the file system.
+    /// The paths at which tasks see the mounts of the two nodes. Each mount shows an initially empty directory of the
+    /// file system.
     pub const MOUNTS: [&'static str; 2] = ["/mnt/1/root", "/mnt/2/root"];
     /// A directory that tasks share, outside the file system.
     pub const CONTROL: &'static str = MountNamespace::SCRATCH;
@@ -122,7 +123,7 @@ impl SharedFileSystemFixture {
         let begin = Instant::now();
         while !cluster.control("ready").exists() {
             let ended = cluster.agent.ended().map_err(|error| error.to_string())?;
-            // A user-mode kernel does not exit after a panic, so look for the message.
+            // A user-mode kernel does not exit after a panic, so search its output for the panic message.
             let is_lost = ended.is_some() || tail(&log).contains("Kernel panic");
             if is_lost || begin.elapsed() > START {
                 return Err(format!("after {:?}, ended {ended:?}: {}", begin.elapsed(), tail(&log)));

@@ -1,4 +1,5 @@
-# A master and two chunk servers, each file on both. MooseFS refuses loopback addresses, so the servers get another one.
+# A master and two chunk servers, with each file on both chunk servers. MooseFS refuses loopback addresses, so the
+# servers use an address of another interface.
 set -eu
 export PATH=$PATH:/usr/sbin:/sbin
 ulimit -n 65536 || true

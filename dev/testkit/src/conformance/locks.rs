@@ -91,7 +91,7 @@ pub fn without_object_lock_nothing_is_locked(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["k"]);
 }
 
-/// A retained version cannot be deleted. A delete without a version ID hides it, and an overwrite keeps it.
+/// A retained version cannot be deleted. A delete without a version ID hides the version, and an overwrite keeps it.
 pub fn a_retained_version_stays(store: &dyn Store) {
     let b = lockable(store);
     for name in ["k", "dir/k", "odd//k"] {
@@ -99,7 +99,8 @@ pub fn a_retained_version_stays(store: &dyn Store) {
             let retention = hours(mode, 1);
             let version = put_with(store, &b, name, &retained(retention));
             assert_eq!(lock_of(store, &b, name, &version).retention, Some(retention));
-            // The version is first the latest version, then an old version, then a version behind a delete marker.
+            // Try to delete the version when it is the latest version, when it is an old version, and when a delete
+            // marker hides it.
             assert_kind(remove(store, &b, name, &version, false), ErrorKind::AccessDenied);
             put(store, &b, name, b"newer");
             assert_kind(remove(store, &b, name, &version, false), ErrorKind::AccessDenied);

@@ -362,7 +362,7 @@ pub fn multipart_checksum_without_the_number_of_parts(store: &dyn Store) {
     }
 }
 
-/// A part is checked against its own checksum when it arrives. The checksum's algorithm must be that of the upload.
+/// A part is checked against its own checksum when it arrives. The checksum must use the upload's checksum algorithm.
 pub fn multipart_parts_are_checked(store: &dyn Store) {
     let b = bucket(store);
     let upload = store.create_upload(&b, &key("k"), &with_checksum(ChecksumAlgorithm::Sha1, None)).unwrap();

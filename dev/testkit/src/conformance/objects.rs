@@ -50,7 +50,7 @@ pub fn overwriting_replaces_everything(store: &dyn Store) {
     assert_eq!(all_keys(store, &b), ["k"]);
 }
 
-/// An object of zero bytes is an object.
+/// An object without content can be stored and read like any other object.
 pub fn empty_objects(store: &dyn Store) {
     let b = bucket(store);
     put(store, &b, "empty", b"");
@@ -307,7 +307,7 @@ pub fn delete_only_if(store: &dyn Store) {
     assert_eq!(get(store, &b, "k").unwrap(), b"2");
     delete_if(&second).unwrap();
     assert_kind(get(store, &b, "k"), ErrorKind::NoSuchKey);
-    // If there is no object, a condition has nothing to protect, and the delete succeeds.
+    // If there is no object, a conditional delete succeeds, because no version can be lost.
     delete_if(&second).unwrap();
 }
 
@@ -370,8 +370,8 @@ pub fn etags_follow_the_policy(store: &dyn Store) {
         store.put(&b, &key("k"), body, &options).unwrap().etag
     };
     let md5 = put(ETagPolicy::Md5, b"hello");
-    // Over HTTP, a third-party service may choose the policy, and then always chooses MD5. The other lanes use the
-    // caller's policy.
+    // Over HTTP, a third-party service may choose the ETag policy, and then always chooses MD5. The other lanes use the
+    // caller's ETag policy.
     if store.lane() != "http" {
         let fast = put(ETagPolicy::Fast, b"hello");
         assert_eq!(fast.as_md5(), None);

@@ -186,7 +186,7 @@ pub fn suspended_versioning_replaces_null(store: &dyn Store) {
     let kept = put_version(store, &b, "k", b"kept");
     store.set_versioning(&b, VersioningState::Suspended).unwrap();
     let made = put(store, &b, "k", b"null 1");
-    // HTTP omits this ID, as AWS does.
+    // Over HTTP, the response omits the version ID `null`, as on AWS.
     assert!(made.version.is_none_or(|version| version.is_null()));
     put(store, &b, "k", b"null 2");
     assert_eq!(all_versions(store, &b), ["k@null*".to_owned(), format!("k@{kept}")]);

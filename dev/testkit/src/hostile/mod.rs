@@ -232,7 +232,7 @@ pub enum ResponseFault {
     BodyOff(i64),
     /// Omits `Content-Range`.
     NoContentRange,
-    /// Ends header lines without a carriage return, also in parts.
+    /// Ends header lines without a carriage return, also in the heads of parts.
     BareLineFeeds,
     /// Heads of parts are alternately long and short. With 0, the first head is short; with 1, it is long.
     UnevenHeads(usize),
@@ -267,7 +267,7 @@ pub enum ResponseFault {
     StallAt(usize),
     /// Sends nothing at all, until the client disconnects.
     Mute,
-    /// Like `Mute`, but only for requests that request a digest.
+    /// Like `Mute`, but only for requests with a header that asks for a digest.
     MuteForDigests,
     /// Sends the body at this rate, in bytes per second.
     Slow(u64),
@@ -285,7 +285,7 @@ pub enum ResponseFault {
     // Faults of HTTP/2 only. Over HTTP/2, a reset applies to the stream, and GOAWAY announces a close after a response.
     /// Refuses the stream with a code that means that the request was not processed.
     RefusesStream,
-    /// Allows this many concurrent streams. The script at the start of the connection determines the number.
+    /// Allows this many concurrent streams. The limit is read from the script when the connection starts.
     StreamsMax(u32),
 }
 

@@ -1,5 +1,5 @@
 //! `bench`, with one file per family of benchmarks. This file contains the benchmarks that run on ranks. Each rank is a
-//! thread. The endpoints and directories on the command line are the sites, which are measured in turn.
+//! thread. The endpoints and directories on the command line are the sites, which take turns.
 
 mod pingpong;
 mod rest;
@@ -61,7 +61,7 @@ fn run_ranks(
     let places = BenchSites::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&roles);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     context.output.start_counting();
@@ -103,8 +103,8 @@ fn measure_ranks(
     first_rank(results)
 }
 
-/// Returns the results of rank 0, or the error that ended a rank. Errors of ranks that were merely waiting for the
-/// failed rank are returned only if there is no other error.
+/// Returns the results of rank 0, or the error that ended a rank. If one rank fails, the ranks that wait for it also
+/// fail; their errors are returned only if there is no other error.
 fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
@@ -154,7 +154,7 @@ fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
-/// All sites, and the gateways that were started for some of the sites.
+/// All sites, and the gateways that this command started for some of the sites.
 #[derive(Default)]
 struct BenchSites {
     sites: Vec<WorkloadSite>,

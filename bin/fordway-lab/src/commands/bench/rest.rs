@@ -1,5 +1,5 @@
-//! `bench rest`: generates HTTP load on one server, for each combination of the options that accept lists. Each HTTP
-//! version that the client uses is a request channel of the workload.
+//! `bench rest`: generates HTTP load on one server, for each combination of the values of the options that accept
+//! lists. Each HTTP version that the client uses is a request channel of the workload.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,8 +55,9 @@ pub(super) fn run(
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Measures all combinations, each with all HTTP versions in turn. Returns the table's rows, and whether a signal ended
-/// the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if nothing was measured.
+/// Measures all combinations; for each combination, the HTTP versions take turns. Returns the table's rows, and whether
+/// a signal ended the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if
+/// nothing was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
@@ -85,7 +86,7 @@ fn measure(
                 of_point[lane].blocks.push(block);
             }
             if is_early() {
-                // The last block is shorter than the others. The last block is kept only if there are no other results.
+                // The last block is shorter than the other blocks, and is kept only if there are no other results.
                 let complete = usize::from(round).max(usize::from(rows.is_empty()));
                 of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
                 break;
@@ -270,7 +271,7 @@ fn describe(
     Ok((run, rest::records(rows)))
 }
 
-/// Returns advice if the server rejects requests because they are not signed.
+/// Returns advice if the server rejects the requests because the requests are not signed.
 fn unsigned(args: &RestBenchArgs, summaries: &[PhaseSummary]) -> Option<String> {
     let is_refused = |summary: &PhaseSummary| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
@@ -330,7 +331,7 @@ fn report(
 /// The size of a PUT's body if `--size` is not given.
 const DEFAULT_PUT_BYTES: u64 = 1024;
 
-/// One combination of the options that accept lists.
+/// One combination of the values of the options that accept lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestParameterSet {
     size_bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! `bench vector`: reads the same ranges with several windows, in turn.
+//! `bench vector`: reads the same ranges with several windows, which take turns.
 
 use std::time::Instant;
 

@@ -65,7 +65,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     };
     let started = (jiff::Timestamp::now(), Instant::now());
     let parent = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);

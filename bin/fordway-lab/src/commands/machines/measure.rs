@@ -1,5 +1,5 @@
-//! `machines measure`: measures a machine's features in turn, each several times. The features include the rate of
-//! small objects over the lanes that have a gateway.
+//! `machines measure`: measures a machine's features, each several times, in round-robin order. One feature is the rate
+//! of GETs of a small object, on each lane that has a gateway.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -184,8 +184,8 @@ fn in_turn(
 /// The values from each round of a benchmark, or the error that ended it.
 type BenchmarkRounds = Result<Vec<Vec<f64>>>;
 
-/// Runs the benchmarks in turn, so that changes on the machine affect all of them. A benchmark that has failed is not
-/// run again.
+/// Runs the benchmarks in round-robin order, so that changes on the machine affect all of them. A benchmark that has
+/// failed is not run again.
 fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
@@ -230,8 +230,8 @@ impl MachineBenchmark<'_> {
 }
 
 impl MachineMeasurements {
-    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value. No measurement
-    /// returns such a value.
+    /// Returns the entry for a catalogue. Errors: `InvalidArgument` for an invalid feature value, which no measurement
+    /// returns.
     fn entry(&self) -> Result<MachineEntry> {
         let mut entry = MachineEntry::new(&self.name);
         for FeatureMeasurement { feature, quantity, .. } in &self.features {

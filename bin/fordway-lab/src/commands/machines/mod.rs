@@ -263,8 +263,8 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
     Ok(CommandExit::Ok)
 }
 
-/// Returns the machines that meet the conditions. A machine without a value for a feature meets no condition on that
-/// feature.
+/// Returns the machines that meet the conditions. A machine without a value for a feature does not meet any condition
+/// on that feature.
 fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntry) -> Vec<&'a MachineEntry> {
     let fulfils = |entry: &MachineEntry| {
         let is_large =

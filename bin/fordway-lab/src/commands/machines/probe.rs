@@ -71,7 +71,7 @@ fn measure_disk(dir: &Path) -> std::io::Result<(Duration, Duration)> {
 const CALIBRATION: Duration = Duration::from_millis(100);
 /// The size, in bytes, of each of a thread's two buffers. This size is larger than the caches.
 const BUFFER_BYTES: usize = 128 << 20;
-/// The number of copies; as in STREAM, the result is taken from the fastest copy.
+/// The number of copies of the buffer; as in STREAM, the result is the rate of the fastest copy.
 const COPIES: usize = 5;
 
 /// Measures R, the frequency of reference cycles.
@@ -156,7 +156,7 @@ const TIMES_CACHE: u64 = 4;
 /// The minimum size of each array, even if caches are small or unknown. With smaller arrays, starting and ending
 /// threads would dominate the time of a round.
 const ARRAY_BYTES_MIN: u64 = 64 << 20;
-/// The number of rounds; as in STREAM, the result is taken from the fastest round.
+/// The number of rounds; as in STREAM, the result is the rate of the fastest round.
 const ROUNDS: usize = 10;
 const Q: f64 = 3.0;
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -228,12 +228,12 @@ fn last_level_cache_bytes(cpus: &Path) -> Option<u64> {
 
 /// The number of connections whose round-trip time is read.
 const CONNECTIONS: usize = 11;
-/// The maximum size of a transfer, in bytes.
+/// The maximum size of a transfer that measures the bandwidth, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 /// The maximum duration of a transfer.
 const TRANSFER_TIME_MAX: Duration = Duration::from_secs(5);
 const TRANSFER_PIECE_BYTES: usize = 1 << 20;
-/// The minimum size of a transfer, in bytes. A smaller transfer would measure the start of a connection rather than its
+/// The minimum size of a transfer, in bytes. A smaller transfer would measure the start of a connection rather than the
 /// bandwidth.
 const TRANSFER_BYTES_MIN: u64 = 1 << 20;
 
@@ -258,7 +258,7 @@ fn unreachable(peer: &str, error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, why).caused_by(error)
 }
 
-/// Reads the kernel's figures for connections to `place` (host and port).
+/// Reads the round-trip time, the MSS and the MTU of connections to `place` (host and port) from the kernel.
 fn connection(place: &str, peer: &str) -> Result<Vec<ProbedQuantity>> {
     let (mut rtts_us, mut mss, mut mtu) = (Vec::new(), None, None);
     for _ in 0..CONNECTIONS {

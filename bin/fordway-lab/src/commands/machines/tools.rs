@@ -1,5 +1,5 @@
-//! Runs the system's measuring programs. This file defines the arguments of each program, and the figure to read from
-//! its output.
+//! Runs measuring programs that are installed on the system. This file defines the arguments of each program, and the
+//! figure to read from its output.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -172,7 +172,7 @@ pub(super) struct ToolResult {
 }
 
 impl ToolProcess {
-    /// Starts `command`, which is in Debian's package `package`. Errors: `Unavailable` if it is not installed.
+    /// Starts `command`, which is in Debian's package `package`. Errors: `Unavailable` if the program is not installed.
     pub(super) fn start(mut command: Command, package: &str) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed = |error| file_error("starting", &program, error);
@@ -192,8 +192,8 @@ impl ToolProcess {
         Ok(ToolProcess { program, child, stdout, stderr, started: Instant::now() })
     }
 
-    /// Waits until the program has printed `text` on standard output. Errors: `Unavailable` if it ended without
-    /// printing it.
+    /// Waits until the program has printed `text` on standard output. Errors: `Unavailable` if the program ended
+    /// without printing `text`.
     pub(super) fn await_text(&mut self, text: &str, interrupt: &InterruptFlag) -> Result<()> {
         loop {
             // The end is checked before the output, because a program that is about to end may print the text between
@@ -207,7 +207,8 @@ impl ToolProcess {
         }
     }
 
-    /// Waits until the program has ended. Errors: `Unavailable` if it failed, `Timeout` if it took too long.
+    /// Waits until the program has ended. Errors: `Unavailable` if the program failed, `Timeout` if the program took
+    /// too long.
     pub(super) fn finish(mut self, interrupt: &InterruptFlag) -> Result<ToolResult> {
         while !self.has_ended()? {
             self.pause(interrupt)?;

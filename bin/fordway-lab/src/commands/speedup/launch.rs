@@ -1,4 +1,4 @@
-//! Runs one job: finds the MPI launcher, starts and watches the job, and reads its reports.
+//! Finds the MPI launcher, starts and watches each job, and reads the reports of the job's ranks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -130,8 +130,8 @@ impl<'a> MpiJobRunner<'a> {
         }
     }
 
-    /// Places the ranks at both ends. The launcher starts `fordway speedup --enter` instead of ssh to run a command at
-    /// `place`, the far end.
+    /// Distributes the ranks over both ends. The launcher starts `fordway speedup --enter` instead of ssh to run a
+    /// command at `place`, the far end.
     fn spread(&self, command: &mut Command, addresses: [IpAddr; 2], place: &str, ranks: u32) {
         let agent = format!("{} speedup --enter {place} --", self.fordway.display());
         command.args(["--host", &hosts(addresses, ranks), "--mca", "plm_rsh_agent", &agent]);
@@ -161,7 +161,7 @@ impl<'a> MpiJobRunner<'a> {
         }
         match NamespaceProcess::start_contained_here(self.command(setup, ranks, paper)?) {
             // This process lacks the permission to contain the launcher's processes, so start the launcher without
-            // containment. A launcher that is terminated must then end its ranks itself.
+            // containment. If such a launcher is terminated, it must end its ranks itself.
             Err(error) if error.kind() == ErrorKind::NotImplemented => {
                 NamespaceProcess::start_here(self.command(setup, ranks, paper)?)
             }
@@ -309,7 +309,7 @@ fn hosts([near, far]: [IpAddr; 2], ranks: u32) -> String {
     }
 }
 
-/// Waits until a process accepts commands at an end.
+/// Waits until `process` accepts commands at `end`.
 fn ready(
     mut process: NamespaceProcess,
     from: &NetworkNamespace,

@@ -1,6 +1,6 @@
-//! `speedup`: runs one MPI program on several numbers of ranks, over shared memory, TCP, namespaces, overlays and
-//! containers. This file decides where ranks run, and over which medium they communicate. It also recomputes a
-//! published table.
+//! `speedup`: runs one MPI program with several rank counts, over shared memory, TCP, namespaces, overlays and
+//! containers. This file decides where ranks run, and over which medium they communicate. This file also recomputes
+//! published tables.
 
 mod launch;
 mod remote;
@@ -188,7 +188,7 @@ enum JobMessageMedium {
 }
 
 impl JobMessageMedium {
-    /// Returns whether the set-up also matters for a single rank, which sends no messages.
+    /// Returns whether the set-up affects the time of a single rank, which sends no messages.
     fn changes_one_rank(&self) -> bool {
         matches!(self, JobMessageMedium::Container(_) | JobMessageMedium::Kernels(_))
     }

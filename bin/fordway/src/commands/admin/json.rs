@@ -5,7 +5,8 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::s3_xml::XmlElement;
 use serde_json::{Map, Value};
 
-/// Elements that may occur several times: the parent, the element, and the name of the list in JSON.
+/// Elements that may occur several times. Each entry contains the parent's name, the element's name, and the name of
+/// the list in JSON.
 const LISTS: [(&str, &str, &str); 10] = [
     ("CORSConfiguration", "CORSRule", "CORSRules"),
     ("CORSRule", "AllowedHeader", "AllowedHeaders"),
@@ -19,10 +20,10 @@ const LISTS: [(&str, &str, &str); 10] = [
     ("OwnershipControls", "Rule", "Rules"),
 ];
 
-/// The element that is itself a list in JSON, and its members.
+/// The name of the element that is itself a list in JSON, and the name of its child elements.
 const LIST: (&str, &str) = ("TagSet", "Tag");
 
-/// An element that becomes a JSON object even if it is empty.
+/// The name of an element that becomes a JSON object even if the element is empty.
 const FILTER: &str = "Filter";
 
 const NUMBERS: [&str; 8] = [
@@ -133,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Checks that the document has this form in JSON, and that the conversion back loses nothing.
+    /// Checks that the document has this form in JSON, and that the conversion back to XML returns the same document.
     fn check(document: &str, expected: Value) {
         let root = XmlElement::read(document.as_bytes()).unwrap();
         assert_eq!(object(&root), expected);

@@ -1,6 +1,6 @@
-//! Sends load to `ping`: each thread requests one message at a time, with the next size in a list. Sizes are random,
-//! but spread evenly over the range. A run varies the connection policy, concurrency, number of processors and TCP
-//! window.
+//! Sends load to `ping`: each thread requests one message at a time, whose size is the next in a list. Sizes are
+//! random, but spread evenly over the range. A run varies the connection policy, concurrency, number of processors and
+//! TCP window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use fordway_workload::rest::{CompletedRequest, LoadFailure, NetworkTraffic, Requ
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands::pingpong::PongHttpClient;
 
-/// One combination of the options that are varied.
+/// One combination of the values of the options that a run varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PingpongParameterSet {
     pub(super) policy: ConnectionReuseArg,

@@ -148,7 +148,7 @@ impl PingpongMeasurementPlan<'_> {
                         self.block(running, &self.points[phase], place, clock, context)?,
                     );
                     if let Err(interrupted) = context.interrupt.check() {
-                        // The last block is shorter than the others, so its round is discarded.
+                        // The last block is shorter than the other blocks, so its round is discarded.
                         measured.keep_rounds(usize::from(round));
                         return if round == 0 { Err(interrupted) } else { Ok(measured) };
                     }
@@ -172,7 +172,7 @@ impl PingpongMeasurementPlan<'_> {
         if !self.args.cores.is_empty() {
             self.pin(running, point)?;
         }
-        // All set-ups get the same messages.
+        // All set-ups get messages of the same sizes.
         let sizes = Arc::new(MessageSizeSequence::new(
             self.range.draw(self.seed.wrapping_add(1 + u64::from(place.block))),
         ));

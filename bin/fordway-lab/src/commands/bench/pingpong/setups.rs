@@ -59,8 +59,8 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
     Ok(setups)
 }
 
-/// Gives each set-up that shares this machine's network two ports of its own: for each earlier set-up that also shares
-/// the network, adds 2 to the port numbers.
+/// Gives each set-up that shares this machine's network two separate ports: adds 2 to the port numbers for each earlier
+/// set-up that also shares this network.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworks::Machine);
     for (number, setup) in sharing.enumerate() {
@@ -78,7 +78,7 @@ fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether every set-up has the placeholder `word`.
+/// Returns whether `word` is a placeholder that every set-up has.
 fn setups_word(word: &str) -> bool {
     ["port", "ping-port"].contains(&word)
 }

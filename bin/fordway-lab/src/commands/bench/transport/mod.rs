@@ -1,5 +1,5 @@
-//! `bench transport`: sends the same messages over MPI, TCP, HTTP and the lanes, in turn. This file also starts the
-//! transports for a run, with the servers and processes that they need.
+//! `bench transport`: sends the same messages over MPI, TCP, HTTP and the lanes, which take turns. This file also
+//! starts the transports for a run, with the servers and processes that they need.
 
 pub(in crate::commands) mod mpi;
 mod process;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let plan = args.setting.plan()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
-    // The machine is observed before the work starts, because the work raises the load average.
+    // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("root", &root)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
     let mut transports = TransportSet::open(args, &plan, &root)?;
@@ -43,8 +43,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let closed = transports.close();
     let is_early = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted_after.is_some());
     if !is_early {
-        // Ctrl-C also ends the launchers, which then report failures. The interrupt is checked first, so that it is
-        // returned instead of these failures.
+        // Ctrl-C also ends the launchers, which then report failures. Check for an interrupt first, so that
+        // `Interrupted` is returned instead of these failures.
         context.interrupt.check()?;
         closed?;
     }
@@ -64,8 +64,8 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
-/// Responds over a bare TCP connection to the process that measures. The responding process is a separate process, so
-/// that its CPU time is counted separately.
+/// Responds to the measuring process over a bare TCP connection. The responding process is a separate process, so that
+/// its CPU time is counted separately.
 fn follow_at(address: SocketAddr) -> Result<CommandExit> {
     follow(&mut TcpLink::connect(address)?)?;
     Ok(CommandExit::Ok)
@@ -113,7 +113,7 @@ const BUCKET: &str = "transport";
 /// All transports, ready to use.
 struct TransportSet {
     all: Vec<Box<dyn MessageTransport>>,
-    /// The programs that end when their transports end.
+    /// The started programs, which end when their transports are closed.
     programs: Vec<ChildProgram>,
     gateways: Vec<GatewayProcess>,
     nginx: Option<NginxServer>,

@@ -19,8 +19,8 @@ const NOT_BUILT: &str = "skipped MPI: fordway-mpi does not exist; `make mpi` bui
     (packages openmpi-bin libopenmpi-dev), `make mpi MPICC=mpicc.mpich MPIRUN=mpirun.mpich` for MPICH (mpich \
     libmpich-dev)";
 
-/// Environment variables that make Open MPI accept what containers and small machines require: running as root, and
-/// more ranks than cores. Other MPI implementations ignore these variables.
+/// Environment variables that let Open MPI run as root, as in containers, and start more ranks than there are cores, as
+/// on small machines. Other MPI implementations ignore these variables.
 const PERMISSIVE: [(&str, &str); 4] = [
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -60,8 +60,8 @@ pub(super) struct MpiJob {
 }
 
 /// Returns the command that starts `fordway-mpi transport` on two ranks, placed and connected as their MPI
-/// implementation chooses, and the implementation's name. The caller adds the options. Errors: a sentence that names
-/// the missing program.
+/// implementation chooses, and the implementation's name. The caller must add the options of `transport`. Errors: a
+/// sentence that names the missing program.
 pub(super) fn two_ranks() -> std::result::Result<(Command, String), String> {
     let mpi = MpiProgram::of(default_binary().ok_or(NOT_BUILT)?, None)?;
     let mut command = Command::new(&mpi.launcher);
@@ -224,9 +224,9 @@ fn implementation_of(binary: &Path) -> std::result::Result<String, String> {
 const PLAN: [&str; 6] = ["--size", "1", "--rounds", "5", "--messages", "1000"];
 const EXCHANGE: &str = "half-round-trip";
 
-/// Returns half the round-trip time, in nanoseconds, of one byte between two ranks on this node, and the name of the
+/// Returns half of the round-trip time of one byte between two ranks on this node, in nanoseconds, and the name of the
 /// MPI library. Errors: a sentence that names the missing program or describes the failure. Cost: starting the
-/// launcher, plus one second.
+/// launcher, plus up to one second for the messages.
 pub(in crate::commands) fn half_round_trip_ns() -> Result<(u64, String), String> {
     let (mut command, library) = two_ranks()?;
     let place =

@@ -79,7 +79,7 @@ impl ChildProgram {
 
 impl Drop for ChildProgram {
     fn drop(&mut self) {
-        // Both calls fail if the program has already ended, which is the desired state.
+        // Ignore errors: both calls fail if the program has already ended, which is the desired state.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
-//! New connections over TCP, with and without TLS, to a process that only responds. Each operation also exchanges the
-//! smallest message and its response, because the response proves that the responding process has finished its part of
-//! the connection set-up.
+//! New connections over TCP, with and without TLS, to a process that only responds to requests. Each operation also
+//! exchanges the smallest message and its response, because the response proves that the responding process has
+//! finished its part of the connection set-up.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -26,8 +26,8 @@ pub(super) fn short_order() -> EchoRequest {
     EchoRequest { request_bytes: ORDER_BYTES, head_bytes: ORDER_BYTES, body_bytes: 0, form }
 }
 
-/// Returns new TLS settings of our client, which trust the certificate in a directory. The settings have no session
-/// tickets.
+/// Returns new TLS settings of our client, which trust the certificate in a directory. The settings contain no session
+/// tickets, so the first connection cannot resume a session.
 pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Result<TlsConnector> {
     TlsConnector::forget_shared();
     let tls = TlsConnector::new(TlsRoots::File(certificate.join("cert.pem")), protocol);
@@ -38,7 +38,7 @@ pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Resul
 /// The connection of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands::ledger) enum ConnectionSetup {
-    /// The connection of the previous operation, which is kept.
+    /// The connection of the previous operation, which is reused.
     Kept,
     /// A new connection over TCP.
     Tcp,
@@ -111,7 +111,7 @@ impl TcpConnectionComponent {
     }
 }
 
-/// Closes a connection by a reset, so that its port is free immediately. Otherwise, thousands of closed connections
+/// Closes a connection with a reset, so that its port is free immediately. Otherwise, thousands of closed connections
 /// would use up the ports of the machine.
 fn discard(connection: Connection) {
     let socket = match &connection {

@@ -100,7 +100,7 @@ impl Http2FramingComponent {
     /// Returns the lengths of the request and of the response with its content, in bytes, with compressed heads.
     pub(in crate::commands::ledger) fn lengths(&mut self, size_bytes: u64) -> Result<(usize, usize)> {
         self.prepare(size_bytes)?;
-        // Both sides remember heads from the first request, which shortens later heads. The lengths are therefore those
+        // Both sides remember heads from the first request, which shortens later heads. Therefore, measure the lengths
         // of the second request.
         self.run()?;
         let before = [&self.asked_bytes, &self.answered_bytes].map(|count| count.load(Ordering::Relaxed));
@@ -134,7 +134,7 @@ impl LedgerComponent for Http2FramingComponent {
         Ok(())
     }
 
-    /// Runs the event loop three times, as the client does: to send the request, to wait for the head, and to receive
+    /// Enters the event loop three times, as the client does: to send the request, to wait for the head, and to receive
     /// the content.
     fn run(&mut self) -> Result<()> {
         let mut request = Request::builder().uri("http://127.0.0.1:9000/ledger/object");

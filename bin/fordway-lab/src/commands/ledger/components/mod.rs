@@ -26,8 +26,8 @@ use fordway_workload::ledger::LedgerComponent;
 /// The largest size that a component supports. Larger content would not fit in the memory of a small node.
 pub(super) const SIZE_BYTES_MAX: u64 = 64 << 20;
 
-/// Content in which no two pages or pieces are equal, so that the check detects a layer that confuses them. Objects of
-/// all sizes begin with the same bytes.
+/// Content in which no two pages or pieces are equal, so that the check detects a layer that mixes up pages or pieces.
+/// Objects of all sizes begin with the same bytes.
 #[derive(Clone)]
 pub(super) struct NonrepeatingContent(Bytes);
 
@@ -66,7 +66,7 @@ impl ObjectOperation {
         }
     }
 
-    /// Returns the name of the path with this operation over a protocol.
+    /// Returns the name of the path that performs this operation over `protocol`.
     pub(super) fn path_over(self, protocol: &str) -> String {
         match self {
             ObjectOperation::Get => format!("{protocol} get"),

@@ -77,7 +77,7 @@ impl Http3Messages {
         Ok(lengths)
     }
 
-    /// Returns the sizes of the messages on QUIC streams.
+    /// Returns the sizes of a request and its response on a QUIC stream.
     pub(in crate::commands::ledger) fn on_streams(&self, size_bytes: u64) -> Result<MessageSizes> {
         let (asked, answered) = self.heads(size_bytes)?;
         let (size, frames) = (size_bytes as usize, data_frame_heads(size_bytes));
@@ -484,7 +484,8 @@ mod tests {
     use crate::commands::gateway::LoopbackCertificate;
     use crate::commands::ledger::echo::quic::serve_locally;
 
-    /// A verifier that accepts any certificate, and counts certificates. A resumed handshake has no certificate.
+    /// A verifier that accepts any certificate, and counts the certificates it verifies. A resumed handshake has no
+    /// certificate.
     #[derive(Debug, Default)]
     struct CountingVerifier(AtomicU32);
 

@@ -349,7 +349,7 @@ impl LedgerComponent for Http1HeadComponent {
     }
 }
 
-/// A request without content that the S3 layer handles in memory, on top of a store that does almost nothing.
+/// A request without content, which the S3 layer handles in memory, on a store that does almost nothing.
 pub(in crate::commands::ledger) struct S3LayerComponent {
     layer: S3Responder,
     runtime: Runtime,
@@ -379,7 +379,7 @@ impl S3LayerComponent {
 }
 
 impl LedgerComponent for S3LayerComponent {
-    /// Ignores the size, because content does not pass through the layer.
+    /// Ignores the content size, because this component has no content.
     fn prepare(&mut self, _: u64) -> Result<()> {
         let mut request = Request::builder().method(self.request.method()).uri(self.request.asked(0).path);
         for (name, value) in fields(&self.request.head(0)) {

@@ -1,6 +1,6 @@
-//! Round trips over a socket to a process that only responds. The messages have exactly the same sizes as the messages
-//! of a lane. The components send the messages with the system calls of the lane or, for HTTP/2, with a library's event
-//! loop on both sides.
+//! Round trips over a socket to a process that only responds to requests. The messages have exactly the same sizes as
+//! the messages of a lane. The components send the messages with the system calls of the lane or, for HTTP/2, with a
+//! library's event loop on both sides.
 
 use std::ffi::OsString;
 use std::hint::black_box;
@@ -44,7 +44,7 @@ pub(in super::super) struct MessageSizes {
     pub(in super::super) rest_bytes: usize,
 }
 
-/// A function that returns the message sizes in an operation on the given number of bytes.
+/// A function that returns the message sizes of an operation, for a given number of content bytes.
 pub(in super::super) type MessageSizeFunction = Box<dyn FnMut(u64) -> Result<MessageSizes>>;
 
 /// The process that responds, which ends when the connection is closed.
@@ -206,7 +206,7 @@ impl RoundTripState {
 
     /// Keeps the client busy between two requests, as on a real lane. A client that has received a file descriptor uses
     /// the content before it sends the next request. A client that writes objects removes the previous object. In the
-    /// meantime, the responding process sleeps. The longer this process sleeps, the longer it takes to wake up.
+    /// meantime, the responding process sleeps. The longer that process sleeps, the longer it takes to wake up.
     pub(super) fn rest(&mut self) {
         self.rest.1.copy_from_slice(black_box(&self.rest.0));
     }
@@ -269,7 +269,7 @@ impl UnixRoundTripComponent {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut other = start(&format!("unix:{}", path.display()), file)?;
         let (socket, _) = accepted(|| listener.accept(), &mut other)?;
-        // The name of the socket is removed, so that another component of this kind can use the name.
+        // Remove the name of the socket, so that another component of this kind can use the same name.
         std::fs::remove_file(&path).map_err(failed)?;
         socket.set_nonblocking(false).map_err(failed)?;
         let (inbox, lookout) = (vec![0; INBOX_BYTES], AdaptivePollingWait::default());

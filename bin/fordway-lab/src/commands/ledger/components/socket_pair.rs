@@ -1,5 +1,5 @@
-//! Round trips between two threads over a pair of sockets. Our client exchanges such messages with the thread that
-//! translates HTTP/1.1 to HTTP/3, which runs an event loop.
+//! Round trips between two threads over a pair of sockets. Our HTTP/3 client exchanges messages of these sizes with its
+//! thread that translates HTTP/1.1 to HTTP/3. That thread runs an event loop.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::commands::ledger::echo::{EchoRequest, RECEIVED_BYTES_MAX};
 /// The number of body bytes that the thread sends at a time: the content of one packet.
 const PACKET_CONTENT_BYTES: usize = DATAGRAM_BYTES - PACKET_OVERHEAD_BYTES;
 
-/// Round trips to a thread that only responds.
+/// Round trips to a thread that only responds to requests.
 pub(in crate::commands::ledger) struct SocketPairComponent {
     /// Our end; `None` before the first operation.
     socket: Option<UnixStream>,

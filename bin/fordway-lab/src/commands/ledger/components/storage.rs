@@ -1,5 +1,5 @@
-//! File operations with plain system calls, for reading a file and for creating a new object's file; and store
-//! operations on any lane.
+//! File operations with plain system calls, for reading a file and for creating the file of a new object. Also contains
+//! store operations on any lane.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -112,8 +112,8 @@ impl LedgerComponent for PreadComponent {
 pub(in crate::commands::ledger) struct PiecewisePreadComponent {
     files: FilesBySize,
     file: Option<File>,
-    /// The buffers, which are used in turn. The gateway also uses several buffers, because it may still be sending
-    /// earlier pieces.
+    /// The buffers, which are used in round-robin order. The gateway also uses several buffers, because it may still be
+    /// sending earlier pieces.
     buffers: [Vec<u8>; 4],
     size_bytes: u64,
 }
@@ -337,7 +337,7 @@ impl ObjectGetComponent {
         ObjectGetComponent { objects, buffer: Vec::new(), server_pid, network: None, new_client: None }
     }
 
-    /// Returns the same get, with a new client, which has no open connections, for each operation.
+    /// Returns the same get, with a new client for each operation. A new client has no open connections.
     pub(in crate::commands::ledger) fn each_by(self, new_client: ClientFactory) -> Self {
         ObjectGetComponent { new_client: Some(new_client), ..self }
     }
@@ -351,7 +351,7 @@ impl ObjectGetComponent {
 impl LedgerComponent for ObjectGetComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.objects.take(ObjectOperation::Get, size_bytes)?;
-        // A connection belongs to the network in which it was opened, whichever thread uses it later.
+        // Open the connection in that network. The connection then stays in the network, whichever thread uses it.
         let Some(network) = self.network.clone() else { return Ok(()) };
         let MeasuredObject { store, bucket, key, .. } = &self.objects;
         let buffer = &mut self.buffer;
@@ -404,7 +404,7 @@ impl LedgerComponent for ObjectOpenComponent {
 pub(in crate::commands::ledger) struct ObjectPutComponent {
     objects: MeasuredObject,
     /// The minimum size, in bytes, of content that this process itself writes to the gateway's files, and a store in
-    /// this process for the same objects. `None` if the gateway writes all content. The writer of an object also
+    /// this process for the same objects; `None` if the gateway writes all content. The writer of an object also
     /// removes it, because memory freed on one processor is slow to write when another processor reuses it.
     written_here: Option<(u64, Arc<dyn Store>)>,
     options: PutOptions,

@@ -60,7 +60,7 @@ struct ReceivedBatch {
     /// The request at the start of the data; `None` if the data does not start with a request.
     order: Option<EchoRequest>,
     acknowledged_bytes: usize,
-    /// The number of bytes that the other end still needs; `None` if it did not request missing bytes.
+    /// The number of bytes that the other end still needs; `None` if the other end did not request missing bytes.
     missing_bytes: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ fn control(datagram: &[u8]) -> Option<([u8; 4], usize)> {
 }
 
 impl DatagramLine {
-    /// Uses `socket`, in the calling runtime. Errors: errors of the system.
+    /// Creates an end that uses `socket`, in the calling runtime. Errors: errors of the system.
     pub(in crate::commands::ledger) fn new(socket: UdpSocket, peer: Option<SocketAddr>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = TokioRuntime.wrap_udp_socket(socket)?;

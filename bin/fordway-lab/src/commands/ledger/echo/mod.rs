@@ -31,9 +31,9 @@ use super::components::framing::PIECE_BYTES;
 const LOOKOUT: Duration = Duration::from_micros(20);
 /// The number of consecutive unsuccessful polls after which a side polls only rarely.
 const MISSES_MAX: u32 = 4;
-/// The number of waits in which a side that polls only rarely polls once.
+/// A side that polls only rarely polls once in this number of waits.
 const RARELY: u32 = 64;
-/// The size, in bytes, of the order at the start of each request, which specifies the response.
+/// The size, in bytes, of the first part of each request (the order), which specifies the response.
 pub(super) const ORDER_BYTES: usize = 24;
 /// The maximum number of bytes received at a time; heads are shorter.
 pub(super) const RECEIVED_BYTES_MAX: usize = 256 << 10;
@@ -100,7 +100,7 @@ impl EchoRequest {
 /// Responds to requests until the measuring process closes the connection. `address` has the form `KIND:ADDRESS`; the
 /// measuring process listens at that address (`unix:PATH`, or the kind and `HOST:PORT`). Kinds that open their own port
 /// report its address over that connection. `file` is the file to send or, for TLS and QUIC, the directory with the
-/// certificate. Errors: errors caused by the address, the file or the socket.
+/// certificate. Errors: errors of the address, the file or the socket.
 pub(super) fn serve(address: &str, file: &Path) -> Result<CommandExit> {
     let served = match address.split_once(':') {
         Some(("unix", path)) => UnixStream::connect(path).and_then(|socket| serve_unix(&socket, file)),
@@ -256,7 +256,7 @@ fn taken(
         if let Some(order) = order.filter(|order| got >= order.request_bytes) {
             return Ok(Some(order));
         }
-        // The order is kept; the unused bytes after it are overwritten.
+        // Keep the order, and overwrite the unused bytes after it.
         let room = if filled < buffer.len() { &mut buffer[filled..] } else { &mut buffer[ORDER_BYTES..] };
         match receive(room)? {
             0 => return Ok(None),

@@ -1,5 +1,5 @@
-//! The paths of GETs on new connections. The paths show how much more a GET on a new connection costs than a GET on a
-//! kept connection, and the time that the resumption of a TLS session saves.
+//! The paths of GETs on new connections. The paths show how much more time a GET takes on a new connection than on a
+//! reused connection, and how much time the resumption of a TLS session saves.
 
 use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
@@ -16,7 +16,7 @@ use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
 use crate::commands::ledger::components::quic::{Http3Messages, QuicConnectionComponent, QuicSetup};
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
-/// The component whose connection is kept. The components with new connections are compared with it.
+/// The component that reuses one connection. The components with new connections are compared with this component.
 const KEPT_TCP: &str = "tcp, kept connection";
 const NEW_TCP: &str = "tcp, new connection";
 const NEW_TLS: &str = "tls, new connection";
@@ -30,7 +30,7 @@ const NEW_QUIC: &str = "quic round trip, new connection";
 const RESUMED_QUIC: &str = "quic round trip, resumed session";
 
 impl LedgerSetup {
-    /// Adds a GET over HTTP/1.1 on new connections, and the GET on a kept connection.
+    /// Adds a GET over HTTP/1.1 on new connections, and the GET on a reused connection.
     pub(super) fn http_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         self.tcp_connections()?;
@@ -42,7 +42,7 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTPS on new connections, the GET on a kept connection, and a GET that resumes a session.
+    /// Adds a GET over HTTPS on new connections, the GET on a reused connection, and a GET that resumes a TLS session.
     pub(super) fn https_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Https, site)?;
         self.tcp_connections()?;
@@ -58,8 +58,8 @@ impl LedgerSetup {
         Ok(())
     }
 
-    /// Adds a GET over HTTP/3 on new connections, the GET on a kept connection, and a GET that resumes a session. If
-    /// the GET on a kept connection was skipped, also skips the two GETs on new connections.
+    /// Adds a GET over HTTP/3 on new connections, the GET on a reused connection, and a GET that resumes a TLS session.
+    /// If the GET on a reused connection was skipped, also skips the two GETs on new connections.
     #[cfg(feature = "http3")]
     pub(super) fn http3_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http3, site)?;
@@ -133,7 +133,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds GETs that are each the first request of a new client, as in a program that makes only one request.
+    /// Adds GETs, each of which is the first request of a new client, as in a program that makes only one request.
     fn fresh_get(
         &mut self,
         name: &str,
@@ -150,7 +150,7 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds GETs of one client that opens a connection for each, and resumes its session.
+    /// Adds GETs of one client, which opens a connection for each GET and resumes the TLS session of the previous GET.
     fn resuming_get(
         &mut self,
         name: &str,

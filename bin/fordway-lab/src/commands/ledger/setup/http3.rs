@@ -1,6 +1,6 @@
 //! The paths over HTTP/3, which consist of three layers: UDP datagrams, QUIC streams over these datagrams, and HTTP/3
-//! requests over these streams. A separate round trip measures each layer. The cost of a layer is its time beyond the
-//! time of the layer below it.
+//! requests over these streams. A separate round trip measures each layer. The cost of a layer is the difference
+//! between its time and the time of the layer below it.
 
 use std::path::Path;
 

@@ -38,7 +38,7 @@ const BUCKET: &str = "ledger";
 pub(super) struct LedgerSetup {
     pub(super) components: Vec<NamedComponent>,
     pub(super) paths: Vec<PathDecomposition>,
-    /// The requested paths and set-ups that cannot be measured on this machine, each with the reason.
+    /// The names of the requested paths and set-ups that cannot be measured on this machine, each with the reason.
     pub(super) left_out: Vec<String>,
     gateways: Vec<GatewayProcess>,
     /// The paths that were added or skipped.
@@ -48,7 +48,7 @@ pub(super) struct LedgerSetup {
     networks: Vec<NetworkPair>,
 }
 
-/// The location of the objects that components work on.
+/// The location and content of the objects that components work on.
 struct LedgerObjectLocation<'s> {
     dir: &'s Path,
     /// The root that gateways serve.

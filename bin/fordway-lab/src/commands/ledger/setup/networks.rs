@@ -58,7 +58,7 @@ impl AskedSetup {
     }
 }
 
-/// The components with which a get from a container is compared, and the network of the container.
+/// The names of the components with which a get from a container is compared, and the network of the container.
 struct ContainedPath<'p> {
     /// The name of the set-up.
     name: String,
@@ -69,7 +69,7 @@ struct ContainedPath<'p> {
 
 impl LedgerSetup {
     /// Adds HTTP gets through these set-ups. Skips set-ups that this machine or this user cannot bring up, and adds the
-    /// reasons to `left_out`. Errors: `InvalidArgument` if a set-up consists of more than networks.
+    /// reasons to `left_out`. Errors: `InvalidArgument` if a set-up contains anything other than networks.
     pub(super) fn setups(&mut self, asked: &[AskedSetup], site: &LedgerObjectLocation<'_>) -> Result<()> {
         for (at, setup) in asked.iter().enumerate() {
             let is_same = |other: &&AskedSetup| {
@@ -168,7 +168,8 @@ impl LedgerSetup {
         })
     }
 
-    /// Adds the get from a container that uses this machine's network, and the get without a container for comparison.
+    /// Adds the get from a gateway in a container that uses this machine's network, and the get without a container,
+    /// for comparison.
     fn machine_container(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         let path = ContainedPath {
