@@ -42,8 +42,8 @@ exported! {
         unsafe { general::drive(context, RequestQueue::run_ready) }
     }
 
-    /// Certificates are always verified, regardless of the argument. `AWS_CA_BUNDLE` names further certificates to
-    /// trust.
+    /// Certificates are always verified, regardless of the argument. `AWS_CA_BUNDLE` names a file with the certificates
+    /// to trust instead of the system's certificates.
     fn S3_set_request_context_verify_peer(_context: *mut RequestContext, verify: c_int) {
         if verify == 0 {
             tracing::warn!("the program requested unverified certificates; they are verified nevertheless");
