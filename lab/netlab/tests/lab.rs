@@ -27,8 +27,8 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Returns the time, in milliseconds, of the fastest of 21 exchanges of one byte over TCP. Other work on this machine
-/// can only make exchanges slower.
+/// Returns the time, in milliseconds, of the fastest of 21 exchanges of one byte over TCP. Other processes on this
+/// machine can only make exchanges slower.
 fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -54,7 +54,7 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many
+/// Returns whether at least one of several measurements is correct. Other processes on this machine may disturb many
 /// measurements, but a bug affects all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))

@@ -111,8 +111,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Reads the bucket's settings. Errors: as [`PosixStoreState::document`], because a document that is not trusted
-    /// could not be restored unchanged.
+    /// Reads the bucket's settings. Errors: as for [`PosixStoreState::document`], because a document that is not
+    /// trusted could not be restored unchanged.
     fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
         let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
         let mut documents: Vec<(DocumentKind, Vec<u8>)> = Vec::new();

@@ -45,7 +45,7 @@ pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
 /// The attribute that marks directories created by a put, which a delete may remove again.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
-/// The maximum length of a file name, in bytes, on every file system Fordway knows.
+/// The maximum length of a file name, in bytes, on every file system that Fordway supports.
 const MAX_NAME_BYTES: usize = 255;
 /// The maximum number of encoded bytes in a name below `odd/`. The limit leaves room for the `%` that marks a
 /// directory.

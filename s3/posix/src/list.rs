@@ -86,8 +86,8 @@ struct BucketWalk<'w> {
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     odd: Peekable<ListingKeyRange>,
-    /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
-    /// of these directories does not cause endless recursion.
+    /// The device number and inode number of each directory from the start of the walk down to the current one, so that
+    /// a link to one of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 

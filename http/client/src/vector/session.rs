@@ -1,4 +1,4 @@
-//! The resources that reads of many files share: connections, their limit, and the policy for failures.
+//! The resources that reads of many files share: connections, the limits on connections, and the policy for failures.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

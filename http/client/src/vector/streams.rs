@@ -256,7 +256,8 @@ impl MultiplexedConnection {
         if is_clean {
             keep(self.connection);
         }
-        // The permit is dropped last, so that no thread opens another connection in place of this one before then.
+        // The permit is dropped last, so that no other thread uses the permit for a new connection while this
+        // connection is still open.
         requests
     }
 }
@@ -339,7 +340,7 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
-    /// Processes the head of the response. Errors: the errors of [`RangeResponseBody::new`].
+    /// Processes the head of the response. Errors: as for [`RangeResponseBody::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());

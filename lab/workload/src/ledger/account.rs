@@ -270,7 +270,7 @@ impl<'b> BlockMedians<'b> {
 
 /// The minimum number of sizes that a line is fitted to.
 const POINTS_MIN: usize = 3;
-/// The maximum number of lines.
+/// The maximum number of lines in a fit.
 const PIECES_MAX: usize = 3;
 /// A further line is used only if it reduces the error at left-out sizes below this multiple of the previous error.
 const WORTH_A_PIECE: f64 = 0.8;

@@ -258,9 +258,9 @@ fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorde
     })
 }
 
-/// The share of the available processor time above which processors are busy.
+/// The share of the available CPU time above which processors count as busy.
 const BUSY: f64 = 0.9;
-/// The share of the available processor time below which processors are not the limit.
+/// The share of the available CPU time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
 /// The throughput and the resources of a row, from which its limit is determined.
