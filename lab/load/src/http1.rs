@@ -57,8 +57,8 @@ struct LoadConnection {
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// The arrival time of the last byte, if the head and the whole body arrived together. One clock reading then
-    /// serves for both the first and the last byte.
+    /// The arrival time of the last byte, if the head and the whole body arrived together. In that case, the same clock
+    /// reading is the arrival time of the first byte.
     last_byte: Option<Instant>,
     /// Whether the request has been sent a second time.
     is_resent: bool,

@@ -117,8 +117,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // A late reader finds bytes waiting, so a part of the download may exceed the line's rate. The whole
-            // download cannot.
+            // A late reader finds bytes waiting, so a part of the download may exceed the line's rate. The rate of the
+            // whole download cannot exceed the line's rate.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },

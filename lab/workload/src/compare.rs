@@ -106,7 +106,7 @@ pub struct CompareProgress {
 }
 
 /// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
-/// Errors: `Interrupted` if no round was complete. Errors of individual operations are counted. Errors that would
+/// Errors: `Interrupted` if no round was complete. Errors in individual operations are counted. Errors that would
 /// affect every later operation (no space, no permission, server unreachable) end the run.
 pub fn run(
     plan: &ComparePlan,

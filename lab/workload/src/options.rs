@@ -42,7 +42,7 @@ pub struct ReportArgs {
 /// Whether to measure even on a machine that is too busy.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ForceArgs {
-    /// Measure even if other work leaves less than a fifth of each processor; the run is marked as forced
+    /// Measure even if other processes leave less than a fifth of each processor idle; the run is marked as forced
     #[arg(long, env = "FORDWAY_LAB_FORCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub force: bool,
 }

@@ -1,6 +1,6 @@
-//! Lets one process maintain the files of many users by acting as one user after the other. Each file is examined and
-//! removed with only its owner's rights. Users can therefore not use names or links to trick root into doing anything
-//! that they could not do themselves.
+//! Lets one process maintain the files of many users by acting as one user after the other. The process examines or
+//! removes each file with only the rights of the file's owner. Users can therefore not use names or links to trick root
+//! into doing anything that they could not do themselves.
 
 use std::cell::RefCell;
 use std::fs::File;

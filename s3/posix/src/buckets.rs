@@ -126,7 +126,8 @@ impl PosixStoreState {
         Ok(BucketSettings { versioning: VersioningSetting { versioning, object_lock }, documents })
     }
 
-    /// Restores the settings of a bucket that could not be removed, except those that were set again in the meantime.
+    /// Restores the settings of a bucket that could not be removed, except documents that were set again in the
+    /// meantime.
     fn restore(self: &Arc<Self>, bucket: &Bucket, settings: BucketSettings) -> Result<()> {
         let BucketSettings { versioning, documents } = settings;
         if versioning.versioning != VersioningState::Unversioned {

@@ -97,7 +97,7 @@ struct OpenConnectionCounts {
     freed: Condvar,
 }
 
-/// The right to use one of an origin's connections; dropping the permit gives the right back.
+/// The right to use one of an origin's connections; dropping the permit returns the right.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<OpenConnectionCounts>,

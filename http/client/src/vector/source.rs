@@ -1,6 +1,6 @@
-//! The location from which a file is read: the address where it was found, or the address to which the server there
-//! redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`]
-//! defines which version is read: one read never mixes two versions.
+//! The location from which a file is read: the address where the file was found, or the address to which the server at
+//! that address redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A
+//! [`FileVersion`] defines which version is read: one read never mixes two versions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

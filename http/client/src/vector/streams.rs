@@ -118,8 +118,9 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first. The timeout is
-    /// therefore also long enough for a server that responds to requests one by one.
+    /// Returns the time at which waiting for a response ends with a timeout. The first stream's timeout begins when the
+    /// stream becomes first. The timeout is therefore also long enough for a server that responds to requests one by
+    /// one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -219,7 +220,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Returns why a stream ended, according to its error; `None` if the connection has ended.
+    /// Returns the reason for the end of a stream, according to its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEndReason> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that is shutting down states which streams it will not process, and may close the connection at

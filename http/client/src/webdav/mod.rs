@@ -163,8 +163,8 @@ impl WebDav {
     }
 
     /// Removes a file if it is still the described version. The server checks the version if it supports `If-Match` and
-    /// has reported a strong ETag. nginx and XRootD do not check it. Errors: `PreconditionFailed` for another version;
-    /// otherwise as for [`WebDav::remove`]. Cost: one request (DELETE).
+    /// has reported a strong ETag. nginx and XRootD do not check the version. Errors: `PreconditionFailed` for another
+    /// version; otherwise as for [`WebDav::remove`]. Cost: one request (DELETE).
     pub fn remove_version(&self, file: &DavResource) -> Result<()> {
         self.send_removal(&file.url, only_version(DavRequest::new("DELETE", "remove"), file))
     }
@@ -187,8 +187,8 @@ impl WebDav {
         self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
     }
 
-    /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`]. Cost: one request (MOVE), which
-    /// is not retried if the server may have acted on it.
+    /// Moves a file or a whole collection within a server. Errors: as for [`WebDav::copy`]. Cost: one request (MOVE),
+    /// which is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }

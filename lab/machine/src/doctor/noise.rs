@@ -51,7 +51,7 @@ impl ProcessorNoise {
         ProcessorNoise::of(&heard)
     }
 
-    /// Evaluates the durations of the fixed task's repetitions on each processor. `None` if there are none.
+    /// Evaluates the durations of the fixed task's repetitions on each processor. `None` if there are no durations.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.

@@ -270,7 +270,7 @@ pub struct WireSettings {
     pub rtt: Duration,
     /// The share of packets that the link emulator drops, 0 to 1.
     pub loss: f64,
-    /// The seed of random losses. For equal sequences of packets, equal seeds drop the same packets.
+    /// The seed of random losses. For equal sequences of packets, links with equal seeds drop the same packets.
     pub seed: u64,
     /// The MTU in bytes; `None` for the device's 1,500.
     pub mtu_bytes: Option<u32>,

@@ -326,7 +326,7 @@ mod tests {
         let (run, _) = run(JobTimeKind::Wall);
         let four = of(&run, "a", 4);
         let speedup = four.speedup.unwrap();
-        // The law gives 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
+        // According to the law, a job takes 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
         assert_eq!((speedup.value, speedup.low, speedup.high, speedup.samples), (2.0, 2.0, 2.0, 5));
         assert_eq!(four.efficiency.unwrap().value, 0.5);
         assert_eq!(of(&run, "b", 4).speedup.unwrap().value, 1.0, "against the first lane");
