@@ -350,7 +350,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns the user who is trusted in the bucket's private area, which must exist. Cost: usually none.
+    /// Returns the owner who is trusted in the bucket's private area, which must exist; `None` if every writer is
+    /// trusted. Cost: usually none.
     pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {

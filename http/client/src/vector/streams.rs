@@ -191,7 +191,7 @@ impl MultiplexedConnection {
                 Ok(StreamProgress::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // The stream ends with the connection, which is reported once everything received has been
+                    // The stream ends with the connection. The end is reported once everything received has been
                     // processed.
                     None => {
                         index += 1;

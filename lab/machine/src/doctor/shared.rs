@@ -423,7 +423,7 @@ mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
 
-    /// Examines two paths to the same directory, which behave as one mount.
+    /// Examines two paths to the same directory; these paths behave as one mount.
     #[test]
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();

@@ -116,7 +116,7 @@ pub struct SpeedupOutcome {
     pub samples: Vec<JobSample>,
     /// A record of every job that counts, and of every job that failed.
     pub records: RunRecords,
-    /// The combinations of lane and number of ranks that failed, with the error. Failed combinations are not retried.
+    /// The combinations of lane and rank count that failed, each with the error. Failed combinations are not retried.
     pub failures: Vec<(usize, usize, Error)>,
     /// The number of jobs done and the total number, if a signal ended the measurement early.
     pub interrupted: Option<(u64, u64)>,
