@@ -23,7 +23,7 @@ use fordway_http::{HttpVersion, SessionCredentials, Timeouts, TlsRoots};
 const SCRATCH_BYTES: usize = 1 << 20;
 /// The interval at which requests in flight are checked for a timeout.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Waits below this limit have nanosecond resolution, at the cost of one more system call.
+/// Waits shorter than this limit have nanosecond resolution, at the cost of one more system call.
 const COARSE: Duration = Duration::from_millis(20);
 /// The pause after a failed connection attempt. Without the pause, a server that is down would cause a busy loop.
 const AFTER_REFUSAL: Duration = Duration::from_millis(1);
@@ -57,8 +57,8 @@ struct LoadConnection {
     keep_alive: bool,
     started: Instant,
     first_byte: Option<Instant>,
-    /// The arrival time of the last byte, if the head and the whole body arrived together. One clock reading then
-    /// serves for both the first and the last byte.
+    /// The arrival time of the last byte, if the head and the whole body arrived together. In that case, the same clock
+    /// reading is the arrival time of the first byte.
     last_byte: Option<Instant>,
     /// Whether the request has been sent a second time.
     is_resent: bool,
@@ -337,9 +337,9 @@ impl LoadConnection {
         self.is_resent = false;
     }
 
-    /// Returns whether the request may be sent again, because it failed only when the server closed the idle
-    /// connection. A server may close an idle connection at any time. The connection counts as closed while idle if it
-    /// has carried an earlier request and no byte of this response was received.
+    /// Returns whether the request may be sent again, because the only reason for its failure is that the server closed
+    /// the idle connection. A server may close an idle connection at any time. The connection counts as closed while
+    /// idle if it has carried an earlier request and no byte of this response was received.
     fn may_resend(&self, error: &Error) -> bool {
         let was_in_use = self.connection.as_ref().is_some_and(|connection| {
             connection.is_reused && connection.received_bytes == self.received_before

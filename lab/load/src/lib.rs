@@ -1,9 +1,9 @@
 //! Load generators: one thread keeps many requests in flight, and reports the times of each request.
 //!
 //! [`Http1LoadGenerator`] runs our client's HTTP/1.1 code on non-blocking sockets. A small request costs one `sendmsg`
-//! and one `recv`, and one `epoll_wait` covers all connections with a response. Nothing is allocated per request, and
-//! bodies received from plain sockets are not copied. The caller decides when each request is sent and how the times
-//! are used.
+//! and one `recv`; one `epoll_wait` reports all connections on which a response has arrived. Nothing is allocated per
+//! request, and bodies received from plain sockets are not copied. The caller decides when each request is sent and how
+//! the times are used.
 
 mod http1;
 mod http2;

@@ -1,9 +1,9 @@
 //! One end of a ping-pong: a server that returns a body of the size named in the path, such as `GET /ping/1000`.
 //!
-//! The server behaves the same everywhere, and costs little compared with the network under test. The server has a
-//! fixed number of threads: each thread accepts a connection, serves the connection until it ends, and accepts the
-//! next. Therefore no connection waits for the creation of a thread. The number of threads limits the number of
-//! connections served at once.
+//! The server behaves identically in every network, and uses little time compared with the network under test. The
+//! server has a fixed number of threads: each thread accepts a connection, serves the connection until it ends, and
+//! accepts the next. Therefore no connection waits for the creation of a thread. The number of threads limits the
+//! number of connections served at once.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -225,7 +225,7 @@ impl<'s> RequestParser<'s> {
         RequestParser { socket, buffer: Vec::with_capacity(1024) }
     }
 
-    /// Waits for the next event and returns it. Errors: errors of the socket.
+    /// Waits for the next event and returns it. Errors: errors from the socket.
     fn next(&mut self) -> io::Result<ConnectionEvent> {
         loop {
             if let Some((received, length)) = parse(&self.buffer) {

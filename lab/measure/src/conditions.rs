@@ -78,13 +78,13 @@ pub struct ResultKey {
 /// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConditionFigures {
-    /// The share of time that equal pieces of work before the run lost to other programs.
+    /// The share of time that a fixed task, repeated on each processor, lost to other programs before the run.
     pub lost_before_share: Option<f64>,
-    /// The share of time that equal pieces of work after the run lost to other programs.
+    /// The share of time that a fixed task, repeated on each processor, lost to other programs after the run.
     pub lost_after_share: Option<f64>,
-    /// The share of the machine's processor time that processes outside the run used.
+    /// The share of the machine's CPU time that processes outside the run used.
     pub others_share: Option<f64>,
-    /// The share of the machine's processor time that the hypervisor gave to other guests.
+    /// The share of the machine's CPU time that the hypervisor gave to other guests.
     pub stolen_share: Option<f64>,
     /// The time that the run's threads waited in run queues, as a share of their total time in run queues and on
     /// processors.
@@ -103,7 +103,7 @@ pub struct ConditionFigures {
     pub pressure_io_share: Option<f64>,
     /// The share of the time before the run in which at least one task waited for storage (PSI).
     pub pressure_io_before_share: Option<f64>,
-    /// The processor time of a piece of work during the run, divided by its processor time before the run.
+    /// The CPU time of a fixed task during the run, divided by its CPU time before the run.
     pub work_slowdown: Option<f64>,
     /// The lowest frequency of an allowed processor during the run.
     pub frequency_min_mhz: Option<f64>,

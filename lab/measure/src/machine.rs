@@ -24,7 +24,7 @@ pub struct Machine {
     pub clock_source: Option<String>,
     /// Whether the machine runs under a hypervisor.
     pub is_virtual: Option<bool>,
-    /// The 1-minute load average at the start. Other work on the machine makes results noisy.
+    /// The 1-minute load average at the start. Other processes on the machine make results noisy.
     pub load_1min: Option<f64>,
     /// The setting for transparent huge pages.
     pub huge_pages: Option<String>,

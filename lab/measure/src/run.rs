@@ -237,7 +237,7 @@ impl RunDocument {
         RunDocument::parse(&text).map_err(failed)
     }
 
-    /// Parses the content of a `run.json`. Errors: the same as [`RunDocument::read`].
+    /// Parses the content of a `run.json`. Errors: as for [`RunDocument::read`].
     pub fn parse(text: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let run: RunDocument = serde_json::from_slice(text)?;
         if run.schema != SCHEMA || run.schema_version > SCHEMA_VERSION {

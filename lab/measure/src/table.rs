@@ -163,7 +163,7 @@ fn load_cells(summary: &PhaseSummary) -> [String; 15] {
 const PARALLEL_HEADINGS: [&str; 8] =
     ["ranks", "set-up", "wall [95 %]", "work", "S [95 %]", "E [95 %]", "communication", "late"];
 
-/// Returns a table of the run's summaries, one per line, with a blank line between numbers of ranks.
+/// Returns a table of the run's summaries, one per line, with a blank line between rank counts.
 pub fn parallel_table(run: &RunDocument) -> String {
     let mut rows = vec![PARALLEL_HEADINGS.map(str::to_owned)];
     rows.extend(

@@ -1,4 +1,4 @@
-//! Joins two namespaces in which experiments run, and chooses TCP's congestion control in a network.
+//! Joins two namespaces in which experiments run, and sets the congestion-control algorithm of TCP in a network.
 //!
 //! A namespace may only use an algorithm that the machine allows all processes to use
 //! (`net.ipv4.tcp_allowed_congestion_control`, by default `reno` and the machine's default algorithm). All namespaces
@@ -26,7 +26,7 @@ pub struct LabConfig {
     pub link: Option<LinkConfig>,
     /// The maximum size to which TCP grows a connection's buffers, in bytes; `None` for the kernel's default.
     pub tcp_buffer_bytes: Option<u64>,
-    /// TCP's congestion control; `None` for the kernel's default.
+    /// TCP's congestion-control algorithm; `None` for the kernel's default.
     pub congestion_control: Option<String>,
 }
 
@@ -44,8 +44,8 @@ impl NetworkLab {
     /// Creates both networks and joins them.
     ///
     /// Errors: `NotImplemented` if this process lacks the necessary privileges, or the machine lacks the necessary
-    /// features; `InvalidArgument` for an impossible link, or a congestion control that the kernel does not have. Cost:
-    /// about 50 ms.
+    /// features; `InvalidArgument` for invalid link properties, or a congestion-control algorithm that the kernel does
+    /// not have. Cost: about 50 ms.
     pub fn new(config: &LabConfig) -> Result<Self> {
         let (server, client) = (NetworkNamespace::new()?, NetworkNamespace::new()?);
         let (server_address, client_address) =

@@ -189,7 +189,7 @@ impl MountNamespace {
 
 /// The time between a program's SIGTERM and its SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
-/// The interval between checks whether a program has ended.
+/// The interval at which the wait checks whether a program has ended.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A program in a namespace. Dropping it sends SIGTERM to the program, and kills the program if it is still running a
@@ -288,7 +288,7 @@ impl NamespaceProcess {
 
 impl Drop for NamespaceProcess {
     fn drop(&mut self) {
-        // Closing standard input also asks a program to end, and reaches programs on other machines as well.
+        // The end of standard input also tells a program to end, even a program on another machine.
         drop(self.child.stdin.take());
         if let Ok(None) = self.child.try_wait() {
             // The process has not been reaped yet, so its process ID cannot have been reused.

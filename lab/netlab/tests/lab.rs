@@ -27,8 +27,8 @@ fn gigabit(rtt_ms: u64) -> LinkConfig {
     }
 }
 
-/// Returns the time, in milliseconds, of the fastest of 21 exchanges of one byte over TCP. Other work on this machine
-/// can only make exchanges slower.
+/// Returns the time, in milliseconds, of the fastest of 21 exchanges of one byte over TCP. Other processes on this
+/// machine can only make exchanges slower.
 fn echo_ms(lab: &NetworkLab) -> f64 {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -54,7 +54,7 @@ fn echo_ms(lab: &NetworkLab) -> f64 {
     shortest
 }
 
-/// Returns whether at least one of several measurements is correct. Other work on this machine may disturb many
+/// Returns whether at least one of several measurements is correct. Other processes on this machine may disturb many
 /// measurements, but a bug affects all of them.
 fn sooner_or_later<T>(measure: impl FnMut(u32) -> T, is_right: impl Fn(&T) -> bool) -> bool {
     (0..20).map(measure).any(|measured| is_right(&measured))
@@ -77,8 +77,8 @@ fn a_round_trip_takes_what_was_asked_for() {
     }
 }
 
-/// Returns the rates, in bytes per second, of a download from the server that lasts `seconds`: over the whole time, and
-/// over all but the first quarter.
+/// Returns the rates, in bytes per second, of a download from the server: over the whole time of `seconds`, and over
+/// all but the first quarter of this time.
 fn rates_of_a_download(lab: &NetworkLab, seconds: f64) -> (f64, f64) {
     let listener = lab.server.run(|| TcpListener::bind((SERVER_ADDRESS, 0)).unwrap()).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -117,8 +117,8 @@ fn the_rate_is_held() {
     let is_reached = sooner_or_later(
         |_| rates_of_a_download(&lab, 1.2),
         |(in_all, later)| {
-            // A late reader finds bytes waiting, so a part of the download may exceed the line's rate. The whole
-            // download cannot.
+            // A late reader finds bytes waiting, so a part of the download may exceed the line's rate. The rate of the
+            // whole download cannot exceed the line's rate.
             assert!(*in_all < 1.01 * floor, "{in_all} bytes/s over a line of {floor}");
             *later > 0.98 * floor
         },

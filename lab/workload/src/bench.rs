@@ -58,7 +58,7 @@ impl WorkloadPlan {
 
     /// Creates `site`, runs the workload there, and removes the site (even after a failure) unless `keep` is set. All
     /// ranks call this function and get the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which
-    /// case nothing is changed; the errors of [`WorkloadPlan::check`]; any failure that would affect every operation;
+    /// case nothing is changed; as for [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
@@ -137,8 +137,8 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl MeasurementArgs {
-    /// Runs `workload` at each of `sites` in turn, once per round. All ranks call this function. Errors: the errors of
-    /// [`WorkloadPlan::run`].
+    /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function.
+    /// Errors: as for [`WorkloadPlan::run`].
     pub fn run(
         &self,
         workload: &WorkloadPlan,

@@ -1,4 +1,4 @@
-//! Performs the same operations on one tree of files on every target, in interleaved blocks.
+//! Performs the same operations, on the same tree of files, on every target, in interleaved blocks.
 //!
 //! The files of a round are shuffled and cut into blocks. All targets run each block, one after the other, in a new
 //! random order for each block, so that drift on a noisy machine affects all targets alike. The content that a block
@@ -106,7 +106,7 @@ pub struct CompareProgress {
 }
 
 /// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
-/// Errors: `Interrupted` if no round was complete. Errors of individual operations are counted. Errors that would
+/// Errors: `Interrupted` if no round was complete. Errors in individual operations are counted. Errors that would
 /// affect every later operation (no space, no permission, server unreachable) end the run.
 pub fn run(
     plan: &ComparePlan,
@@ -150,8 +150,8 @@ struct ComparisonState<'c> {
     clock: RunClock,
     random: SeededRandom,
     outcome: CompareOutcome,
-    /// One buffer for each position in a block. The buffers are reused, so that no read is charged for the first use of
-    /// new memory.
+    /// One buffer for each position in a block. The buffers are reused, so that no measured read includes the first
+    /// access to new memory.
     buffers: Vec<Vec<u8>>,
     blocks: u32,
     done: u64,
@@ -260,7 +260,8 @@ impl ComparisonState<'_> {
         let own_cpu = || process_cpu_ns(std::process::id()).unwrap_or_default();
         let (server_before, own_before) = (server_cpu(), own_cpu());
         let done = do_jobs(target, phase, jobs, buffers, self.plan.threads, self.clock);
-        // Read the CPU clocks before verifying the content, so that no target is charged for the verification.
+        // Read the CPU clocks before verifying the content, so that the verification does not count as CPU time of a
+        // target.
         let (own_after, server_after) = (own_cpu(), server_cpu());
         let mut counted = BlockRecord {
             lane: lane as u8,

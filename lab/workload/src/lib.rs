@@ -1,7 +1,7 @@
 //! Workloads: which operations run, and in what order. A [`MeasuredTarget`] performs the operations. The caller builds
-//! the targets; this crate does not know the lanes behind them.
+//! the targets; this crate does not depend on the lanes behind the targets.
 //!
-//! [`compare::run`] performs the same operations on one tree of files on every target, in interleaved blocks;
+//! [`compare::run`] performs the same operations, on the same tree of files, on every target, in interleaved blocks;
 //! [`summary::summarise`] makes a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
@@ -12,7 +12,7 @@
 //!
 //! [`ledger`] measures layers individually, and checks whether their costs add up to the cost of a lane.
 //!
-//! [`speedup::measure`] runs one job on several numbers of ranks in several set-ups.
+//! [`speedup::measure`] runs one job with several rank counts in several set-ups.
 //!
 //! [`transport::run`] exchanges messages of many sizes over every available transport.
 

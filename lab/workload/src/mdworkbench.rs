@@ -163,7 +163,7 @@ impl RankDatasets<'_> {
     }
 
     /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no saved state, or if the
-    /// earlier run had other options than this run.
+    /// options of the earlier run differ from the options of this run.
     fn read_state(&self) -> Result<MdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {

@@ -75,7 +75,7 @@ impl<'c> WorkloadRank<'c> {
 
     /// Runs `work` on all ranks concurrently, starting at a barrier. Each of `tracks` is a phase of the run, and every
     /// operation of `work` belongs to one of these phases. Returns the results, and the value that `work` returned.
-    /// Errors: the errors of `work` on any rank, and `Interrupted`; every rank returns them.
+    /// Errors: errors from `work` on any rank, and `Interrupted`; every rank returns an error.
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],
@@ -159,7 +159,7 @@ pub(crate) struct PhaseRecorder<'c> {
     cpu_before_ns: u64,
     /// Time spent generating and verifying content, which is not part of the measured work.
     aside_ns: u64,
-    /// The end of the last operation. Any time after this end counts as time spent aside.
+    /// The end of the last operation. Time after this end counts as unmeasured (`aside_ns`).
     idle_since_ns: u64,
     tracks: Vec<OperationResultTally>,
     failures_in_a_row: u32,
@@ -204,7 +204,7 @@ impl<'c> PhaseRecorder<'c> {
 
     /// Times `act`, which transfers `bytes`; then verifies its result with `check`, untimed. A failure or a wrong
     /// result is counted and does not end the phase. Within [`PhaseRecorder::repeat`], all time between operations
-    /// counts as time spent aside. Cost: two clock readings.
+    /// counts as unmeasured (`aside_ns`). Cost: two clock readings.
     pub(crate) fn operation<A>(
         &mut self,
         track: usize,
@@ -283,7 +283,7 @@ impl<'c> PhaseRecorder<'c> {
         self.shown = (now_ns, all);
     }
 
-    /// Runs `act` outside the measured work, and counts its time as time spent aside.
+    /// Runs `act` outside the measured work, and counts its time as unmeasured (`aside_ns`).
     pub(crate) fn aside<A>(&mut self, act: impl FnOnce() -> A) -> A {
         let start_ns = self.crew.clock.now_ns();
         let answer = act();
@@ -425,8 +425,8 @@ mod tests {
         }
     }
 
-    /// Time spent aside must not be measured, and an operation with a wrong result must count as an error without a
-    /// latency.
+    /// Time spent in `aside` must not be measured, and an operation with a wrong result must count as an error without
+    /// a latency.
     #[test]
     fn checks_are_untimed_and_failures_counted() {
         let found = on_ranks(1, |crew, site| {

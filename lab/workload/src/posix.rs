@@ -1,4 +1,4 @@
-//! The reference for comparisons: what a careful program would do with plain files and absolute paths.
+//! The reference for comparisons: uses plain files with absolute paths, as a careful program would.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

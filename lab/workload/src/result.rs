@@ -66,7 +66,7 @@ impl PhaseResult {
         self.ranks.iter().map(|rank| rank.operations).sum()
     }
 
-    /// Returns the number of operations of all ranks that failed or returned wrong content.
+    /// Returns the number of operations, over all ranks, that failed or returned wrong content.
     pub fn errors(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.errors).sum()
     }

@@ -10,9 +10,9 @@ use fordway_measure::{
 
 use crate::compare::ComparePhase;
 
-/// The share of the available processor time above which processors are the limit.
+/// The share of the available CPU time above which processors are the limit.
 const BUSY: f64 = 0.9;
-/// The share of the available processor time below which processors are not the limit.
+/// The share of the available CPU time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
 /// The parts of a run file other than its results.

@@ -11,7 +11,7 @@ use fordway_store::{
     Result, Store,
 };
 
-/// A way of storing and fetching objects, whose speed is measured. Calls may come from several threads.
+/// Stores and fetches objects; the speed of these operations is measured. Calls may come from several threads.
 pub trait MeasuredTarget: Send + Sync {
     /// Returns the target's name and description.
     fn lane(&self) -> &LaneDescription;
@@ -159,7 +159,7 @@ impl MeasuredTarget for StoreTarget {
     }
 }
 
-/// Creates the error of a target, which names the operation that failed.
+/// Creates a target's error, with a message that names the failed operation.
 pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: std::io::Error) -> Error {
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => ErrorKind::NoSuchKey,
@@ -169,7 +169,7 @@ pub(crate) fn failed(doing: &'static str, lane: &'static str, key: &Key, error: 
 }
 
 /// A target that sleeps before every operation of the target `within`, and logs how long it actually slept. A correct
-/// measurement recovers that time.
+/// measurement reports latencies that are longer by this time.
 pub struct DelayInjectingTarget {
     lane: LaneDescription,
     within: Box<dyn MeasuredTarget>,

@@ -48,7 +48,7 @@ pub fn mpi_layout(lens: &[u64]) -> Option<(Vec<i32>, Vec<i32>)> {
 }
 
 /// Runs `work` on `size` ranks (at least 1), each of which is a thread; returns the results in the order of ranks. If a
-/// rank returns an error or panics, the others fail in their next collective call.
+/// rank returns an error or panics, the other ranks fail in their next collective call.
 pub fn threads<T: Send>(size: usize, work: impl Fn(&dyn RankTeam) -> Result<T> + Sync) -> Vec<Result<T>> {
     let meeting =
         CollectiveRendezvous { size: size.max(1), state: Mutex::default(), changed: Condvar::new() };

@@ -1,4 +1,4 @@
-//! S3 clients: `s3` is the store over HTTP; `node` is the store over the node gateway's protocol.
+//! S3 clients: `s3` implements the store over HTTP; `node` implements the store over the node gateway's protocol.
 
 pub mod node;
 pub mod s3;

@@ -145,8 +145,8 @@ pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
 }
 
 impl LaneOptions {
-    /// Returns a variable of the AWS environment, or the value of the option that overrides it. An explicit profile
-    /// also hides the variables that contain credentials, as in AWS tools.
+    /// Returns a variable of the AWS environment, or the value of the option that overrides it. If the options name a
+    /// profile, the variables that contain credentials are ignored, as in AWS tools.
     pub fn variable(&self, name: &str) -> Option<String> {
         let given = match name {
             "AWS_PROFILE" => self.profile.clone(),

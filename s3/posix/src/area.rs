@@ -1,12 +1,12 @@
 //! Creates the directories and files in a bucket's private area, `.fordway`, and distinguishes them from files that
 //! other users have put in their place.
 //!
-//! Anyone who may write to a bucket may write to its `.fordway`, so no file there is trusted by its name alone. Links
-//! are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the size that
-//! Fordway itself would write. Mode and group are set only on newly created files and directories. In a bucket with the
-//! sticky bit, writers are not permitted to remove each other's files, so ownership matters in the private area as
-//! well. If the process may act as other users, it creates directories as the bucket's owner. A writer stores no files
-//! in a directory that a third user owns.
+//! Anyone who can write to a bucket can also write to its `.fordway`, so no file in `.fordway` is trusted by its name
+//! alone. Links are not followed (see [`crate::volume::BucketsRoot`]). Only regular files are read, and only up to the
+//! size that Fordway itself would write. Mode and group are set only on newly created files and directories. In a
+//! bucket with the sticky bit, writers are not permitted to remove each other's files, so ownership matters in the
+//! private area as well. If the process may act as other users, it creates directories as the bucket's owner. A writer
+//! stores no files in a directory that a third user owns.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -79,7 +79,7 @@ impl Drop for StagingDirectory {
     }
 }
 
-/// Returns whether the mode lets other users than the file's owner write to the file.
+/// Returns whether the mode lets users other than the file's owner write to the file.
 pub(crate) fn is_writable_by_others(state: &FileStat) -> bool {
     state.mode & 0o022 != 0
 }
@@ -232,7 +232,7 @@ pub(crate) fn names_of(dir: &impl AsFd) -> Result<Vec<String>, Errno> {
 /// Calls `remove` for the names in `dir` that satisfy `is_ours`; `remove` need not remove all of them. The names are
 /// removed while the directory is read, because all names of a large directory might not fit into memory. A file system
 /// may then skip some names. The directory is therefore read again until a pass finds no names that satisfy `is_ours`,
-/// or no fewer than the pass before. Errors: the first error of `remove`.
+/// or no fewer than the pass before. Errors: the first error from `remove`.
 pub(crate) fn remove_each<D: AsFd>(
     dir: &D,
     is_ours: impl Fn(&str) -> bool,
@@ -350,7 +350,8 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns the user who is trusted in the bucket's private area, which must exist. Cost: usually none.
+    /// Returns the owner who is trusted in the bucket's private area, which must exist; `None` if every writer is
+    /// trusted. Cost: usually none.
     pub(crate) fn guard(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         let contents = self.contents_for_write(bucket)?;
         match contents.exists {

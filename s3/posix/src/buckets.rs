@@ -118,8 +118,8 @@ impl PosixStoreState {
         }
     }
 
-    /// Reads the bucket's settings. Errors: as [`PosixStoreState::document`], because a document that is not trusted
-    /// could not be restored unchanged.
+    /// Reads the bucket's settings. Errors: as for [`PosixStoreState::document`], because a document that is not
+    /// trusted could not be restored unchanged.
     fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
         let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
         let mut documents: Vec<(DocumentKind, Vec<u8>)> = Vec::new();
@@ -133,7 +133,8 @@ impl PosixStoreState {
         Ok(BucketSettings { versioning: VersioningSetting { versioning, object_lock }, documents })
     }
 
-    /// Restores the settings of a bucket that could not be removed, except those that were set again in the meantime.
+    /// Restores the settings of a bucket that could not be removed, except documents that were set again in the
+    /// meantime.
     fn restore(self: &Arc<Self>, bucket: &Bucket, settings: BucketSettings) -> Result<()> {
         let BucketSettings { versioning, documents } = settings;
         if versioning.versioning != VersioningState::Unversioned {

@@ -80,7 +80,7 @@ impl PosixStoreState {
         Ok(())
     }
 
-    /// Removes the key's file at its odd path, which is hidden by the file at `place`.
+    /// Removes the key's file at its odd path. The file at `place` hides this file.
     pub(crate) fn remove_hidden_odd(
         &self,
         bucket: &Bucket,

@@ -6,7 +6,7 @@
 //! prefix then costs one lookup. An index is possible only on a file system that no other kernel changes.
 //!
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
-//! been listed for 3 s. A program that does not list directories pays nothing for the index.
+//! been listed for 3 s. For a program that does not list directories, the index has no cost.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -39,7 +39,7 @@ const MOST_CHANGES_READING: usize = 1 << 16;
 /// The approximate memory, in bytes, that the index needs for each name in addition to the name's own bytes.
 const NAME_BYTES: usize = 48;
 
-/// The device and inode of a directory.
+/// The device number and inode number of a directory.
 type DirectoryId = (u64, u64);
 
 /// The indexes of a store.
@@ -55,7 +55,7 @@ pub(crate) struct IndexedNames {
     pub(crate) names: SortedNames,
     /// Whether these are the last of the requested names.
     pub(crate) is_last: bool,
-    /// The device and inode of the directory.
+    /// The device number and inode number of the directory.
     pub(crate) id: DirectoryId,
 }
 
@@ -129,7 +129,7 @@ impl NameIndexes {
     }
 
     /// Reads all names of `dir` with `read`, returns them, and keeps them in an index if possible. `stat` is the
-    /// directory's state; `is_bucket` is whether the directory is a bucket.
+    /// directory's state; `is_bucket` states whether the directory is a bucket.
     pub(crate) fn read(
         &self,
         dir: &File,

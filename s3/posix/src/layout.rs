@@ -42,10 +42,10 @@ const DOCUMENT: &str = "document-";
 const SPARE: &str = "spare-";
 /// The attribute that holds an object's [`crate::record::Record`].
 pub(crate) const ATTRIBUTE: &std::ffi::CStr = c"user.fordway";
-/// The attribute that marks directories created by a put, which a delete may remove again.
+/// The attribute that marks directories created by a put. A delete can remove marked directories.
 pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 
-/// The maximum length of a file name, in bytes, on every file system Fordway knows.
+/// The maximum length of a file name, in bytes, on every file system that Fordway supports.
 const MAX_NAME_BYTES: usize = 255;
 /// The maximum number of encoded bytes in a name below `odd/`. The limit leaves room for the `%` that marks a
 /// directory.
@@ -242,7 +242,7 @@ pub(crate) fn spare_name(name: &str) -> String {
     format!("{SPARE}{name}")
 }
 
-/// Returns the name of the file in the private directory that holds the bucket's document of this kind.
+/// Returns the name that the bucket's document of this kind has in the private directory.
 pub(crate) fn document_name(kind: &DocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }

@@ -86,8 +86,8 @@ struct BucketWalk<'w> {
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
     odd: Peekable<ListingKeyRange>,
-    /// The device and inode of each directory from the start of the walk down to the current one, so that a link to one
-    /// of these directories does not cause endless recursion.
+    /// The device number and inode number of each directory from the start of the walk down to the current one, so that
+    /// a link to one of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
 }
 
@@ -267,7 +267,7 @@ fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 }
 
 impl BucketWalk<'_> {
-    /// Offers the keys below the directory `at` (empty, or ending in `/`), in order.
+    /// Offers to the page, in order, the keys below the directory `at` (empty, or ending in `/`).
     fn directory(&mut self, at: &str) -> Result<WalkContinuation> {
         let path =
             if at.is_empty() { self.bucket.as_str().to_owned() } else { join(self.bucket.as_str(), at) };
@@ -395,8 +395,8 @@ impl BucketWalk<'_> {
         !self.contents.sharing.is_shared() && site.is_ok_and(|site| !site.sharing.is_shared())
     }
 
-    /// Offers the keys at and below `names`, starting with the name `from`. The names are in the directory `at`, opened
-    /// as `dir`.
+    /// Offers to the page the keys at and below `names`, starting with the name `from`. The names are in the directory
+    /// `at`, opened as `dir`.
     fn names(
         &mut self,
         at: &str,
@@ -482,7 +482,7 @@ impl BucketWalk<'_> {
         self.contents.has_markers && get_xattr_in(dir, name, ATTRIBUTE, &mut [0; RECORD_BYTES]) != Ok(None)
     }
 
-    /// Offers a directory that may be an object, and the keys below it.
+    /// Offers to the page a directory that may be an object, and the keys below the directory.
     fn marked_directory(&mut self, key: &str) -> Result<WalkContinuation> {
         match self.marker(key)? {
             WalkContinuation::On => self.directory(key),
@@ -490,7 +490,7 @@ impl BucketWalk<'_> {
         }
     }
 
-    /// Offers the directory `key`, which ends in `/`, if it is an object.
+    /// Offers the directory `key`, which ends in `/`, to the page if the directory is an object.
     fn marker(&mut self, key: &str) -> Result<WalkContinuation> {
         if !self.contents.has_markers || key.len() > MAX_KEY_BYTES {
             return Ok(WalkContinuation::On);
@@ -510,7 +510,7 @@ impl BucketWalk<'_> {
         }
     }
 
-    /// Offers the odd keys that come before `key`.
+    /// Offers to the page the odd keys that precede `key`.
     fn odd_before(&mut self, key: &str) -> Result<WalkContinuation> {
         while self.odd.peek().is_some_and(|odd| odd.as_str() < key) {
             if matches!(self.next_odd()?, WalkContinuation::Stop) {

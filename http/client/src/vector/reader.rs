@@ -38,17 +38,19 @@ pub enum AccessAdvice<'a> {
     DontNeed,
 }
 
-/// Reads a file in any order, with read-ahead if the reads are predictable: sequential, at equal distances, or with
+/// Reads a file in any order, with read-ahead if the reads are predictable: sequential, with a constant stride, or with
 /// small jumps forward.
 ///
-/// Read-ahead uses the connections of [`RemoteFile::submit`], and covers two round trips at the measured rate. A jump
-/// to another position cancels the requests in flight, unless little data is outstanding.
+/// Read-ahead uses the connections of [`RemoteFile::submit`], and requests as many bytes in advance as arrive in two
+/// round trips at the measured rate. A jump to another position cancels the requests in flight, unless little data is
+/// outstanding.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
     history: ReadHistory,
     pace: ReadAheadWindow,
     last_pattern: AccessPattern,
-    /// The pattern that is used instead of the observed one, unless `is_watching` is set.
+    /// The access pattern according to the program's advice; the observed pattern is used instead if `is_watching` is
+    /// set.
     advice: AccessPattern,
     is_watching: bool,
     pieces: VecDeque<ReadAheadPiece>,
@@ -106,7 +108,7 @@ impl RemoteReader {
         RemoteReader {
             file,
             history: ReadHistory::default(),
-            // Reserve a fifth of the memory, because allocations are a quarter larger than needed.
+            // Leave a fifth of the memory unused, because allocations are up to a quarter larger than needed.
             pace: ReadAheadWindow::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,
             advice: AccessPattern::Random,
@@ -166,7 +168,7 @@ impl RemoteReader {
         Ok(count)
     }
 
-    /// Returns the pattern to expect after this read; a jump resets it.
+    /// Returns the pattern to expect after this read. If the read is a jump, restarts read-ahead.
     fn pattern(&mut self, offset: u64, count: usize) -> AccessPattern {
         let reach = if self.last_pattern == AccessPattern::Sequential { self.ahead } else { 0 };
         let seen = self.history.observe(offset, count, reach);
@@ -215,7 +217,7 @@ impl RemoteReader {
         }
     }
 
-    /// Returns whether the byte at `at` has been requested, or read-ahead begins exactly there.
+    /// Returns whether the byte at `at` has been requested, or is the next byte to be read ahead.
     fn is_contiguous_until_ahead(&self, at: u64) -> bool {
         self.ahead == at || self.pieces.iter().any(|piece| piece.find(at).is_some())
     }
@@ -381,7 +383,7 @@ impl Read for RemoteReader {
 }
 
 impl Seek for RemoteReader {
-    /// Sets the position. Costs nothing: only reads move the read-ahead window.
+    /// Sets the position. Requests nothing: only reads move the read-ahead window.
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
             SeekFrom::Start(offset) => Some(offset),

@@ -36,14 +36,14 @@ impl RedirectResponse {
     }
 }
 
-/// The route to a file: the current address and those before it.
+/// The route to a file: the current address and the earlier addresses.
 pub(crate) struct RedirectRoute {
     /// The session that began the route.
     start: Arc<HttpSession>,
     /// The session whose connections and credentials are used at the current address.
     pub(crate) session: Arc<HttpSession>,
     pub(crate) file: WebFileAddress,
-    /// The addresses before this one.
+    /// The earlier addresses, in order.
     passed: Vec<WebFileAddress>,
     /// Whether the session recalled any step of the route from an earlier response.
     is_recalled: bool,
@@ -51,7 +51,7 @@ pub(crate) struct RedirectRoute {
 
 impl RedirectRoute {
     /// Starts at the URL that the caller named, or at the new location if that URL is known to have moved permanently.
-    /// Errors: as for [`RedirectRoute::follow`]; errors for unusable credentials.
+    /// Errors: as for [`RedirectRoute::follow`]; also if the credentials cannot be used.
     pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(session, file);

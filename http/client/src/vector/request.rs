@@ -64,7 +64,7 @@ impl SpanQueue {
     }
 
     /// Takes as many spans of one batch as fit into a request to this server and into `room_bytes`, but at least one.
-    /// Joins adjacent spans if that is cheaper. Also returns the value of `Range`.
+    /// Joins adjacent spans if that is cheaper. Also returns the value of the request's `Range` header.
     pub(super) fn next(&mut self, server: &ServerProfile, room_bytes: u64) -> Option<(RangeRequest, &[u8])> {
         let (batch, first) = self.spans.pop_front()?;
         let mut request = RangeRequest {

@@ -1,4 +1,4 @@
-//! The resources that reads of many files share: connections, their limit, and the policy for failures.
+//! The resources that reads of many files share: connections, the limits on connections, and the policy for failures.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ struct OpenConnectionCounts {
     freed: Condvar,
 }
 
-/// The right to use one of an origin's connections; dropping the permit gives the right back.
+/// The right to use one of an origin's connections; dropping the permit returns the right.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
     in_use: Arc<OpenConnectionCounts>,

@@ -148,7 +148,7 @@ const HUGE_BYTES: usize = 4 << 20;
 pub(super) type SpareBufferPool = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// One buffer for all fragments, one after the other in the requested order. The buffer is allocated when the first
-/// byte arrives, because most of many batches in flight have not received anything yet.
+/// byte arrives, because, of many batches in flight, most have not received anything yet.
 pub(super) struct FragmentArena {
     pub(super) bytes: Vec<u8>,
     /// The total size of the fragments.

@@ -1,6 +1,6 @@
-//! The location from which a file is read: the address where it was found, or the address to which the server there
-//! redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A [`FileVersion`]
-//! defines which version is read: one read never mixes two versions.
+//! The location from which a file is read: the address where the file was found, or the address to which the server at
+//! that address redirects reads. A [`RangeTarget`] defines how requests are written and what refusals mean. A
+//! [`FileVersion`] defines which version is read: one read never mixes two versions.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ pub(super) struct SourceLocation {
     file: Option<WebFileAddress>,
 }
 
-/// The cost of reads so far.
+/// The numbers of requests and connections that reads have used so far.
 #[derive(Default)]
 pub(super) struct AtomicReadTraffic {
     pub(super) requests: AtomicU64,
@@ -90,10 +90,10 @@ impl RemoteFileSource {
         self.locked().clone()
     }
 
-    /// Follows the redirection of a GET by a server that responds to HEAD itself. All readers of the file use the new
-    /// location, for the lifetime of the file. Requests the first byte at the new location, to learn that server's
-    /// validators. `has_bytes` states whether the caller has received bytes from `from`. Errors: as for opening, with
-    /// the route; `PreconditionFailed` for a different version.
+    /// Follows the redirection if a server redirects GET although it responds to HEAD itself. All readers of the file
+    /// use the new location, for the lifetime of the file. Requests the first byte at the new location, to learn that
+    /// server's validators. `has_bytes` states whether the caller has received bytes from `from`. Errors: as for
+    /// opening, with the route; `PreconditionFailed` for a different version.
     pub(super) fn follow(
         &self,
         from: &Arc<SourceLocation>,
@@ -195,7 +195,8 @@ impl SourceLocation {
         learned::note(&self.session, &*self.target, change)
     }
 
-    /// Checks that bytes from this location may follow bytes of `before`. Errors: `PreconditionFailed`.
+    /// Checks that a read that has received bytes of the version `before` can continue at this location. Errors:
+    /// `PreconditionFailed`.
     fn check_is_of(&self, before: &FileVersion) -> Result<()> {
         let (etag, modified) = (self.version.etag.as_deref(), self.version.last_modified.as_deref());
         before.check(etag, modified, true).map_err(|error| {
@@ -234,7 +235,7 @@ pub trait RangeTarget: Send + Sync {
     /// Returns how requests are limited to one version.
     fn pin(&self) -> VersionPrecondition;
 
-    /// Returns whether a request for several ranges is worth trying if the server is unknown.
+    /// Returns whether a request for several ranges is worth trying if nothing is known about the server.
     fn may_know_many_ranges(&self) -> bool;
 
     /// Appends a request line, all headers (including `headers`, whose names are in lower case) and the empty line.
@@ -282,7 +283,8 @@ impl FileVersion {
 
     /// Returns the coding of the file at `url`, unless the file's name shows that it is compressed. Requests accept
     /// only the file itself (`Accept-Encoding: identity`), but some servers ignore this header. Some servers also state
-    /// the coding of a file that is stored compressed, such as `a.gz`; the bytes are then those of the file.
+    /// the coding of a file that is stored compressed, such as `a.gz`; in that case, the server sends the file
+    /// unchanged.
     pub fn unexpected_coding(&self, url: &str) -> Option<&str> {
         const ENDINGS: [&str; 9] = [".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br", ".lz", ".svgz"];
         let path = url.split(['?', '#']).next().unwrap_or_default().to_ascii_lowercase();

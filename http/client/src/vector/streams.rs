@@ -118,8 +118,9 @@ impl MultiplexedConnection {
         if is_blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Returns when to give up waiting. The first stream's timeout begins when the stream becomes first. The timeout is
-    /// therefore also long enough for a server that responds to requests one by one.
+    /// Returns the time at which waiting for a response ends with a timeout. The first stream's timeout begins when the
+    /// stream becomes first. The timeout is therefore also long enough for a server that responds to requests one by
+    /// one.
     pub(super) fn deadline(&self, timeouts: &Timeouts) -> Option<Instant> {
         let front = self.streams.front()?;
         let limit = match front.state {
@@ -190,7 +191,7 @@ impl MultiplexedConnection {
                 Ok(StreamProgress::Ended(end)) => Some(end),
                 Err(broken) => match self.broken(broken) {
                     Some(end) => Some(end),
-                    // The stream ends with the connection, which is reported once everything received has been
+                    // The stream ends with the connection. The end is reported once everything received has been
                     // processed.
                     None => {
                         index += 1;
@@ -219,7 +220,7 @@ impl MultiplexedConnection {
         }
     }
 
-    /// Returns why a stream ended, according to its error; `None` if the connection has ended.
+    /// Returns the reason for the end of a stream, according to its error; `None` if the connection has ended.
     fn broken(&mut self, error: h2::Error) -> Option<StreamEndReason> {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
         // A server that is shutting down states which streams it will not process, and may close the connection at
@@ -256,7 +257,8 @@ impl MultiplexedConnection {
         if is_clean {
             keep(self.connection);
         }
-        // The permit is dropped last, so that no thread opens another connection in place of this one before then.
+        // The permit is dropped last, so that no other thread uses the permit for a new connection while this
+        // connection is still open.
         requests
     }
 }
@@ -339,7 +341,7 @@ impl RequestStream {
         self.receive(batch, version, &mut context)
     }
 
-    /// Processes the head of the response. Errors: the errors of [`RangeResponseBody::new`].
+    /// Processes the head of the response. Errors: as for [`RangeResponseBody::new`].
     fn begin(&mut self, answer: http::Response<RecvStream>, version: &FileVersion) -> Result<(), Error> {
         self.moved = Instant::now();
         self.request.waited = Some(self.request.sent.elapsed());

@@ -1,5 +1,5 @@
 //! Batches that run in the background, on shared connections. There is no extra thread: a thread that waits for one
-//! batch drives all of them.
+//! batch drives all batches.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

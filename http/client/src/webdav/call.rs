@@ -77,7 +77,7 @@ enum ResponseOrRedirect {
 }
 
 impl<'a> DavRequest<'a> {
-    /// Creates a request without a body, which may be sent twice.
+    /// Creates a request that has no body and may be sent twice.
     pub(super) fn new(method: &'static str, operation: &'static str) -> Self {
         DavRequest {
             method,

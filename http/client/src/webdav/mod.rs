@@ -128,9 +128,9 @@ impl WebDav {
         self.change(&url, &mut DavRequest::new("MKCOL", "make").once())
     }
 
-    /// Creates a collection and its parents, any of which may already exist. A server that supports neither MKCOL nor
-    /// PROPFIND appears to have the collection already. Cost: one request, plus one if the collection exists, plus two
-    /// for each missing parent.
+    /// Creates a collection and its parents, any of which may already exist. If a server supports neither MKCOL nor
+    /// PROPFIND, the collection is assumed to exist. Cost: one request, plus one if the collection exists, plus two for
+    /// each missing parent.
     pub fn make_collections(&self, url: &str) -> Result<()> {
         match self.make_collection(url) {
             Err(error) if error.kind() == ErrorKind::NoSuchKey => {
@@ -163,8 +163,8 @@ impl WebDav {
     }
 
     /// Removes a file if it is still the described version. The server checks the version if it supports `If-Match` and
-    /// has reported a strong ETag. nginx and XRootD do not check it. Errors: `PreconditionFailed` for another version;
-    /// otherwise as [`WebDav::remove`]. Cost: one request (DELETE).
+    /// has reported a strong ETag. nginx and XRootD do not check the version. Errors: `PreconditionFailed` for another
+    /// version; otherwise as for [`WebDav::remove`]. Cost: one request (DELETE).
     pub fn remove_version(&self, file: &DavResource) -> Result<()> {
         self.send_removal(&file.url, only_version(DavRequest::new("DELETE", "remove"), file))
     }
@@ -179,7 +179,7 @@ impl WebDav {
     }
 
     /// Copies a file or a whole collection within one server. Errors: `PreconditionFailed` if the destination exists
-    /// and must not be replaced, `InvalidArgument` if the destination is on another server; otherwise as
+    /// and must not be replaced, `InvalidArgument` if the destination is on another server; otherwise as for
     /// [`WebDav::remove`]. Cost: one request (COPY), which is not retried if the server may have acted on it.
     pub fn copy(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         // Do not retry: a copy whose connection was lost may still be running, and both copies would write to the same
@@ -187,14 +187,14 @@ impl WebDav {
         self.change(from, &mut to_destination("COPY", "copy", (from, to), replaces)?.once())
     }
 
-    /// Moves a file or a whole collection within a server. Errors: as [`WebDav::copy`]. Cost: one request (MOVE), which
-    /// is not retried if the server may have acted on it.
+    /// Moves a file or a whole collection within a server. Errors: as for [`WebDav::copy`]. Cost: one request (MOVE),
+    /// which is not retried if the server may have acted on it.
     pub fn rename(&self, from: &str, to: &str, replaces: bool) -> Result<()> {
         self.change(from, &mut to_destination("MOVE", "move", (from, to), replaces)?.once())
     }
 
     /// Moves a file or a whole collection within a server. A file is moved only if it is still the described version,
-    /// as in [`WebDav::remove_version`]. Errors: `PreconditionFailed` for another version; otherwise as
+    /// as in [`WebDav::remove_version`]. Errors: `PreconditionFailed` for another version; otherwise as for
     /// [`WebDav::rename`].
     pub fn rename_version(&self, from: &DavResource, to: &str, replaces: bool) -> Result<()> {
         let call = to_destination("MOVE", "move", (&from.url, to), replaces)?;
@@ -289,7 +289,7 @@ impl WebDav {
     /// an interrupted write leaves a partial file, depends on the server. Errors: any error from `produce`; `NoSuchKey`
     /// if the parent collection is missing, `PreconditionFailed`, `AccessDenied`, `NoSpace`, ... Cost: one request
     /// (PUT), plus a round trip if the content is 64 KiB or larger (HTTP/1.1) or its size is unknown, because the
-    /// server is asked before the body is sent.
+    /// client waits for the server's consent (`Expect: 100-continue`) before it sends the body.
     pub fn put<'p>(
         &self,
         url: &str,

@@ -16,7 +16,7 @@ use crate::{HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeou
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
-/// The maximum number of bytes read from a refusal's document.
+/// The maximum number of bytes read from the body of an error response.
 const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The server that transfers the data.
@@ -61,8 +61,8 @@ impl WebDav {
     /// The result is checked by comparing the sizes of both files. Errors: `NotImplemented` if the server does not
     /// support such copies, in which case nothing was done; `Unavailable` with the server's reason if the copy failed;
     /// `Corrupt` if the sizes differ; `IncompleteBody` if the report ends before the copy does; `Timeout` if the server
-    /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a connection
-    /// of its own, and one request to examine each file.
+    /// sends nothing for too long; `AccessDenied`, `PreconditionFailed`, ... Cost: one request (COPY) on a separate
+    /// connection, and one request to examine each file.
     pub fn third_party_copy(
         &self,
         copy: &ThirdPartyCopy<'_>,

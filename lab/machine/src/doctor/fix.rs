@@ -20,7 +20,7 @@ pub enum JobScheduler {
 pub struct JobSize {
     /// Number of nodes.
     pub nodes: u32,
-    /// Number of processors of each node that run ranks.
+    /// Number of processors per node on which ranks run.
     pub processors: usize,
     /// Memory of each node, in MiB.
     pub memory_mib: u64,
@@ -211,7 +211,7 @@ const POD: &[RecommendedSetting<&str>] = &[
     },
 ];
 
-/// Settings of the nodes' kubelets, which a pod cannot request.
+/// Kubelet settings of the nodes that a pod cannot request.
 const KUBELET: &[RecommendedSetting<&str>] = &[
     RecommendedSetting {
         answers: &["pinning", "exclusive", "cpu-quota", "throttling", "noise"],

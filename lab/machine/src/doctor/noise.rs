@@ -1,7 +1,7 @@
 //! Findings that come from measurements instead of files. Processor noise is measured by the fixed work quantum test
-//! (FWQ): each processor repeats the same small piece of work. Any time beyond the shortest duration was taken by the
-//! kernel, other programs, the hypervisor or other guests. Another program measures the round trip between two MPI
-//! ranks, because this crate does not use MPI. This module turns the measured time into a finding.
+//! (FWQ): each processor repeats a small fixed task. Any time beyond the shortest duration was taken by the kernel,
+//! other programs, the hypervisor or other guests. Another program measures the round trip between two MPI ranks,
+//! because this crate does not use MPI. This module turns the measured time into a finding.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,10 @@ use super::{DoctorFinding, FindingDraft};
 
 const CHECK: &str = "noise";
 const RICHTER: &[u8] = &[4, 8, 14];
-/// The duration of one piece of work: short compared to a time slice, but long compared to a clock reading.
+/// The duration of the fixed task: short compared to a time slice, but long compared to a clock reading.
 const QUANTUM_NS: u64 = 100_000;
-/// A piece of work counts as a detour if it takes at least this many times as long as the shortest piece.
+/// A repetition of the fixed task counts as a detour if it takes at least this many times as long as the shortest
+/// repetition.
 const DETOUR: f64 = 1.1;
 /// The percentage of time lost to noise at or above which the verdict is `costs`.
 const COSTS: f64 = 1.0;
@@ -27,21 +28,21 @@ const COSTS: f64 = 1.0;
 pub struct ProcessorNoise {
     /// The number of processors on which noise was measured, all at the same time.
     pub processors: usize,
-    /// The number of pieces of work done.
+    /// The number of repetitions of the fixed task on all processors.
     pub quanta: usize,
-    /// The duration of the shortest piece of work.
+    /// The duration of the shortest repetition.
     pub quantum_ns: u64,
-    /// The time that pieces took beyond the shortest duration on their processor, as a share of the total time.
+    /// The time that repetitions took beyond the shortest duration on their processor, as a share of the total time.
     pub share: f64,
-    /// The number of pieces that took at least a tenth longer than the shortest piece on the same processor.
+    /// The number of repetitions that took at least a tenth longer than the shortest repetition on the same processor.
     pub detours: usize,
-    /// The maximum difference between the duration of a piece and the shortest duration.
+    /// The maximum difference between the duration of a repetition and the shortest duration on the same processor.
     pub detour_max_ns: u64,
 }
 
 impl ProcessorNoise {
     /// Measures noise for `duration` on each of `processors`, with one thread pinned to each. Ends early if `stop` is
-    /// set. Cost: keeps these processors fully busy. `None` if no piece of work was done.
+    /// set. Cost: keeps these processors fully busy. `None` if no repetition was completed.
     pub fn listen(processors: &[usize], duration: Duration, stop: &AtomicBool) -> Option<Self> {
         let heard = thread::scope(|scope| {
             let started = begin(scope, processors, duration, stop);
@@ -50,7 +51,7 @@ impl ProcessorNoise {
         ProcessorNoise::of(&heard)
     }
 
-    /// Evaluates the times of equal pieces of work on each processor. `None` if there are no times.
+    /// Evaluates the durations of the fixed task's repetitions on each processor. `None` if there are no durations.
     fn of(heard: &[Vec<u64>]) -> Option<Self> {
         let quantum_ns = heard.iter().flatten().copied().min()?;
         // Processors may differ in speed, so each time is compared with the shortest time on the same processor.
@@ -127,7 +128,7 @@ fn begin<'scope, 'env>(
     processors.iter().map(listener).collect()
 }
 
-/// A piece of work that always performs the same computation.
+/// A fixed task, which always performs the same computation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkQuantum {
     rounds: u64,
@@ -144,14 +145,14 @@ impl WorkQuantum {
         quantum
     }
 
-    /// Does the work, and returns how long it took.
+    /// Performs the task once, and returns its duration.
     fn elapsed_ns(&self, clock: RunClock) -> u64 {
         let begin_ns = clock.now_ns();
         work(self.rounds);
         clock.now_ns() - begin_ns
     }
 
-    /// Does the work, and returns the processor time that it took. This time excludes waiting for a processor.
+    /// Performs the task once, and returns the CPU time that it took. CPU time excludes waiting for a processor.
     pub(crate) fn processor_ns(&self) -> u64 {
         let begin_ns = fordway_sys::thread_cpu_ns();
         work(self.rounds);

@@ -42,7 +42,7 @@ impl Drop for CrossMountDirectory {
 
 /// Measures which guarantees hold between `one` and `other`, two mounts of one file system. Takes 10 s, or up to 50 s
 /// if caches remain valid for a long time. Creates one directory and removes it. Errors: `InvalidArgument` if a name
-/// created in one mount is not visible in the other, `Interrupted`, and errors of the file system.
+/// created in one mount is not visible in the other, `Interrupted`, and errors from the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = CrossMountDirectory::new(one, other)?;
     let checks: [(&'static str, Check); 8] = [
@@ -135,7 +135,7 @@ impl CrossMountDirectory {
     }
 
     /// Replaces `name` in the same way as the store: writes a file under a hidden name, then renames it. Returns the
-    /// inode of the new file.
+    /// inode number of the new file.
     fn replace(&self, name: &str, content: &[u8], is_synced: bool) -> std::io::Result<u64> {
         let hidden = self.one.join("hidden");
         let mut file = File::create(&hidden)?;
@@ -423,7 +423,7 @@ mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
 
-    /// Examines two paths to the same directory, which behave as one mount.
+    /// Examines two paths to the same directory; these paths behave as one mount.
     #[test]
     fn one_local_file_system_keeps_every_promise() {
         let dir = tempfile::tempdir().unwrap();

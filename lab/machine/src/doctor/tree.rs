@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use fordway_sys::OFlags;
 
-/// The exclusive upper bound for the numbers of processors and NUMA nodes: more than any kernel for x86 or Arm can be
-/// built for (8,192).
+/// The exclusive upper bound for processor numbers and NUMA node numbers. Kernels for x86 and Arm can be built for at
+/// most 8,192 processors.
 const MAX_NUMBER: usize = 1 << 16;
 /// The maximum number of processors that a kernel can be built for.
 const MAX_EACH: usize = 1 << 13;

@@ -1,10 +1,10 @@
-//! The kernel's counters of processor time, quotas and pressure; a run uses the differences between two readings.
+//! The kernel's counters of CPU time, quotas and pressure; a run uses the differences between two readings.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::doctor::{QuotaCounters, SystemTree, quota_counters};
 
-/// Counters of the machine at one moment. Processor times are in ticks.
+/// Counters of the machine at one moment. CPU times are in ticks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineCounters {
     /// The total time of all processors, idle or not.
@@ -12,14 +12,15 @@ pub(super) struct MachineCounters {
     /// The time spent in programs, and in the kernel on their behalf, excluding interrupts.
     pub(super) busy: f64,
     pub(super) stolen: f64,
-    /// The processor time of the run's processes and their descendants, including those that have ended.
+    /// The CPU time of the run's processes and their descendants, including those that have ended.
     pub(super) own: f64,
     /// The counters of the quota; `None` if there is no quota.
     pub(super) quota: Option<QuotaCounters>,
     pub(super) pressure: PressureCounters,
 }
 
-/// The time in which at least one task has waited, in seconds; `None` if the kernel does not count this time.
+/// The time, in seconds, in which at least one task has waited for a processor, memory or storage; `None` if the kernel
+/// does not count this time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PressureCounters {
     pub(super) cpu_s: Option<f64>,
@@ -64,7 +65,7 @@ impl PressureCounters {
 /// A process in `/proc`.
 struct ProcessTime {
     parent: u32,
-    /// The processor time of the process and of its descendants that have ended.
+    /// The CPU time of the process and of its descendants that have ended.
     ticks: f64,
 }
 

@@ -1,7 +1,7 @@
-//! Determines whether a machine is idle enough for measurements, and whether the run was disturbed. Disturbances come
+//! Determines whether a machine is idle enough for measurements, and whether a run was disturbed. Disturbances come
 //! from other processes, a hypervisor, a quota, a lack of memory, or processors that slow down.
 //!
-//! [`MachineWatch`] first does equal pieces of work on each processor. The run itself uses no processor time at this
+//! Before the run, [`MachineWatch`] repeats a fixed task on each processor. The run itself uses no CPU time at this
 //! stage, so other programs took any time that is lost. During the run, a thread takes samples. At the end, the changes
 //! in the kernel's counters are evaluated.
 
@@ -20,24 +20,24 @@ use self::counters::{MachineCounters, PressureCounters};
 use self::sampler::{RunSampler, RunSamples};
 use crate::doctor::{ProcessorNoise, SystemTree, WorkQuantum};
 
-/// The duration of the pieces of work before the run. This duration must be long compared with the kernel's time
+/// The time for which the fixed task is repeated before the run. This time must be long compared with the kernel's time
 /// slices, which are a few milliseconds.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The share of time that pieces of work before the run may lose to other programs without making the results doubtful.
+/// The share of time that the fixed task can lose to other programs before the run without making the results doubtful.
 const LOST_MAX: f64 = 0.15;
 /// The share of lost time above which a run is refused, because less than a fifth of each processor is available to the
 /// run.
 const LOST_REFUSED: f64 = 0.8;
-/// The share of time that pieces of work after the run may lose to other programs without making the results doubtful.
-/// The kernel may still be writing data of the run at that time.
+/// The share of time that the fixed task can lose to other programs after the run without making the results doubtful.
+/// After the run, the kernel may still be writing the run's data.
 const LOST_AFTER_MAX: f64 = 0.3;
-/// The share of the machine's processor time that other processes can take without making the results doubtful. The
-/// share includes kernel threads, some of which work for the run itself.
+/// The share of the machine's CPU time that other processes can take without making the results doubtful. The share
+/// includes kernel threads, some of which work for the run itself.
 const OTHERS_MAX: f64 = 0.15;
 /// The share of time that the run's threads can spend in run queues because of other processes without making the
 /// results doubtful.
 const QUEUED_MAX: f64 = 0.1;
-/// The share of processor time that the hypervisor can give to other guests without making the results doubtful.
+/// The share of CPU time that the hypervisor can give to other guests without making the results doubtful.
 const STOLEN_MAX: f64 = 0.02;
 /// The share of a quota's periods in which the run can be throttled without making the results doubtful.
 const STOPPED_MAX: f64 = 0.05;
@@ -45,7 +45,7 @@ const STOPPED_MAX: f64 = 0.05;
 const MEMORY_MAX: f64 = 0.05;
 /// The share of the time before the run in which a task can wait for storage without making the results doubtful.
 const STORAGE_MAX: f64 = 0.5;
-/// The factor by which the processor time of a piece of work can increase without making the results doubtful.
+/// The factor by which the CPU time of the fixed task can increase during the run without making the results doubtful.
 const SLOWDOWN_MAX: f64 = 1.5;
 /// The minimum number of ticks (10 ms per processor) for shares to be significant.
 const TICKS_MIN: f64 = 20.0;
@@ -54,14 +54,14 @@ const TICKS_PER_S: f64 = 100.0;
 
 const IDLE_MACHINE: &str = "run it again when the machine is idle";
 
-/// The observation of a run: the conditions found before the run, and the counters at its begin.
+/// The observation of a run: the conditions found before the run, and the counters at its start.
 #[derive(Debug)]
 pub struct MachineWatch {
     tree: SystemTree,
     /// The processes that belong to the run, with their descendants.
     own: Vec<u32>,
-    /// Whether processor time used by other processes raises doubts. Such time raises no doubts if one of these
-    /// processes may be a server that belongs to the run but is unknown to this program.
+    /// Whether CPU time used by other processes raises doubts. Such time raises no doubts if one of these processes may
+    /// be a server that belongs to the run but is unknown to this program.
     counts_others: bool,
     before: PreRunConditions,
     begin: (Instant, MachineCounters),
@@ -71,7 +71,7 @@ pub struct MachineWatch {
 /// The conditions before the run.
 #[derive(Debug, Default)]
 struct PreRunConditions {
-    /// The processor time of a piece of work, ns.
+    /// The CPU time of the fixed task, ns.
     work_ns: u64,
     lost_share: Option<f64>,
     pressure_io_share: Option<f64>,
@@ -81,8 +81,8 @@ impl MachineWatch {
     /// Checks whether the machine is idle enough to measure, and starts observing the run. The run consists of this
     /// process, the processes `servers`, and the descendants of both.
     ///
-    /// Errors: `Io` if other work leaves less than a fifth of each processor, unless `is_forced`. Cost: 0.1 s on all
-    /// processors, and reading one file for each process on the machine.
+    /// Errors: `Io` if other processes leave less than a fifth of each processor idle, unless `is_forced`. Cost: 0.1 s
+    /// on all processors, and reading one file for each process on the machine.
     pub fn start(servers: &[u32], is_forced: bool) -> Result<Self> {
         let own = [&[std::process::id()], servers].concat();
         let (tree, work) = (SystemTree::at("/"), WorkQuantum::calibrate());
@@ -100,8 +100,8 @@ impl MachineWatch {
         Ok(MachineWatch { tree, own, counts_others: true, before, begin, sampler })
     }
 
-    /// Ignores processor time used by other processes during the run, because a measured server may be one of them.
-    /// Processor time used by other processes before and after the run still counts.
+    /// Ignores CPU time used by other processes during the run, because a measured server may be one of these
+    /// processes. CPU time used by other processes before and after the run still counts.
     pub fn beside_unknown_servers(self) -> Self {
         MachineWatch { counts_others: false, ..self }
     }
@@ -133,7 +133,7 @@ impl PreRunConditions {
     }
 }
 
-/// Does equal pieces of work on all allowed processors, and returns the share of time that this work lost to other
+/// Repeats the fixed task on all allowed processors, and returns the share of time that the task lost to other
 /// programs.
 fn lost_share() -> Option<f64> {
     let noise = ProcessorNoise::listen(&fordway_sys::usable_cores(), LISTEN, &AtomicBool::new(false))?;
@@ -179,8 +179,8 @@ fn figures(
     }
 }
 
-/// Derives the verdict from the figures. `is_long` is true if the run was long enough for the counters of processor
-/// time, which have a resolution of 10 ms.
+/// Derives the verdict from the figures. `is_long` is true if the run was long enough for the counters of CPU time,
+/// which have a resolution of 10 ms.
 fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunConditions {
     let mut conditions = RunConditions { figures, ..RunConditions::default() };
     let doubts = [

@@ -1,5 +1,5 @@
 //! A thread that observes a run in progress: the run-queue delay of the run's threads, the frequency of processors, and
-//! the processor time of a fixed piece of work.
+//! the CPU time of a fixed task.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -26,7 +26,7 @@ pub(super) struct RunSampler {
 pub(super) struct RunSamples {
     /// For each thread of the run: its times at the first sample and at the last sample.
     threads: HashMap<u32, [ThreadTime; 2]>,
-    /// The processor times of the piece of work, ns.
+    /// The CPU times of the fixed task, ns.
     work_ns: Vec<u64>,
     pub(super) frequency_min_mhz: Option<f64>,
     pub(super) frequency_max_mhz: Option<f64>,
@@ -94,7 +94,7 @@ impl RunSamples {
         (since(|time| time.running), since(|time| time.queued))
     }
 
-    /// Returns the lower quartile of the fixed work's CPU time, in ns; `None` for fewer than 5 samples.
+    /// Returns the lower quartile of the fixed task's CPU times, in ns; `None` for fewer than 5 samples.
     pub(super) fn work_ns(&self) -> Option<u64> {
         let mut sorted = self.work_ns.clone();
         sorted.sort_unstable();

@@ -107,8 +107,8 @@ pub struct EmulatedLink {
 impl EmulatedLink {
     /// Joins two namespaces by devices called `fw0` with the given addresses (such as `10.0.0.1/24`).
     ///
-    /// Errors: `InvalidArgument` for an impossible link, `NotImplemented` if this process is not permitted to create
-    /// network devices. Cost: two system calls for each piece; none while there is no traffic.
+    /// Errors: `InvalidArgument` for invalid link properties, `NotImplemented` if this process is not permitted to
+    /// create network devices. Cost: two system calls for each piece; none while there is no traffic.
     pub fn new(ends: [(&NetworkNamespace, &str); 2], config: &LinkConfig) -> Result<Self> {
         config.check()?;
         let large_packets = config.has_large_packets();

@@ -24,8 +24,8 @@ use crate::{MountNamespace, NamespaceProcess, NetworkNamespace};
 struct ContainerRuntime {
     program: &'static str,
     options: &'static [&'static str],
-    /// A script that runs before the container starts. The script deals with cgroups, which outlive a killed
-    /// process.
+    /// A script that runs before the container starts. The script hides all cgroups, or removes the cgroups of earlier
+    /// runs, because cgroups outlive a killed process.
     prepare: &'static str,
 }
 

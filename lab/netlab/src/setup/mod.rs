@@ -270,7 +270,7 @@ pub struct WireSettings {
     pub rtt: Duration,
     /// The share of packets that the link emulator drops, 0 to 1.
     pub loss: f64,
-    /// The seed of random losses. For equal sequences of packets, equal seeds drop the same packets.
+    /// The seed of random losses. For equal sequences of packets, links with equal seeds drop the same packets.
     pub seed: u64,
     /// The MTU in bytes; `None` for the device's 1,500.
     pub mtu_bytes: Option<u32>,
@@ -279,7 +279,7 @@ pub struct WireSettings {
     /// The initial size of TCP's receive buffers in bytes (the second number of `tcp_rmem`); `None` for the
     /// kernel's default.
     pub tcp_rmem_bytes: Option<u64>,
-    /// TCP's congestion control; `None` for the kernel's default.
+    /// TCP's congestion-control algorithm; `None` for the kernel's default.
     pub congestion_control: Option<String>,
 }
 
@@ -403,7 +403,7 @@ impl PlaceholderValues {
         Ok(filled + rest)
     }
 
-    /// Fills the placeholders in each word of a command.
+    /// Replaces the placeholders in each word of a command.
     fn fill_all(&self, command: &[String]) -> Result<Vec<String>> {
         command.iter().map(|part| self.fill(part)).collect()
     }

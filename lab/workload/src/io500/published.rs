@@ -1,6 +1,6 @@
 //! Published figures: Tables 1 to 6 of F. Gadban and J. Kunkel, "Analyzing the Performance of the S3 Object Storage API
-//! for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures come from other machines, so a run can be
-//! compared with the ratios between systems on one machine, but not with the rates.
+//! for HPC Workloads", Applied Sciences 11 (18), 8540, 2021. The figures were measured on other machines. A run can
+//! therefore be compared with the ratios between systems on one machine, but not with the rates.
 
 /// A published table. If the table includes Lustre, Lustre is the first system.
 #[derive(Clone, Copy, Debug)]

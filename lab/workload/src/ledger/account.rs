@@ -270,7 +270,7 @@ impl<'b> BlockMedians<'b> {
 
 /// The minimum number of sizes that a line is fitted to.
 const POINTS_MIN: usize = 3;
-/// The maximum number of lines.
+/// The maximum number of lines in a fit.
 const PIECES_MAX: usize = 3;
 /// A further line is used only if it reduces the error at left-out sizes below this multiple of the previous error.
 const WORTH_A_PIECE: f64 = 0.8;
@@ -394,7 +394,7 @@ fn left_out(points: &SizeTimes, count: usize) -> Vec<f64> {
 /// Fits a line by least squares of the relative errors, with neither cost negative.
 fn line(points: &SizeTimes) -> FitSegment {
     let sum = |value: fn(f64, f64) -> f64| points.iter().map(|(size, ns)| value(*size, *ns)).sum::<f64>();
-    // The weights are 1/ns². In `wt` and `st`, one factor of ns is already cancelled.
+    // The weights are 1/ns². In `wt` and `st`, the weights are already multiplied by the time.
     let (ww, ws) = (sum(|_, ns| 1.0 / (ns * ns)), sum(|size, ns| size / (ns * ns)));
     let ss = sum(|size, ns| size * size / (ns * ns));
     let (wt, st) = (sum(|_, ns| 1.0 / ns), sum(|size, ns| size / ns));

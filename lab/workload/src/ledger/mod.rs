@@ -189,8 +189,8 @@ pub struct LedgerProgress {
 /// size, a round measures all components in random order, with one block of operations per component. Drift therefore
 /// affects all components alike, and each round yields one figure for each component and size, all from the same
 /// period. The first round is not recorded. In the records, components are lanes and sizes are phases. When `stop` is
-/// set, ends early with the rounds that were complete. Errors: the errors of the components; `Interrupted` if fewer
-/// than [`ROUNDS_MIN`] recorded rounds were complete.
+/// set, ends early with the rounds that were complete. Errors: errors from the components; `Interrupted` if fewer than
+/// [`ROUNDS_MIN`] recorded rounds were complete.
 pub fn measure(
     plan: &LedgerPlan,
     components: &mut [NamedComponent],

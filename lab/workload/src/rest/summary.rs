@@ -12,7 +12,8 @@ use super::{ArrivalProcess, LoadRecorder, NetworkTraffic};
 
 /// If less than this share of the requested rate was reached, the rate counts as not reached.
 const KEPT: f64 = 0.98;
-/// The share of one processor per thread above which this program itself counts as the limit.
+/// The CPU time of this program, divided by the elapsed time of all threads, above which this program itself counts as
+/// the limit.
 const SATURATED: f64 = 0.9;
 
 /// The settings that the blocks of one row have in common.
@@ -198,14 +199,14 @@ pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
         / (total.elapsed_ns as f64 * of.settings.threads as f64);
     if busy > SATURATED {
         warnings.push(format!(
-            "{row}: this program used {:.0} % of its threads' processor time, so it may be the limit itself; add --threads",
+            "{row}: this program used {:.0} % of its threads' CPU time, so it may be the limit itself; add --threads",
             100.0 * busy
         ));
     }
     warnings
 }
 
-/// The share of the 99th-percentile latency that lateness may account for.
+/// The share of the 99th-percentile latency that lateness can account for without a warning.
 const LATE_SHARE_MAX: f64 = 0.5;
 /// The maximum lateness, in ns, that the kernel's timers alone can cause.
 const LATE_NS_MIN: u64 = 500_000;
@@ -258,9 +259,9 @@ fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorde
     })
 }
 
-/// The share of the available processor time above which processors are busy.
+/// The share of the available CPU time above which processors count as busy.
 const BUSY: f64 = 0.9;
-/// The share of the available processor time below which processors are not the limit.
+/// The share of the available CPU time below which processors are not the limit.
 const IDLE: f64 = 0.5;
 
 /// The throughput and the resources of a row, from which its limit is determined.
@@ -338,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Returns the limit of a row of 1,000 ns, measured on 4 processors by a client that has one thread.
+    /// Returns the limit of a row that covers 1,000 ns, measured on 4 processors by a client that has one thread.
     fn name(
         arrivals: ArrivalProcess,
         fell_behind: bool,

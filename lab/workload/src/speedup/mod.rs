@@ -1,5 +1,5 @@
-//! Measures one parallel job with different numbers of ranks in several set-ups: the speed-up from more ranks, and the
-//! time that ranks spend on communication. The caller launches the jobs.
+//! Measures one parallel job with different rank counts in several set-ups, to determine the speed-up from more ranks
+//! and the time that ranks spend on communication. The caller launches the jobs.
 
 mod published;
 mod summary;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The jobs to run, and how often to run them.
 #[derive(Clone, Debug)]
 pub struct SpeedupPlan {
-    /// The numbers of ranks, in ascending order, starting with 1.
+    /// The rank counts, in ascending order, starting with 1.
     pub ranks: Vec<u32>,
     /// For each lane, whether the lane runs jobs with one rank. The first lane, which is the reference, always runs
     /// these jobs.
@@ -101,7 +101,7 @@ pub trait JobLauncher {
 pub struct JobSample {
     /// Index into the lanes.
     pub lane: usize,
-    /// Index into the numbers of ranks.
+    /// Index into the rank counts.
     pub phase: usize,
     /// The round, from 0, without the warm-up round.
     pub round: u16,
@@ -116,7 +116,7 @@ pub struct SpeedupOutcome {
     pub samples: Vec<JobSample>,
     /// A record of every job that counts, and of every job that failed.
     pub records: RunRecords,
-    /// The combinations of lane and number of ranks that failed, with the error. Failed combinations are not retried.
+    /// The combinations of lane and rank count that failed, each with the error. Failed combinations are not retried.
     pub failures: Vec<(usize, usize, Error)>,
     /// The number of jobs done and the total number, if a signal ended the measurement early.
     pub interrupted: Option<(u64, u64)>,

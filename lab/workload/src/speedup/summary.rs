@@ -1,9 +1,8 @@
 //! Creates the run file for a set of jobs, and fits Amdahl's law with a communication cost to their times: `T(n) =
 //! serial + parallel / n + further (n - 1)`.
 //!
-//! The three costs are fitted by least squares of relative errors, so that every number of ranks has the same weight.
-//! No cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is
-//! used.
+//! The three costs are fitted by least squares of relative errors, so that every rank count has the same weight. No
+//! cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is used.
 
 use fordway_measure::{
     ConfidenceInterval, LaneDescription, LimitingResource, Machine, ParallelSummary, PhaseSummary,
@@ -22,7 +21,7 @@ const LAUNCH_SHARE_MAX: f64 = 0.1;
 pub struct SetupSpeedupFit {
     /// The name of the set-up.
     pub lane: String,
-    /// The fit; `None` for fewer than two numbers of ranks.
+    /// The fit; `None` for fewer than two rank counts.
     pub fit: Option<SpeedupFit>,
 }
 
@@ -197,7 +196,7 @@ pub struct SpeedupFit {
     pub further_rank_ns: f64,
     /// The serial share of Amdahl's law: the serial time as a share of the time on one rank.
     pub serial_share: f64,
-    /// The number of points (numbers of ranks) to which the model was fitted.
+    /// The number of points (rank counts) to which the model was fitted.
     pub points: usize,
     /// The largest relative error at the fitted points.
     pub error_max: f64,
@@ -207,7 +206,7 @@ pub struct SpeedupFit {
 }
 
 impl SpeedupFit {
-    /// Fits points of (ranks, ns), with at most one point per number of ranks. `None` for fewer than two points, or for
+    /// Fits points of (ranks, ns), with at most one point per rank count. `None` for fewer than two points, or for
     /// times that are not positive.
     pub fn of(points: &[(u32, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(ranks, ns)| *ranks == 0 || *ns <= 0.0) {
@@ -327,7 +326,7 @@ mod tests {
         let (run, _) = run(JobTimeKind::Wall);
         let four = of(&run, "a", 4);
         let speedup = four.speedup.unwrap();
-        // The law gives 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
+        // According to the law, a job takes 9 s on one rank, and 1 + 2 + 1.5 s on four ranks.
         assert_eq!((speedup.value, speedup.low, speedup.high, speedup.samples), (2.0, 2.0, 2.0, 5));
         assert_eq!(four.efficiency.unwrap().value, 0.5);
         assert_eq!(of(&run, "b", 4).speedup.unwrap().value, 1.0, "against the first lane");

@@ -78,7 +78,8 @@ impl TransportPlan {
         }
     }
 
-    /// Returns a task for a block of messages of this size, with so few messages that the block is short.
+    /// Returns a task for a block of messages of this size. The number of messages is limited so that the block remains
+    /// short.
     fn task(&self, exchange: MessageExchange, size_bytes: u64) -> MessageBlockTask {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
@@ -202,7 +203,7 @@ impl TransportBlockLabel {
     }
 }
 
-/// The number of busy processors above which one side must have polled, with one message at a time.
+/// The number of busy processors above which a side must have polled, if only one message was in flight at a time.
 const POLLS: f64 = 1.5;
 
 /// Returns the run file of `outcome`, which `plan` measured on `lanes`.

@@ -47,7 +47,7 @@ pub(super) fn put_spare(
     options: &PutOptions,
 ) -> Result<Option<PutResult>> {
     let options = PutOptions { size_hint: None, ..options.clone() };
-    // A request with conditions must not be repeated. For example, a second "create only" request would find the object
+    // A conditional request must not be repeated. For example, a second "create only" request would find the object
     // that the first request created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };

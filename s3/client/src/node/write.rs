@@ -93,7 +93,7 @@ fn put_whole(
         options: Cow::Borrowed(options),
         expected: Cow::Borrowed(expected),
     };
-    // A request with conditions must not be repeated. For example, a second "create only" request would find the object
+    // A conditional request must not be repeated. For example, a second "create only" request would find the object
     // that the first request created.
     let is_idempotent = options.conditions.is_empty();
     let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };

@@ -26,10 +26,10 @@ pub enum BucketAddressing {
 /// The version of request signatures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SignatureVersion {
-    /// Version 4; see [`fordway_wire::sigv4`].
+    /// Signature Version 4; see [`fordway_wire::sigv4`].
     #[default]
     V4,
-    /// Version 2, for services that support no other; see [`fordway_wire::sigv2`].
+    /// Signature Version 2, for services that support no later version; see [`fordway_wire::sigv2`].
     V2,
 }
 
@@ -84,7 +84,7 @@ pub struct S3Config {
     pub tls_roots: TlsRoots,
     /// The number of concurrent connections for vectored reads.
     pub connections: usize,
-    /// The proxies that requests go through.
+    /// The proxies through which requests are sent.
     pub proxies: ProxySettings,
 }
 
@@ -145,7 +145,7 @@ impl S3Config {
         Self::resolve_with(endpoint, variable, None)
     }
 
-    /// Like [`S3Config::resolve`], but uses `credentials`, if given, and does not search for others.
+    /// Like [`S3Config::resolve`], but uses `credentials`, if given, and does not search for other credentials.
     pub fn resolve_with(
         endpoint: Option<&str>,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -274,7 +274,7 @@ mod tests {
         assert!(found("", &config, &[]).contains("key PROCESS from the credential_process"));
         assert!(found("", &keys("CONFIG"), &[]).contains("key CONFIG from profile `default` of "));
         assert!(found("", "", &[]).contains("no credentials"));
-        // The two keys of a pair must be in the same file.
+        // The access key ID and the secret access key must be in the same file.
         let mixed = in_files("aws_access_key_id = A\n", "aws_secret_access_key = S\n", &[]).unwrap_err();
         assert!(mixed.to_string().contains("no secret key"), "{mixed}");
         let quoted = in_files("aws_access_key_id = 'A'\naws_secret_access_key = S\n", "", &[]).unwrap_err();

@@ -14,9 +14,9 @@ pub enum S3Credentials {
     Anonymous,
     /// Requests are signed with these keys.
     Keys {
-        /// The public half, which identifies the key.
+        /// The access key ID, which is public.
         access_key: String,
-        /// The secret half, which signs requests.
+        /// The secret access key, which signs requests.
         secret_key: String,
         /// The session token of temporary keys.
         session_token: Option<String>,
@@ -42,9 +42,10 @@ impl S3Credentials {
 
     /// Returns the first keys that are found. As in AWS tools, the order is: the environment, the profile in the
     /// credentials file, the profile's `credential_process`, and the profile in the config file. Returns
-    /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if one half of a pair is missing;
-    /// `NotImplemented` if AWS tools would first use a kind of credentials that this client does not support. Other
-    /// keys are not used instead of unsupported credentials, because they may belong to another user.
+    /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if an access key ID has no secret
+    /// access key, or the reverse; `NotImplemented` if AWS tools would first use a kind of credentials that this client
+    /// does not support. Other keys are not used instead of unsupported credentials, because they may belong to another
+    /// user.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,
         profile: &CredentialProfile,
@@ -99,7 +100,7 @@ impl S3Credentials {
     }
 }
 
-/// Settings of a profile that make AWS tools fetch temporary keys from a service of AWS.
+/// Settings of a profile that make AWS tools fetch temporary keys from an AWS service.
 const UNSUPPORTED: [&str; 6] = [
     "role_arn",
     "web_identity_token_file",

@@ -60,8 +60,8 @@ fn page_call<'a>(
 }
 
 /// The merged entries of the pages received so far. Only entries after the start and in strictly ascending order are
-/// accepted, so that no entry appears twice. The check is needed because a server may interpret `start-after`
-/// differently.
+/// accepted, so that no entry appears twice. The check is needed because servers interpret `start-after` in different
+/// ways.
 struct MergedEntries<'q> {
     query: &'q ListQuery,
     entries: Vec<ListEntry>,

@@ -18,7 +18,7 @@ pub(super) fn configuration(session: &S3Session, bucket: &Bucket) -> Result<Opti
     match session.run_for_document(&call) {
         Ok(document) => {
             let read = ObjectLockDocument::read(&document).map_err(|error| call.named(error))?;
-            // A configuration that this version does not understand still means that objects can be locked.
+            // Even a configuration that this version of Fordway cannot interpret means that objects can be locked.
             Ok(Some(read.configuration().unwrap_or_default()))
         }
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),

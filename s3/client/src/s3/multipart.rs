@@ -87,7 +87,7 @@ impl<'a> UploadPartId<'a> {
         })
     }
 
-    /// Makes the server copy an object, or a range of one, into the part.
+    /// Makes the server copy an object, or a range of an object, into the part.
     pub(super) fn copy(
         &self,
         session: &S3Session,

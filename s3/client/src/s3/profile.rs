@@ -173,7 +173,7 @@ pub(super) fn shell_words(text: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the text up to the closing quote. In double quotes, a backslash protects a quote or another backslash.
+/// Returns the text up to the closing quote. In double quotes, a backslash escapes a quote or another backslash.
 fn quoted(chars: &mut std::str::Chars<'_>, quote: char) -> Option<String> {
     let mut text = String::new();
     loop {

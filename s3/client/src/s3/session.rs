@@ -51,8 +51,8 @@ impl S3Session {
     }
 
     /// Sends a call and passes its response (2xx) to `receive`, which must read the body. Sends the call again if the
-    /// failure may be temporary and the call may be repeated. Errors: from the service, with the number of attempts,
-    /// and errors of `receive`.
+    /// failure may be temporary and the call may be repeated. Errors: errors from the service, with the number of
+    /// attempts; errors from `receive`.
     pub(super) fn run<T>(
         &self,
         call: &S3Call,

@@ -44,7 +44,7 @@ impl S3Store {
 
     /// Returns a presigned URL. Anyone who has the URL can send `method` for the object, with the rights of this
     /// store's credentials, until `expires_s` seconds (1 to 604,800) after `now`. Sends no request. Errors:
-    /// `InvalidArgument`, also if the store has no credentials.
+    /// `InvalidArgument` if `expires_s` is out of range, or the store has no credentials.
     pub fn presign(
         &self,
         method: &'static str,
@@ -83,8 +83,8 @@ pub(super) fn head(session: &S3Session, target: (&Bucket, &Key), options: &GetOp
     })
 }
 
-/// Returns the description of an object in the response to a HEAD request. Errors: `BadResponse` if the response does
-/// not state the size, because an object of unknown size must not be mistaken for an empty object.
+/// Returns the description of an object, from the response to a HEAD request. Errors: `BadResponse` if the response
+/// does not state the size, because an object of unknown size must not be mistaken for an empty object.
 pub(super) fn described(response: &HttpResponse) -> Result<ObjectInfo> {
     let size = response.header("content-length").and_then(range::digits);
     let detail = "the server's response to HEAD states no size (Content-Length)";

@@ -224,7 +224,7 @@ impl StartedUpload {
     }
 
     /// If the program wants to stop, prevents the drop from aborting the upload, because the program must not wait for
-    /// another response from the server. The bucket's clean-up then removes the parts.
+    /// another response from the server. In this case, the parts remain until the service removes abandoned uploads.
     fn left_if_stopped<T>(&mut self, done: Result<T>) -> Result<T> {
         self.is_over = matches!(&done, Err(error) if error.kind() == ErrorKind::Interrupted);
         done

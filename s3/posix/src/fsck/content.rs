@@ -134,8 +134,8 @@ impl ContentSpan<'_> {
     }
 }
 
-/// Describes the mismatch, if there is one, between the object and the parts in its record, which have `size` bytes in
-/// total.
+/// Describes the mismatch, if there is one, between the object and the parts in its record. `size` is the total size of
+/// the parts in bytes.
 fn misfit(record: &Record, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {

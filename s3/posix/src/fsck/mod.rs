@@ -70,7 +70,8 @@ impl PosixStore {
     /// Checks everything in the buckets, and passes each finding to `tell`. A process that may act as other users
     /// examines each bucket as the bucket's owner, and other users' files as the users who own them. Memory: one open
     /// directory for each level of the tree. Cost: see the module documentation; with [`FsckOptions::read`], also about
-    /// 1.4 ms per MiB of content that has an MD5. Errors: `NoSuchBucket` at the start; errors that `tell` returns.
+    /// 1.4 ms per MiB of content that has an MD5. Errors: `NoSuchBucket` before anything is checked; errors that `tell`
+    /// returns.
     pub fn check(
         &self,
         options: &FsckOptions,

@@ -1,12 +1,12 @@
 //! Removes sidecar files whose object is gone or has since changed.
 //!
-//! A sidecar file is named after the inode of its object's file, so only a search through all files in the bucket can
-//! show that the object is gone. One search can miss a file that is renamed during the search. Therefore a sidecar file
-//! is removed only if two searches have failed to find its object's file.
+//! A sidecar file is named after the inode number of its object's file, so only a search through all files in the
+//! bucket can show that the object is gone. One search can miss a file that is renamed during the search. Therefore a
+//! sidecar file is removed only if two searches have failed to find its object's file.
 //!
 //! If an object's own sidecar file is missing, no sidecar file of the bucket is removed, because the root may be a
-//! copy. In a copy of a root, the objects' files have other inodes than those in the names of the sidecar files, until
-//! `fsck --migrate` has renamed the sidecar files.
+//! copy. In a copy of a root, the inode numbers of the objects' files differ from the inode numbers in the names of the
+//! sidecar files, until `fsck --migrate` has renamed the sidecar files.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -48,7 +48,7 @@ impl GcRun<'_> {
         orphans.into_iter().try_for_each(|inode| self.sidecar(bucket, &dir, &path, inode))
     }
 
-    /// Returns the inodes of all sidecar files that are too old to belong to a write in progress.
+    /// Returns the inode numbers in the names of all sidecar files that are too old to belong to a write in progress.
     fn old_sidecars(&mut self, bucket: &Bucket, path: &str) -> Result<HashSet<u64>> {
         let mut inodes = HashSet::new();
         let limit = self.options.staged_age;
@@ -60,8 +60,8 @@ impl GcRun<'_> {
         Ok(inodes)
     }
 
-    /// Removes from `orphans` the inodes of files that still own their sidecar files. Returns whether all files of the
-    /// bucket were seen.
+    /// Removes from `orphans` the inode numbers of files that still own their sidecar files. Returns whether all files
+    /// of the bucket were seen.
     fn strike_living(&mut self, bucket: &Bucket, orphans: &mut HashSet<u64>) -> Result<bool> {
         match self.inner.volume.open_to_scan(bucket.as_str()) {
             Ok(dir) => self.strike_in(bucket, &dir, bucket.as_str(), orphans),
@@ -146,8 +146,8 @@ impl GcRun<'_> {
     }
 
     /// Returns whether the record of the file `name` is in a sidecar file, but not in the sidecar file that is named
-    /// after the file's inode. `stat` is the file's state. Cost: none for a bare object; one `getxattrat`, and a read
-    /// of the sidecar file if there is one.
+    /// after the file's inode number. `stat` is the file's state. Cost: none for a bare object; one `getxattrat`, and a
+    /// read of the sidecar file if there is one.
     fn lacks_record(&self, bucket: &Bucket, (dir, name): (&File, &str), stat: &FileStat) -> bool {
         if is_bare(stat) {
             return false;
@@ -184,7 +184,7 @@ fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> 
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
-/// Returns whether the sidecar file named after this file's inode belongs, or may belong, to this file.
+/// Returns whether the sidecar file named after this file's inode number belongs, or may belong, to this file.
 fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -> bool {
     let sharing = volume.sharing_of(bucket);
     let is_absent = || matches!(volume.read_sidecar(bucket, stat), Ok(None));
@@ -194,9 +194,9 @@ fn is_described(volume: &StoreRootDirectory, bucket: &Bucket, stat: &FileStat) -
     stat.is_file && !(is_absent() && is_still_absent())
 }
 
-/// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode in its name may belong
-/// to a new object by now. The sidecar file is first renamed into the directory for staged files, so that only the file
-/// that was examined is removed.
+/// Removes the sidecar file `name`, unless it has been replaced since it was examined: the inode number in its name may
+/// belong to a new object by now. The sidecar file is first renamed into the directory for staged files, so that only
+/// the file that was examined is removed.
 fn remove_if_same(
     volume: &StoreRootDirectory,
     bucket: &Bucket,

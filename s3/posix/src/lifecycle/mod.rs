@@ -6,7 +6,7 @@
 //! releases this lock when the process dies. If a run dies, the next run continues its work, because objects that have
 //! already expired no longer exist.
 //!
-//! A locked version does not expire. The next run after the end of its retention removes the version.
+//! A locked version does not expire. The next run after the end of the version's retention removes the version.
 //!
 //! Rules that the bucket's owner or root has set are applied with the rights of the bucket's owner and of the objects'
 //! owners. In a bucket that other users may write to, these users may also set rules. Such rules are applied with the

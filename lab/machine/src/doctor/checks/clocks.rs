@@ -7,7 +7,8 @@ use super::processors::{PROCESSORS, allowed, is_guest};
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
 
-/// A processor's clock counts as uncapped if it may reach this share of the processor's highest frequency.
+/// A processor's clock counts as uncapped if the clock is allowed to reach this share of the processor's highest
+/// frequency.
 const CLOCK_LEAST: f64 = 0.95;
 /// The longest wake-up latency of a sleep state, in µs, that is not reported as a problem. This limit is several times
 /// the latency of a small message.

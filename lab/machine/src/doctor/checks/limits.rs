@@ -106,7 +106,7 @@ pub(crate) fn quota_counters(tree: &SystemTree) -> Option<QuotaCounters> {
 }
 
 /// Returns the percentage of scheduling periods in which the group was throttled, and the total throttled time in
-/// seconds. Version 2 counts microseconds, version 1 nanoseconds.
+/// seconds. Version 2 of cgroups counts microseconds; version 1 counts nanoseconds.
 fn throttled(text: &str) -> Option<(f64, f64)> {
     let number = |name: &str| value_of(text, name)?.parse::<f64>().ok();
     let (periods, stopped) = (number("nr_periods")?, number("nr_throttled")?);
