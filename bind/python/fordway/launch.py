@@ -96,7 +96,7 @@ def run(root: Path, command: list[str], is_explained: bool) -> int:
 def end_like(status: int) -> NoReturn:
     """Ends this process with the program's exit status or signal, so that a shell sees no difference."""
     if status < 0:
-        # Only the program may write a core file, not this process.
+        # This process must not write a second core file after the program has written one.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -status not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-status, signal.SIG_DFL)
@@ -144,7 +144,9 @@ def ending_with_parent() -> Callable[[], None]:
 def environment(
     inherited: Mapping[str, str], root: Path, endpoint: str | None, keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment variables for the program, without settings for other services."""
+    """Returns the environment variables for the program, without inherited settings that select another S3
+    service.
+    """
     dropped = (
         "AWS_ENDPOINT_URL_S3",
         "AWS_SESSION_TOKEN",

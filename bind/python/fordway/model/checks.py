@@ -16,8 +16,8 @@ CLOCK_MHZ = (200, 7_000)
 """Clock frequencies that processor cores can have."""
 
 LINK_SLACK = 1.2
-"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess is an error of
-units.
+"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess indicates a wrong
+unit.
 """
 
 IDLE_SHARE = 0.01
@@ -59,8 +59,8 @@ class Link:
 
 
 def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
-    """Returns the possible rows, without impossible counters. `Points.refused` contains the reasons for
-    refused counters.
+    """Returns the rows that pass the checks, without impossible counters. `Points.refused` contains the
+    reasons for refused counters.
 
     Raises `DataError` for impossible rows, unless `skip_bad` is true. In that case, these rows are omitted.
     """

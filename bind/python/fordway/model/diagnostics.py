@@ -31,7 +31,7 @@ RELATIVE_ERROR_MAX = 0.25
 
 
 MISFIT = "of a model that does not hold here"
-"""The doubt about a coefficient without other doubts if the model does not describe the rows."""
+"""The doubt about a coefficient that has no other doubt, if the model does not describe the rows."""
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,8 @@ class Concurrent(Model):
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the numbers of connections above which the shared resource may limit the time. They are
-        starting points of fits.
+        """Returns the numbers of connections above which the shared resource may limit the time. Fits start
+        from these numbers.
         """
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:

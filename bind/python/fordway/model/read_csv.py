@@ -207,7 +207,8 @@ class Table:
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
         """Returns the sizes of objects.
 
-        A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which.
+        A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which
+        of the two values applies.
         """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")

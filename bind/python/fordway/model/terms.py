@@ -23,7 +23,7 @@ class Constants:
     network_bytes_per_us: float | None = None
     path: mathis.Path = field(default_factory=mathis.Path)
     small_bytes: float = 65_536
-    """Object size up to which each byte also costs the small-object term."""
+    """The small-object term counts only this many bytes of an object."""
 
 
 @dataclass(frozen=True)

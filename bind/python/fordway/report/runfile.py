@@ -148,7 +148,9 @@ def read_info(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
-    """Returns the JSON in `path`. Raises `FileNotFoundError` and `RunFileError`."""
+    """Returns the JSON in `path`. Raises `FileNotFoundError` for a missing file, and `RunFileError` for an
+    unreadable or invalid file.
+    """
 
     def refuse(name: str) -> float:
         raise ValueError(f"{name} is not JSON")

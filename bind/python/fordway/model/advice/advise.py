@@ -105,8 +105,8 @@ def _lane(lane: str, own: Times) -> dict[str, Any]:
 
 
 def choose(found: dict[str, Times]) -> dict[str, Any]:
-    """Returns the lane that is fastest in nearly all draws. If no lane is, returns the lanes that cannot be
-    distinguished, and the reason.
+    """Returns the lane that is fastest in nearly all draws. If there is no such lane, returns the lanes among
+    which no choice is possible, and the reason.
     """
     if len(found) < 2:
         return {"lane": None, "between": list(found), "why": "there is nothing to choose from"}

@@ -62,7 +62,7 @@ class _Rounds:
 
 
 def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict[str, Times]:
-    """Returns the times of `phase` on each lane that has it."""
+    """Returns the times of `phase` on each lane on which the phase was measured."""
     rows = machine.operations[machine.operations["phase"] == phase]
     rounds = _rounds(rows, phase)
     moved = _moved(objects, phase, machine.range_bytes_max)
