@@ -15,7 +15,8 @@ use crate::signal;
 /// The size of each request for a long range, whose memory grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session for all files opened without options. These files share its connections and its knowledge of servers.
+/// The session for all files opened without options. These files share its connections and the known properties of
+/// servers.
 static USUAL: OnceLock<Arc<HttpSession>> = OnceLock::new();
 
 fn usual() -> Result<Arc<HttpSession>> {

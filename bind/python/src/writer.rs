@@ -94,8 +94,8 @@ impl PyObjectWriter {
         })
     }
 
-    /// Publishes the object unless the writer is already closed. Errors: those of a commit; `InvalidArgument` in the
-    /// first call after a failed write.
+    /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`]; `InvalidArgument`
+    /// in the first call after a failed write.
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || match self.take() {
             WriterState::Open(writer) => writer.commit(&ExpectedContent::default()).map(drop),

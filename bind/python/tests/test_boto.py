@@ -599,7 +599,9 @@ def test_an_endpoint_that_the_program_selected_is_used(clients: tuple[Any, Any],
 
 
 class SlowCounter(Counter[tuple[str, str]]):
-    """A counter that sleeps between reading and writing, so that another thread can interrupt it there."""
+    """A counter that sleeps between reading and writing a count, so that another thread can run in
+    between.
+    """
 
     def __getitem__(self, name: tuple[str, str]) -> int:
         found = super().__getitem__(name)

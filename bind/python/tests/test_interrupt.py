@@ -17,7 +17,7 @@ import fordway
 
 lane = sys.argv[1]
 times = {}
-# A shell script that runs the tests in the background leaves them a signal that is ignored.
+# If a shell script runs the tests in the background, SIGINT is ignored at the start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

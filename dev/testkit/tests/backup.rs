@@ -199,8 +199,8 @@ fn tar_with_attributes_keeps_everything() {
     comes_back("tar", &format!("tar {attributes} -C FROM -cf - . | tar {attributes} -C TO -xpf -"));
 }
 
-/// Copies a root without attributes and times. Keys and content are preserved, including old versions and uploads.
-/// Metadata, tags and stored ETags are lost.
+/// Copies a root without extended attributes and times. Keys and content are preserved, including old versions and
+/// uploads. Metadata, tags and stored ETags are lost.
 #[test]
 fn a_plain_copy_keeps_content() {
     let dir = tempfile::tempdir().unwrap();

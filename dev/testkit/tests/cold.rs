@@ -23,8 +23,8 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
-    // The second gateway uses the first gateway as its store. It starts to respond while content is still arriving from
-    // the first gateway.
+    // The second gateway uses the first gateway as its store. The second gateway starts to respond while content is
+    // still arriving from the first gateway.
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());

@@ -174,7 +174,7 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
 
     let (_, flat) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "second")));
     let (_, deep) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
-    // Each new directory is created, opened, marked and closed.
+    // Each new directory is created, opened, marked with an extended attribute, and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
 

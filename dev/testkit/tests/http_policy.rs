@@ -316,7 +316,7 @@ fn allow(actions: &str, condition: &str) -> String {
 }
 
 /// The result of a conditional request shows whether the object has a given ETag. The request therefore requires
-/// permission to read the object. It never reveals the object's actual ETag.
+/// permission to read the object. The response never reveals the object's actual ETag.
 #[test]
 fn conditions_reveal_nothing_to_those_who_may_not_read() {
     if !is_root() {

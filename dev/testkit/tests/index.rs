@@ -121,7 +121,7 @@ fn change_and_list(member: &mut Member) {
     member.report(if was_watched { "watched" } else { "not watched" });
 }
 
-/// Returns whether this process has an inotify queue with a watch.
+/// Returns whether this process has an inotify instance with a watch.
 fn is_watching() -> bool {
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
     descriptors

@@ -245,7 +245,7 @@ fn put_and_prune(member: &mut Member) {
     }
 }
 
-/// The number of 16-byte pieces in the largest object that is overwritten: 256 KiB.
+/// The number of 16-byte pieces in the largest object that is overwritten, whose size is 256 KiB.
 const MOST_PIECES: usize = 16 * 1024;
 
 #[test]

@@ -227,8 +227,8 @@ pub(super) struct StreamedBody<'a> {
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
-    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `IncompleteBody` if `produce` generates more or
-    /// fewer bytes than stated; any error from `produce`, after which the connection is closed.
+    /// Ignores the body of `exchange`. Errors: as for [`HttpClient::send`]; `IncompleteBody` if `produce` generates
+    /// more or fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,

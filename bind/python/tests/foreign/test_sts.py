@@ -104,14 +104,14 @@ class Service:
                 "aws_secret_access_key": credentials["SecretAccessKey"],
                 "aws_session_token": credentials["SessionToken"],
             }
-        # Without this setting, boto3 signs URLs and forms with signature version 2.
+        # Without this setting, boto3 signs URLs and forms with Signature Version 2.
         config = config_of_botocore.Config(signature_version="s3v4") if name == "s3" else None
         where = {"endpoint_url": self.endpoint, "region_name": "us-east-1"}
         return boto3.client(name, config=config, **where, **keys)
 
 
 def users_file(issuer: str, audience: str) -> str:
-    """Returns a users file with a user, a role for the user, and a role for tokens of the issuer."""
+    """Returns a users file with a user, a role for the user, and a role for tokens that the issuer signs."""
     who = f"uid = {os.geteuid()}\ngid = {os.getegid()}\n"
     return f"""
 [[user]]

@@ -529,8 +529,8 @@ fn in_turn() -> StoreFixture {
     StoreFixture::new(RoundRobinStore::new(SharedFileSystemFixture::MOUNTS.map(open).into()), dir)
 }
 
-/// Runs the conformance suite on two nodes in turn. It does not run on NFS, where tags that are replaced within one
-/// tick of the server's clock look unchanged to the other client.
+/// Runs the conformance suite with calls that alternate between two nodes. The suite does not run on NFS, where tags
+/// that are replaced within one tick of the server's clock look unchanged to the other client.
 fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);

@@ -531,7 +531,8 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
 
-/// Files that one user of a shared bucket creates next to other users' files must not hide or change their objects.
+/// Files that one user of a shared bucket creates next to other users' files must not hide or change the other users'
+/// objects.
 #[test]
 fn nothing_that_is_planted_hides_what_is_anothers() {
     if !is_root() {

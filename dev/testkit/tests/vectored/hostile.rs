@@ -135,7 +135,8 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // Bytes from such a part are not used, even if the rest is requested again and arrives correctly.
+        // Bytes from a part of the wrong length are not used, even if the rest is requested again and arrives
+        // correctly.
         let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
         server.follow(ResponseFaultScript::honest().on_requests(1..3, ResponseFault::PartBytesOff(off)));

@@ -36,8 +36,8 @@ impl Drop for Server {
 
 impl Server {
     /// Starts `program` with the configuration that `configure` returns for a directory and a port, and with
-    /// `arguments`, in which `CONFIG` stands for the path of the configuration file, and `DIR` and `PORT` for the
-    /// directory and the port.
+    /// `arguments`, in which the path of the configuration file replaces `CONFIG`, and the directory and the port
+    /// replace `DIR` and `PORT`.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -95,8 +95,8 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // The server limits the number of ranges per request, or the length of the `Range` header does. The header has room
-    // for about 500 ranges of at least 14 bytes each.
+    // Either the server or the length of the `Range` header limits the number of ranges per request. The header has
+    // room for about 500 ranges of at least 14 bytes each.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }

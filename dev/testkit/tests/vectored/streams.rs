@@ -42,7 +42,7 @@ fn one_connection_is_enough() {
         for ticket in tickets {
             assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
         }
-        // There are more single ranges than the server allows concurrent streams.
+        // The number of single ranges exceeds the number of concurrent streams that the server allows.
         assert!(server.connections() <= if most == 1 { 8 } else { 1 });
     }
 }

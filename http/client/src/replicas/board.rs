@@ -68,7 +68,7 @@ pub(super) struct ReplicaStream {
     pub(super) meter: RateMeter,
     /// When the stream began to use its replica.
     since: Instant,
-    /// When bytes last arrived, or when the stream began to wait for the first.
+    /// When bytes last arrived, or when the stream began to wait for the first byte.
     moved: Instant,
     /// When the stream's current first job became its first job.
     front_since: Instant,

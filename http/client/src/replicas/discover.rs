@@ -67,7 +67,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Tries all discovery methods at the server. Errors: if the server is unreachable.
+/// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
@@ -149,7 +149,7 @@ fn may_be_metalink(answer: &HttpResponse) -> bool {
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
 }
 
-/// Makes URLs absolute; drops those that cannot be resolved.
+/// Makes URLs absolute; drops URLs that cannot be resolved.
 fn make_absolute(file: &mut MetalinkFile, base: &str) {
     let absolute = |address: &str| match address.contains("://") {
         true => Some(address.to_owned()),
