@@ -27,7 +27,7 @@ WITHOUT_BODY = {"HeadObject", "HeadBucket"}
 OK, NOT_MODIFIED = 200, 304
 
 ENCODED = "=?UTF-8?B?"
-"""The prefix of an encoded text in a header (RFC 2047)."""
+"""The prefix of encoded text in a header value (RFC 2047)."""
 
 DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
 MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"

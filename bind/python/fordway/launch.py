@@ -35,7 +35,7 @@ GATEWAY_END_S = 10
 """The maximum time for the gateway to end its connections. After this time, the gateway is killed."""
 
 DESCRIPTION = """\
-Runs PROGRAM with the objects of a directory as its S3.
+Runs PROGRAM with the objects of a directory as its S3 service.
 
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
 process. All other S3 clients that read AWS_ENDPOINT_URL use a gateway, which listens on loopback and ends
@@ -106,8 +106,8 @@ def end_like(status: int) -> NoReturn:
 
 @contextlib.contextmanager
 def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yields a list for the program. After the caller adds the program to the list, signals to this process
-    are forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
+    """Yields a list to which the caller adds the started program. From then on, signals to this process are
+    forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
     ignored.
     """
     programs: list[subprocess.Popen[bytes]] = []

@@ -30,7 +30,7 @@ pub(crate) struct PyUpload {
     progress: Mutex<UploadProgress>,
 }
 
-/// The state of the calls that were made through this object. It does not include calls of other clients.
+/// The state of the calls that were made through this object. Calls of other clients are not included.
 #[derive(Default)]
 struct UploadProgress {
     /// The number of calls that are sending each part.

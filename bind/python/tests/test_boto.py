@@ -1,4 +1,6 @@
-"""Tests boto3 within the process. The responses must equal those of a gateway on the same directory."""
+"""Tests boto3 within the process. The responses must equal the responses of a gateway on the same
+directory.
+"""
 
 from __future__ import annotations
 

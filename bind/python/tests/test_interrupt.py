@@ -44,8 +44,8 @@ def listen(answers=()):
 def interrupted(name, call):
     """Measures the time from a signal, sent while the call waits, to the end of the call.
 
-    On a busy machine, a signal may arrive before the call waits. Then the signal is sent again, as a user
-    would press Ctrl-C again.
+    On a busy machine, a signal may arrive before the call waits. In that case, the signal is sent again, as a
+    user would press Ctrl-C again.
     """
     sent, ended = [], threading.Event()
 

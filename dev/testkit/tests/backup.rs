@@ -149,8 +149,8 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Returns whether the file system of the tests supports extended attributes. Otherwise, there are no attributes to
-/// copy.
+/// Returns whether the file system of the tests supports extended attributes. On other file systems, there are no
+/// attributes to copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()

@@ -1,4 +1,4 @@
-//! Tests objects that are not in the page cache. The gateway must read them on threads other than those that serve its
+//! Tests objects that are not in the page cache. The gateway must not read such objects on the threads that serve its
 //! clients, and must send the correct bytes. Content that the gateway gets from another server is also tested.
 
 use std::fs::File;

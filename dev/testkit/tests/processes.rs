@@ -100,10 +100,10 @@ fn count_up(member: &mut Member) {
     }
 }
 
-/// The keys that all processes share. Two keys are in one directory, one key cannot be a path, and the others conflict
-/// as paths, so that the location of one object depends on operations on the others.
+/// The keys that all processes share. Two keys are in one directory, and one key cannot be a path. The other keys
+/// conflict as paths, so the location of one object depends on operations on other objects.
 const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
-/// The number of operations on private keys before a process switches to shared keys, and vice versa.
+/// The number of operations before a process switches between private keys and shared keys.
 const TURN: usize = 50;
 
 #[test]

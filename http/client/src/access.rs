@@ -109,7 +109,7 @@ impl SessionCredentials {
     }
 
     /// Returns whether tokens and passwords are withheld from `origin`, because others could read them on the network
-    /// path. Without TLS, a proxy could read them as well.
+    /// path. Without TLS, a proxy could read them even if the origin is this machine.
     pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()

@@ -71,7 +71,7 @@ impl HttpClient {
     }
 
     /// Sends requests through these proxies. A client keeps its proxies for its lifetime, and does not share
-    /// connections with other clients, so all its pooled connections to an origin take the same route.
+    /// connections with other clients. All its pooled connections to an origin therefore take the same route.
     pub fn through(self, proxies: ProxySettings) -> Self {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
@@ -235,8 +235,8 @@ impl HttpClient {
         streamed: &mut StreamedBody<'_>,
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };
-        // It may not be possible to produce the body a second time, so a connection that the server has closed must be
-        // detected before any of the body is produced.
+        // The caller may be unable to produce the body a second time. A connection that the server has closed must
+        // therefore be detected before any of the body is produced.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,

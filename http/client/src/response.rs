@@ -31,7 +31,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. Returns `false`
+    /// Parses a head that starts at `within.start`. Replaces the previous head, and reuses its memory. Returns `false`
     /// if the head is incomplete. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];

@@ -131,7 +131,7 @@ impl ConfigSettings {
     }
 }
 
-/// Opens TLS sessions; loads the certificates when the first session is opened.
+/// Opens TLS sessions. The certificates are loaded when the first session is opened.
 pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).

@@ -140,7 +140,8 @@ def _by_cell(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
 
 
 def log_mean(times: np.ndarray) -> tuple[float, float, float]:
-    """Returns the mean of the logarithms, the variance of the mean, and the number of independent rounds.
+    """Returns the mean of the times' logarithms, the variance of the mean, and the number of independent
+    rounds.
 
     Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds.
     """

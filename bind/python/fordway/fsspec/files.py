@@ -189,8 +189,8 @@ class NewObject(io.BufferedIOBase):
         """Publishes the object; in a transaction, the end of the transaction publishes it.
 
         Discards the object, with a `RuntimeWarning`, if an exception is being handled that was raised after
-        this file was opened. This is necessary because a text file or a compressing file around this file
-        closes it even if the `with` block raises. Raises `InvalidArgumentError` if a write failed or was
+        this file was opened. The check is necessary because a text file or a compressing file around this
+        file closes it even if the `with` block raises. Raises `InvalidArgumentError` if a write failed or was
         interrupted, because nothing is published then.
         """
         if self.closed:

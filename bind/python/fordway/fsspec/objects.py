@@ -651,7 +651,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 class S3ObjectFileSystem(ObjectFileSystem):
     """Objects at `s3://BUCKET/KEY`, for programs that support only these addresses. See `register_s3()`.
 
-    It accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs by name.
+    The constructor accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs with an error
+    that names the option.
     """
 
     protocol = ("s3", "s3a")

@@ -23,8 +23,8 @@ share indicates rows of another kind.
 """
 
 GROUPS_RATIO_MIN = 3
-"""Minimum ratio of successive sorted times of the same request that separates two groups. Noise does not
-cause such gaps.
+"""Minimum ratio between successive sorted times of one kind of request at which the times count as two
+groups. Noise does not cause a gap of this size.
 """
 
 LACK_OF_FIT_P_MAX = 0.001

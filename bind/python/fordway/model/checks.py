@@ -9,7 +9,7 @@ import pandas as pd
 from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
 
 COVERED_MIN = 0.99
-"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
+"""Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
 
 COVERED_MAX = 1.1
 CLOCK_MHZ = (200, 7_000)

@@ -61,7 +61,7 @@ def hold(
     values: np.ndarray | None = None,
     structure: Structure = None,
 ) -> Result:
-    """Compares the model with `points`. Its coefficients are `values`, or the published coefficients.
+    """Compares the model with `points`. The model's coefficients are `values`, or the published coefficients.
 
     Raises `DataError` if the rows lack a column that the model needs.
     """

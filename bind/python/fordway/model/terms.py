@@ -70,8 +70,8 @@ def derive(points: Points, constants: Constants) -> Terms:
 def network_bytes_per_us(points: Points, constants: Constants) -> pd.Series:
     """Returns the network bandwidth of eq. 4, in B/µs.
 
-    This bandwidth is the lower of Mathis's bound and the bandwidth of the link. It is NaN if the bandwidth of
-    the link is unknown.
+    This bandwidth is the lower of Mathis's bound and the bandwidth of the link. The result is NaN if the
+    bandwidth of the link is unknown.
     """
     link = constants.network_bytes_per_us
     bound = mathis.bounds(points, constants.path).fillna(np.inf)

@@ -15,7 +15,7 @@ THREAD = re.compile(r"(HWThread|Core) (\d+)")
 """
 
 COVERED_MIN = 0.99
-"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
+"""Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
 
 
 class LikwidError(Exception):

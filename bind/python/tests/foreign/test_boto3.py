@@ -101,7 +101,9 @@ def test_multipart(s3, gateway: Gateway, bucket: str, large: bytes) -> None:
 
 
 def test_forms(s3, gateway: Gateway, bucket: str, tmp_path) -> None:
-    """Boto3 signs a form, and curl sends the form as a browser would. Boto3's default is Signature Version 2."""
+    """Boto3 signs a form, and curl sends the form as a browser would. By default, boto3 signs with Signature
+    Version 2.
+    """
     s3.create_bucket(Bucket=bucket)
     from boto3 import client
     from botocore.config import Config

@@ -298,8 +298,8 @@ def test_a_web_identity_assumes_a_role(service: Service, provider: Provider) -> 
 def test_boto3_refreshes_credentials_by_itself(
     service: Service, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Boto3 gets the credentials with a token from a file. It replaces them 15 minutes before they expire,
-    which means immediately for this role.
+    """Boto3 gets the credentials with a token from a file. Boto3 replaces the credentials 15 minutes before
+    they expire. Credentials for this role are valid for 15 minutes, so boto3 replaces them immediately.
     """
     token = service.place / "token"
     token.write_text(provider.token())

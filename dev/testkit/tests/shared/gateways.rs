@@ -341,7 +341,7 @@ pub(crate) fn use_gateway_of_a_silent_server(_: &Member) {
         client.put(bucket, &key("large"), &large, &PutOptions::default()).unwrap();
     }
     shell(SILENCE);
-    // Wait until the caches of the GlusterFS client have expired. They are valid for one second.
+    // Wait until the caches of the GlusterFS client have expired. Cached entries are valid for one second.
     std::thread::sleep(Duration::from_secs(2));
     let end = Instant::now() + Duration::from_secs(at_length(SILENCE_S) as u64);
     std::thread::scope(|scope| {

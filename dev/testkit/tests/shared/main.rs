@@ -429,8 +429,8 @@ fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
 
-/// A verdict in a root directory makes the store refuse this root only if the verdict applies to this mount, and only
-/// the user root or the directory's owner could have written it.
+/// A verdict in a root directory makes the store refuse this root only under two conditions. The verdict applies to
+/// this mount, and nobody but the user root and the directory's owner could have written the verdict.
 fn believe_verdicts(_: &Member) {
     let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();

@@ -40,8 +40,8 @@ pub(super) fn read_whole(member: &Member) {
     report(reads);
 }
 
-/// Each node in turn puts an object, and must then list it. The directory has enough entries for its listing to be
-/// cached.
+/// The two nodes alternately put an object, and each node must then list its own object. The directory has enough
+/// entries for its listing to be cached.
 pub(super) fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
@@ -278,7 +278,8 @@ fn list_many_with_times_set_back(store: &PosixStore, bucket_dir: PathBuf, set: S
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
-/// One node removes a directory that the other node has seen. Afterwards, both nodes create it again in turn.
+/// One node removes a directory that the other node has seen. The other node then creates and removes the directory,
+/// and the first node creates it again.
 pub(super) fn share_directories(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -299,7 +300,7 @@ pub(super) fn share_directories(_: &Member) {
     }
 }
 
-/// If a file is removed while it is open, NFS renames it to a hidden name, and FUSE may do the same. Such names must
+/// If a file is removed while it is open, NFS renames it to a hidden name, and FUSE may do the same. Hidden names must
 /// not be listed as objects.
 pub(super) fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));

@@ -203,7 +203,7 @@ fn a_tenants_process() {
 }
 
 /// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove an
-/// object's files, these programs refuse to store the object. They still store objects whose keys are plain paths.
+/// object's files, these programs refuse to store the object. Objects whose keys are plain paths can still be stored.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -493,7 +493,7 @@ fn an_old_root_is_migrated() {
 }
 
 /// If a bucket's owner has no access to the bucket, root's `gc` and `fsck` have no access either, because they act as
-/// the owner. They must report the bucket.
+/// the owner. The two commands must report the bucket.
 #[test]
 fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     if !is_root() {

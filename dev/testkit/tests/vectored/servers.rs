@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
-/// A server that serves one file. It is killed when this value is dropped.
+/// A server that serves one file. The server is killed when this value is dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -233,8 +233,8 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
     Some((fields.next()??, fields.next()??))
 }
 
-/// Tests XRootD over HTTP. XRootD ignores a request that arrives together with another request. It refuses requests for
-/// digests if it stores no digests, and sends neither an `ETag` nor `Last-Modified`.
+/// Tests XRootD over HTTP. XRootD ignores a request that arrives together with another request. XRootD refuses requests
+/// for digests if it stores no digests, and sends neither an `ETag` nor `Last-Modified`.
 #[test]
 fn xrootd() {
     let Some(program) = fordway_needs::program("xrootd") else { return };

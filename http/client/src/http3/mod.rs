@@ -28,8 +28,8 @@ use super::tls::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::{Origin, Timeouts};
 
 /// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection as a whole
-/// has no window. Responses are read in order, so bytes of later responses could use up such a window and block the
-/// first response. A server can therefore make a connection buffer this many bytes for each of
+/// has no window. Responses are read in order, so bytes of later responses could use up a window of the whole
+/// connection and block the first response. A server can therefore make a connection buffer this many bytes for each of
 /// [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The interval between packets on an otherwise silent connection. A server may take minutes to respond. In the

@@ -47,8 +47,8 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
-/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried; only
-/// one if the server is unreachable.
+/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, or one request if the server is
+/// unreachable. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,

@@ -1,4 +1,4 @@
-//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; without verification, jobs fetch
+//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges. Without verification, jobs fetch
 //! exactly these ranges. This module also copies large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

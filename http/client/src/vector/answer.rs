@@ -194,7 +194,7 @@ impl ReceiveForecastSegment {
 }
 
 impl ReceiveForecast {
-    /// Forecasts the next `run` bytes of a body, which begin with wanted content; includes further parts only if
+    /// Forecasts the next `run` bytes of a body, which begin with wanted content. Includes further parts only if
     /// `foresees` is set.
     pub(super) fn of<S: FragmentSink>(
         content: &RangeResponseBody,

@@ -286,7 +286,7 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Checks the head of a response against the request; returns how many bytes precede the wanted ones, and the file
+/// Checks the head of a response against the request. Returns how many bytes precede the wanted bytes, and the file
 /// offset at which the response ends.
 fn content_of(
     place: &SourceLocation,

@@ -20,8 +20,8 @@ STEPS = (0, 16, 4, 2)
 CLEARLY_BETTER = 0.9
 """Maximum ratio of the errors for which a form with more segments is chosen over a form with fewer."""
 RIDGE = 1e-9
-"""Ridge parameter, relative to a column's squared length. It divides a cost among columns that the operations
-cannot distinguish, and avoids a division by 0.
+"""Ridge parameter, relative to a column's squared length. The ridge divides a cost among columns that the
+operations cannot distinguish, and avoids a division by 0.
 """
 
 DIRECTORY_COSTS = {

@@ -1,8 +1,8 @@
 """The time of a phase on each lane: the sum of the fitted costs over the objects, and many draws of this sum.
 
-Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. It then adds the
-variation between passes: the state of a round, the scatter of single operations, and the error at sizes that
-were not fitted. All lanes use the same sample, because blocks with the same number ran together.
+Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. Each draw then
+adds the variation between passes: the state of a round, the scatter of single operations, and the error at
+sizes that were not fitted. All lanes use the same sample, because blocks with the same number ran together.
 """
 
 from dataclasses import dataclass
