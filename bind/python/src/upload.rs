@@ -17,8 +17,8 @@ use crate::listing::PyPutInfo;
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 ///
-/// Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
-/// block raises. If the block itself completed or aborted it, nothing more is done.
+/// Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
+/// aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,

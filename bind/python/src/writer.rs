@@ -14,11 +14,12 @@ use pyo3::types::PyBytes;
 use crate::content::bytes_of_buffer;
 use crate::interpreter::{drop_without_interpreter, without_interpreter};
 
-/// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
+/// An object being written in pieces. The object becomes visible as a whole at `commit`, or never.
 ///
-/// As a context manager, it commits at the end of its block, or discards the object if the block raises. If a
-/// write fails or is interrupted, the object is discarded, and the end of the block raises too. It is also a
-/// raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
+/// As a context manager, the writer commits at the end of its block, or discards the object if the block
+/// raises. If a write fails or is interrupted, the object is discarded, and the end of the block raises too.
+/// The writer is also an unbuffered binary file (`io.RawIOBase`), which `io.TextIOWrapper` and other
+/// libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
     inner: Mutex<WriterState>,
