@@ -222,7 +222,7 @@ class Store:
         """Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
 
         Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-        have the same key, any of them may win.
+        have the same key, it is undefined which of them is kept.
 
         Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
         """
@@ -355,9 +355,9 @@ class Store:
     ) -> Mapped:
         """Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
 
-        On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
-        not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
-        (SIGBUS). Other lanes read the content into separate memory.
+        On the embedded lane, the memory is a mapping of the page cache, and pages are read on first access.
+        Later puts do not change the content. If a POSIX program truncates the file, access beyond its new end
+        is fatal (SIGBUS). Other lanes read the content into separate memory.
         """
 
     def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
@@ -412,8 +412,8 @@ class Store:
     ) -> ObjectWriter:
         """Starts an object that is written in several calls and becomes visible as a whole at the commit.
 
-        `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
-        arguments are as for `put`; conditions are checked at the commit.
+        `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
+        object. The other arguments are as for `put`; conditions are checked at the commit.
 
         Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
         """
@@ -677,12 +677,14 @@ class Upload:
         """Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
 
         Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-        `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
-        raises `InvalidArgumentError` while a part is being sent, and after one failed.
+        `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, the
+        call also raises `InvalidArgumentError` while a part is being sent, and after a part has failed.
         """
 
     def abort(self) -> None:
-        """Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted."""
+        """Removes the upload and its parts. Raises `NotFoundError` if the upload is already completed or
+        aborted.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(

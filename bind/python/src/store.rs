@@ -182,7 +182,7 @@ impl PyStore {
     /// Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
     ///
     /// Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-    /// have the same key, any of them may win.
+    /// have the same key, it is undefined which of them is kept.
     ///
     /// Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
     fn put_many<'py>(
@@ -394,9 +394,9 @@ impl PyStore {
 
     /// Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
     ///
-    /// On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
-    /// not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
-    /// (SIGBUS). Other lanes read the content into separate memory.
+    /// On the embedded lane, the memory is a mapping of the page cache, and pages are read on first access.
+    /// Later puts do not change the content. If a POSIX program truncates the file, access beyond its new end
+    /// is fatal (SIGBUS). Other lanes read the content into separate memory.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn map(
         &self,
@@ -514,8 +514,8 @@ impl PyStore {
 
     /// Starts an object that is written in several calls and becomes visible as a whole at the commit.
     ///
-    /// `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
-    /// arguments are as for `put`; conditions are checked at the commit.
+    /// `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
+    /// object. The other arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]

@@ -205,8 +205,8 @@ impl PyUpload {
     /// Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
     ///
     /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-    /// `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
-    /// raises `InvalidArgumentError` while a part is being sent, and after one failed.
+    /// `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, the
+    /// call also raises `InvalidArgumentError` while a part is being sent, and after a part has failed.
     #[pyo3(signature = (parts=None, *, if_none_match=None, if_match=None))]
     fn complete(
         &self,
@@ -224,7 +224,8 @@ impl PyUpload {
         Ok(made)
     }
 
-    /// Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted.
+    /// Removes the upload and its parts. Raises `NotFoundError` if the upload is already completed or
+    /// aborted.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || self.store.abort_upload(&self.bucket, &self.key, &self.id))?;
         self.progress().is_over = true;

@@ -224,7 +224,8 @@ impl PyObjectWriter {
         false
     }
 
-    /// `io` calls this before it closes a file that was never closed explicitly: its object is incomplete.
+    /// `io` calls this method before it closes a file that was never closed explicitly. The object of such a
+    /// file is incomplete.
     fn _dealloc_warn(&self, py: Python<'_>, _source: &Bound<'_, PyAny>) -> PyResult<()> {
         self.discard(py)
     }

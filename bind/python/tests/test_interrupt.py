@@ -92,8 +92,7 @@ calls = {
     "versioning": lambda: store.versioning("bucket"),
     "set_versioning": lambda: store.set_versioning("bucket", True),
     "put": lambda: store.put("bucket", "key", b"data"),
-    # Its preparation takes longer than the signal takes to arrive, and its bytes
-    # fill the socket.
+    # Preparing 8 MB takes longer than the signal takes to arrive, and the bytes fill the socket.
     "put of much": lambda: store.put("bucket", "key", bytes(8_000_000)),
     "get": lambda: store.get("bucket", "key"),
     "get_with_info": lambda: store.get_with_info("bucket", "key"),

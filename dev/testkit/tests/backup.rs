@@ -156,7 +156,7 @@ fn has_attributes(dir: &Path) -> bool {
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
 }
 
-/// Copies a root with `command`, migrates the copy, and compares its content with that of the original.
+/// Copies a root with `command`, migrates the copy, and compares the content of the copy with the original's content.
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
     if fordway_needs::program(program).is_none() {

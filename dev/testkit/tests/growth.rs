@@ -201,7 +201,7 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(head.contains(&"fgetxattr"), "the file was not opened: {head:?}");
 }
 
-/// Tests the sequence that IOR performs after each delete.
+/// Tests the sequence of calls that IOR makes after each delete.
 #[test]
 fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     let mut counts = Vec::new();

@@ -169,7 +169,8 @@ fn a_root_on_juicefs_is_refused_whatever_is_promised() {
     });
 }
 
-/// The root is local, but one of its buckets is on an unsuitable file system. A check of the root does not detect this.
+/// The root is local, but one of its buckets is on an unsuitable file system. A check of the root does not detect the
+/// unsuitable bucket.
 #[test]
 fn a_bucket_on_juicefs_is_not_written_to() {
     in_own_mounts(|| {

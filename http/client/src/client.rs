@@ -346,7 +346,7 @@ impl ConnectionPool {
         ConnectionPool { idle: Mutex::new(idle), idle_limit }
     }
 
-    /// Takes a connection that was used within the idle limit, and closes older ones.
+    /// Takes a connection that was used within the idle limit. Closes connections that have been idle for longer.
     pub(super) fn take(&self, origin: &Origin) -> Option<BufferedConnection> {
         let mut idle = self.locked();
         let waiting = idle.by_origin.get_mut(origin)?;

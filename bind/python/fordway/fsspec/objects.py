@@ -576,8 +576,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         and buckets.
 
         A single path must exist. In a list, a missing path is not an error, as in S3. Raises
-        `FileNotFoundError` or `IsADirectoryError`. If the removal of objects fails, tries to remove all
-        others, and then raises the first error.
+        `FileNotFoundError` or `IsADirectoryError`. If some objects cannot be removed, removes all other
+        objects, and then raises the first error.
         """
         paths = path
         if isinstance(path, str | os.PathLike):

@@ -64,7 +64,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         return cls._strip_protocol(path).rpartition("/")[0]
 
     def file(self, path: str) -> fordway.RemoteFile:
-        """Returns the file at `path`. Opens it at the first call."""
+        """Returns the file at `path`. The first call opens the file."""
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:

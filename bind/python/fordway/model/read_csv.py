@@ -175,8 +175,8 @@ class Table:
         )
 
     def _agreed(self, column: str, names: list[str], units: dict[str, float]) -> pd.Series:
-        """Returns the column in the package's unit. Raises `DataError` if another column of `names`
-        disagrees.
+        """Returns the column in the package's unit. Raises `DataError` if another column of `names` contains
+        different values.
         """
         used = self.number(column) * units[_unit_of(column, names)]
         for other in self.table.columns:

@@ -16,7 +16,7 @@ const GATEWAYS: usize = 2;
 const END: &str = "gateways-end";
 /// The maximum run time of gateways, in seconds: in a soak test, and in a normal run.
 const LIFE_S: [usize; 2] = [1_500, 120];
-/// How long the file server sends no responses, in seconds.
+/// The time during which the file server sends no responses, in seconds: in a soak test, and in a normal run.
 const SILENCE_S: [usize; 2] = [30, 12];
 /// The maximum time of a call that needs the file server while the server sends no responses.
 const REFUSED: Duration = Duration::from_secs(10);
@@ -110,7 +110,7 @@ fn client(address: impl std::fmt::Display) -> S3Store {
     S3Store::new(client_config(address)).unwrap()
 }
 
-/// Returns the process ID of each gateway, and a client of it.
+/// Returns the process ID of each gateway, and a client for it.
 fn gateways() -> Vec<(u32, S3Store)> {
     (0..GATEWAYS).map(find_gateway).map(|(process, address)| (process, client(address))).collect()
 }

@@ -439,7 +439,8 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
 }
 
 /// In a root with an older format version, a third user has created the private area of a sticky bucket. The store uses
-/// this area only for operations that are safe. After the user root has run the migration, the area is fully used.
+/// this area only for operations that are safe. After the user root has run the migration, the store uses the area for
+/// all operations.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {

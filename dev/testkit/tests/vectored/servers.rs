@@ -35,9 +35,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts `program` with the configuration that `configure` returns for a directory and a port, and with
-    /// `arguments`, in which the path of the configuration file replaces `CONFIG`, and the directory and the port
-    /// replace `DIR` and `PORT`.
+    /// Starts `program` with the configuration that `configure` returns for a directory and a port. In `arguments`, the
+    /// path of the configuration file replaces `CONFIG`, and the directory and the port replace `DIR` and `PORT`.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],

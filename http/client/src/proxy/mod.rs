@@ -120,7 +120,8 @@ impl ProxySettings {
 }
 
 impl Proxy {
-    /// Parses `[SCHEME://][user[:password]@]host[:port][/]`. Errors: the reason, without the password.
+    /// Parses `[SCHEME://][user[:password]@]host[:port][/]`. Errors: the reason why the value is invalid, without the
+    /// password.
     fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = Self::kind(&scheme.to_ascii_lowercase())?;

@@ -439,7 +439,7 @@ mod tests {
 
     proptest! {
         /// For any received bytes, in pieces of any size, the handshake ends or fails, and never requests a message
-        /// that is longer than the longest valid one.
+        /// that is longer than the longest valid message.
         #[test]
         fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {
             let mut bytes = bytes;

@@ -160,7 +160,7 @@ impl RangeJobScheduler {
         id
     }
 
-    /// Returns the number of streams that are neither hedges nor leaving.
+    /// Returns the number of streams, without hedges and without streams that are about to end.
     pub(super) fn regular_streams(&self) -> usize {
         self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
     }

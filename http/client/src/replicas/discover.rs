@@ -35,9 +35,9 @@ pub fn is_metalink_name(name: &str) -> bool {
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. URLs in the document may be relative to the document's URL. Errors: as for
-/// [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request, plus one
-/// per redirection.
+/// Reads the Metalink or the list of URLs at a URL. URLs in the document may be relative to the document's URL. Errors:
+/// as for [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request,
+/// plus one per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
     let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
     let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;

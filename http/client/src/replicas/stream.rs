@@ -1,4 +1,4 @@
-//! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
+//! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another replica is
 //! better. A stream's rate is measured while it has work. If a replica does not support ranges, the file is read in one
 //! pass, from which the jobs take their bytes.
 

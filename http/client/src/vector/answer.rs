@@ -19,8 +19,8 @@ use crate::response::{BodyFraming, ResponseHead, short_body};
 
 /// The minimum number of content bytes that are received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// The number of bytes that a call receives into the buffer if it can receive fewer bytes than this straight into
-/// place.
+/// If a call could receive fewer bytes than this straight into place, it receives this many bytes into the buffer
+/// instead.
 const STAGING_BYTES: usize = 64 * 1024;
 /// The number of mispredictions after which prediction stops for a response.
 const SURPRISES_MAX: usize = 2;

@@ -18,8 +18,8 @@ OUTSIDE_MAX = 0.2
 recommended.
 """
 ROUNDS_DIFFER = 2.0
-"""Minimum ratio between the times of rounds with the same work that indicates that the machine was in several
-states.
+"""Minimum ratio between the times of two rounds with the same work at which the machine counts as having been
+in several states.
 """
 ROUNDS_MIN = 5
 
