@@ -1,4 +1,4 @@
-//! Every target: the name of the program selects it.
+//! Runs a fuzz target, which the name of the program selects.
 
 #![no_main]
 

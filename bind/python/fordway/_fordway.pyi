@@ -54,8 +54,8 @@ def open(  # noqa: A001
     `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 
     On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-    retries (default: no limit for the call as a whole), and `retries` is the maximum number of times that a
-    request is retried after a transient failure (default 4). The other lanes have neither.
+    retries (default: no limit for the call as a whole). `retries` is the maximum number of times that a
+    request is retried after a transient failure (default 4). The other lanes support neither option.
 
     Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
     lane does not support an option.
@@ -187,7 +187,7 @@ class Store:
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
         copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
         neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-        case. `headers` may have `cache-control`, `content-disposition`, `content-encoding`,
+        case. `headers` may contain `cache-control`, `content-disposition`, `content-encoding`,
         `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
         object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
 
@@ -222,9 +222,9 @@ class Store:
         """Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
 
         Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-        have the same key, any of them may win.
+        have the same key, it is undefined which of them is kept.
 
-        Raises `InvalidNameError`, before anything is stored.
+        Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
         """
 
     def get_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[bytes | FordwayError]:
@@ -232,7 +232,7 @@ class Store:
 
         Returns one result per key, in order: the content, or the error. All contents are in memory together.
 
-        Raises `InvalidNameError`, before anything is read.
+        Raises `InvalidNameError` for an invalid bucket or key, before anything is read.
         """
 
     def head_many(self, bucket: str, keys: Sequence[str]) -> builtins.list[ObjectInfo | FordwayError]:
@@ -240,13 +240,13 @@ class Store:
 
         Returns one result per key, in order: the description, or the error.
 
-        Raises `InvalidNameError`, before anything is looked up.
+        Raises `InvalidNameError` for an invalid bucket or key, before anything is looked up.
         """
 
     def reader(self, bucket: str, key: str, *, version: str | None = None) -> ObjectReader:
         """Opens an object, or a `version` of it, as a binary file for reading and seeking.
 
-        The file reads the version that existed when it was opened, without a buffer of its own: wrap it in
+        The file reads the version that existed when it was opened. The file is unbuffered: wrap it in
         `io.BufferedReader` for small reads. If the object is replaced meanwhile, reads raise
         `PreconditionFailedError`.
 
@@ -264,7 +264,7 @@ class Store:
         if_match: str | None = None,
         if_none_match: str | None = None,
     ) -> bytes:
-        """Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
+        """Returns the content of an object or `version`, or `length` bytes of it from `start` (default 0).
 
         A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
         first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
@@ -305,8 +305,8 @@ class Store:
         """Opens the object once, for reading from front to back, and returns the stream and the description.
 
         The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
-        meanwhile. Up to 1 MiB is read at once; the stream of a longer content holds a file, or a connection
-        on the lane `http`, until it is read to its end or closed.
+        meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or
+        a connection on the lane `http`, until the content is read to its end or the stream is closed.
 
         Raises what `get` raises.
         """
@@ -323,8 +323,9 @@ class Store:
     ) -> int:
         """Reads the object into `buffer`, without another copy, and returns the number of bytes read.
 
-        With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
-        `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
+        With `start`, reads as many bytes from byte `start` as fit. Without `start`, the whole object must
+        fit. Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not
+        writable.
         """
 
     def get_ranges(
@@ -354,9 +355,9 @@ class Store:
     ) -> Mapped:
         """Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
 
-        On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
-        not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
-        (SIGBUS). Other lanes read the content into separate memory.
+        On the embedded lane, the memory is a mapping of the page cache, and pages are read on first access.
+        Later puts do not change the content. If a POSIX program truncates the file, access beyond its new end
+        is fatal (SIGBUS). Other lanes read the content into separate memory.
         """
 
     def head(self, bucket: str, key: str, *, version: str | None = None) -> ObjectInfo:
@@ -367,7 +368,7 @@ class Store:
 
         Returns one result per key, in order: `None`, or the error.
 
-        Raises `InvalidNameError`, before anything is removed.
+        Raises `InvalidNameError` for an invalid bucket or key, before anything is removed.
         """
 
     def copy(
@@ -388,8 +389,9 @@ class Store:
         """Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
 
         On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
-        `metadata` or `headers` is given, all three are replaced, and `tags` replaces all tags; otherwise, the
-        copy has the source's metadata and tags. Conditions are as for `put`, and apply to the copy.
+        `metadata` or `headers` is given, all three are replaced. `tags` replaces all tags. Without these
+        arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
+        copy.
 
         Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
         object to itself that changes nothing.
@@ -410,8 +412,8 @@ class Store:
     ) -> ObjectWriter:
         """Starts an object that is written in several calls and becomes visible as a whole at the commit.
 
-        `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
-        arguments are as for `put`; conditions are checked at the commit.
+        `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
+        object. The other arguments are as for `put`; conditions are checked at the commit.
 
         Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
         """
@@ -438,7 +440,8 @@ class Store:
     def resume_upload(self, bucket: str, key: str, id: str) -> Upload:  # noqa: A002
         """Returns the upload with this ID, which was begun earlier, perhaps by another process.
 
-        Makes no request; if there is no such upload, its methods raise `NotFoundError`.
+        Makes no request. If the upload does not exist, the methods of the returned object raise
+        `NotFoundError`.
         """
 
     def list_uploads(self, bucket: str, prefix: str = "") -> builtins.list[UploadSummary]:
@@ -502,10 +505,10 @@ class Store:
 
 @final
 class ObjectStream(io.RawIOBase):
-    """The content of an object, read from front to back. It stays what it was when the object was opened.
+    """The content of an object as it was when the object was opened, read from front to back.
 
-    `Store.stream` opens it. It is a raw binary file of `io`: wrap it in `io.BufferedReader` for small reads.
-    As a context manager, it is closed at the end of its block.
+    `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
+    `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
     """
 
     @property
@@ -513,7 +516,7 @@ class ObjectStream(io.RawIOBase):
         """True if the stream is closed, or a read failed."""
 
     def read(self, size: int | None = None) -> bytes:
-        """Returns the next `size` bytes, or all that are left; fewer only at the end.
+        """Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end.
 
         Raises `DataError` if the content ends early, `ValueError` if the stream is closed.
         """
@@ -522,7 +525,7 @@ class ObjectStream(io.RawIOBase):
         """Returns all bytes that are left."""
 
     def readinto(self, buffer: ReadableBuffer) -> int:
-        """Reads into `buffer` until it is full, and returns the number of bytes; fewer only at the end.
+        """Reads into `buffer` until it is full or the content ends, and returns the number of bytes read.
 
         Raises what `read` raises.
         """
@@ -556,11 +559,12 @@ class ObjectStream(io.RawIOBase):
 
 @final
 class ObjectWriter(io.RawIOBase):
-    """An object being written in pieces. It becomes visible as a whole at `commit`, or never.
+    """An object being written in pieces. The object becomes visible as a whole at `commit`, or never.
 
-    As a context manager, it commits at the end of its block, or discards the object if the block raises. If a
-    write fails or is interrupted, the object is discarded, and the end of the block raises too. It is also a
-    raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
+    As a context manager, the writer commits at the end of its block, or discards the object if the block
+    raises. If a write fails or is interrupted, the object is discarded, and the end of the block raises too.
+    The writer is also an unbuffered binary file (`io.RawIOBase`), which `io.TextIOWrapper` and other
+    libraries accept.
     """
 
     @property
@@ -620,8 +624,8 @@ class ObjectWriter(io.RawIOBase):
 class Upload:
     """An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 
-    Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
-    block raises. If the block itself completed or aborted it, nothing more is done.
+    Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
+    aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
     """
 
     @property
@@ -673,12 +677,14 @@ class Upload:
         """Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
 
         Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-        `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
-        raises `InvalidArgumentError` while a part is being sent, and after one failed.
+        `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, the
+        call also raises `InvalidArgumentError` while a part is being sent, and after a part has failed.
         """
 
     def abort(self) -> None:
-        """Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted."""
+        """Removes the upload and its parts. Raises `NotFoundError` if the upload is already completed or
+        aborted.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(

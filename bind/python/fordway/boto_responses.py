@@ -1,4 +1,6 @@
-"""Headers and errors of the responses of `fordway.boto`. They equal those of a gateway's responses."""
+"""Headers and errors of the responses of `fordway.boto`. A gateway's responses have the same headers and
+errors.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ WITHOUT_BODY = {"HeadObject", "HeadBucket"}
 OK, NOT_MODIFIED = 200, 304
 
 ENCODED = "=?UTF-8?B?"
-"""The prefix of an encoded text in a header (RFC 2047)."""
+"""The prefix of encoded text in a header value (RFC 2047)."""
 
 DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
 MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
@@ -34,7 +36,7 @@ DOCUMENT = {"content-type": "application/xml"}
 
 _header_names: dict[str, tuple[dict[str, str], bool]] = {}
 """For each operation, the fields that botocore takes from headers, with the names of these headers, and
-whether the response also has a document.
+whether the response also has an XML body.
 """
 
 
@@ -54,7 +56,7 @@ def response(status: int = 200, **fields: object) -> Response:
 
 
 def add_headers(client: Any, operation: str, answer: Response) -> None:  # noqa: ANN401
-    """Adds the headers from which botocore would have made the fields of this response."""
+    """Adds the HTTP headers that botocore would have parsed into the fields of this response."""
     found = _header_names.get(operation)
     if found is None:
         shape = client.meta.service_model.operation_model(operation).output_shape
@@ -101,14 +103,16 @@ def _text(value: object) -> str:
 
 
 def _date(time: datetime) -> str:
-    """Returns a time in UTC as an HTTP date. `email.utils` would take longer than the call to the store."""
+    """Returns a time in UTC as an HTTP date. Formatting with `email.utils` would take longer than the store's
+    call.
+    """
     day, month = DAYS[time.weekday()], MONTHS[time.month - 1]
     return f"{day}, {time.day:02} {month} {time.year:04} {time.hour:02}:{time.minute:02}:{time.second:02} GMT"
 
 
 def encoded(text: str) -> str:
-    """Returns metadata in its form in a header. Text that would not be transmitted unchanged is encoded (RFC
-    2047).
+    """Returns a metadata value encoded for an HTTP header. Text that would not be transmitted unchanged is
+    encoded (RFC 2047).
     """
     is_plain = text.isascii() and text.isprintable() and text.strip(" ") == text
     if is_plain and not _is_encoded(text):
@@ -166,5 +170,5 @@ def _document(error: FordwayError) -> dict[str, str]:
 
 
 def _s3_error(error: FordwayError) -> tuple[int, str, str | None]:
-    # A kind that the table does not contain is itself an error code of S3, and the text is AWS's message.
+    # A kind that the table does not contain is an S3 error code. The text of such an error is AWS's message.
     return S3_ERRORS.get(error.kind, (400, error.kind, str(error)))

@@ -1,4 +1,4 @@
-"""Exceptions of all calls, with one class for each reaction of a caller.
+"""Exceptions of all calls. Failures that a caller handles in the same way share a class.
 
 Every class is a `FordwayError`. Most classes also derive from the built-in exception that Python programs
 already catch, so code written for dictionaries or files works unchanged. `FordwayError.kind` distinguishes
@@ -24,7 +24,7 @@ class FordwayError(Exception):
     kind: str
     """The kind of failure, one of `fordway._fordway.ERROR_KINDS`."""
     target: str
-    """The address of the operation (`s3://bucket/key`), or empty."""
+    """The address that the operation failed on (`s3://bucket/key`), or an empty string."""
     detail: str
     """The message as a gateway sends it: without the lane, and without errors of the operating system."""
 
@@ -192,7 +192,7 @@ BY_KIND: dict[str, type[FordwayError]] = {
     "Io": InputOutputError,
     "Internal": InternalError,
 }
-"""The class for every kind. A test compares the keys with the list in Rust."""
+"""The class for every kind. A test compares the keys with the list of kinds in the Rust code."""
 
 
 def exception_for(kind: str, message: str, target: str, detail: str = "") -> FordwayError:

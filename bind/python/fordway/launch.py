@@ -35,7 +35,7 @@ GATEWAY_END_S = 10
 """The maximum time for the gateway to end its connections. After this time, the gateway is killed."""
 
 DESCRIPTION = """\
-Runs PROGRAM with the objects of a directory as its S3.
+Runs PROGRAM with the objects of a directory as its S3 service.
 
 boto3 and the programs built on it (s3transfer, aws-cli from Python packages) call the store inside their own
 process. All other S3 clients that read AWS_ENDPOINT_URL use a gateway, which listens on loopback and ends
@@ -96,7 +96,7 @@ def run(root: Path, command: list[str], is_explained: bool) -> int:
 def end_like(status: int) -> NoReturn:
     """Ends this process with the program's exit status or signal, so that a shell sees no difference."""
     if status < 0:
-        # Only the program may write a core file, not this process.
+        # This process must not write a second core file after the program has written one.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -status not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-status, signal.SIG_DFL)
@@ -106,8 +106,8 @@ def end_like(status: int) -> NoReturn:
 
 @contextlib.contextmanager
 def passing_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yields a list for the program. After the caller adds the program to the list, signals to this process
-    are forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
+    """Yields a list to which the caller adds the started program. From then on, signals to this process are
+    forwarded to the program. Before that, signals end this process and the gateway. Ignored signals stay
     ignored.
     """
     programs: list[subprocess.Popen[bytes]] = []
@@ -144,7 +144,9 @@ def ending_with_parent() -> Callable[[], None]:
 def environment(
     inherited: Mapping[str, str], root: Path, endpoint: str | None, keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment variables for the program, without settings for other services."""
+    """Returns the environment variables for the program, without inherited settings that select another S3
+    service.
+    """
     dropped = (
         "AWS_ENDPOINT_URL_S3",
         "AWS_SESSION_TOKEN",

@@ -122,7 +122,7 @@ impl ReadArguments<'_> {
     }
 }
 
-/// Headers that are stored with an object, apart from `Content-Type`. Their names are case-insensitive. Errors:
+/// Headers that are stored with an object, apart from `Content-Type`. The header names are case-insensitive. Errors:
 /// `InvalidArgument` for the name of any other header.
 pub(crate) struct StoredHeaders(Metadata);
 

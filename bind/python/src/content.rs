@@ -47,8 +47,8 @@ impl FetchedContent {
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {
-            // The length is only a claim of the server. Memory is therefore allocated as the bytes arrive, which costs
-            // a copy.
+            // The server may state a false length. Memory is therefore allocated as the bytes arrive, which costs a
+            // copy.
             let bytes = without_interpreter(py, || content.into_vec())?;
             return Ok(PyBytes::new(py, &bytes));
         }
@@ -111,7 +111,7 @@ pub(crate) fn u8_buffer(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<PyB
         error.set_cause(py, Some(cause));
         error
     })?;
-    // In a format, the names of fields are between colons.
+    // In a buffer's format string, colons enclose the names of fields.
     let format: String = view.getattr("format")?.extract()?;
     if format.split(':').step_by(2).any(|items| items.contains('O')) {
         // The bytes of references are addresses in this process. Overwriting them would crash the process.

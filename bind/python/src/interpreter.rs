@@ -1,4 +1,4 @@
-//! Work without the interpreter, and exceptions: the two sides of every call from Python.
+//! Releases the interpreter during calls, and converts errors to Python exceptions.
 
 use fordway_store::{Error, Result};
 use fordway_wire::s3_error::detail;

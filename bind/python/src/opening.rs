@@ -19,8 +19,8 @@ use crate::store::PyStore;
 /// `AWS_ENDPOINT_URL`, else the AWS configuration file, else AWS.
 ///
 /// On the lane `http`, `timeout` is the time in seconds that a call may wait for the server, including
-/// retries (default: no limit for the call as a whole), and `retries` is the maximum number of times that a
-/// request is retried after a transient failure (default 4). The other lanes have neither.
+/// retries (default: no limit for the call as a whole). `retries` is the maximum number of times that a
+/// request is retried after a transient failure (default 4). The other lanes support neither option.
 ///
 /// Raises `InvalidArgumentError` if the endpoint has a different form, the directory does not exist, or the
 /// lane does not support an option.

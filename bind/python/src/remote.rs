@@ -12,10 +12,11 @@ use crate::argument::ByteCount;
 use crate::interpreter::without_interpreter;
 use crate::signal;
 
-/// The size of each request for a long range, whose memory grows only as bytes arrive.
+/// The size of each request for a long range. The memory for the range grows only as bytes arrive.
 const PIECE_BYTES: usize = 64 << 20;
 
-/// The session for all files opened without options. These files share its connections and its knowledge of servers.
+/// The session for all files opened without options. These files share its connections and the known properties of
+/// servers.
 static USUAL: OnceLock<Arc<HttpSession>> = OnceLock::new();
 
 fn usual() -> Result<Arc<HttpSession>> {
@@ -174,8 +175,7 @@ impl PyRemoteFile {
 }
 
 impl PyRemoteFile {
-    /// Reads a long range of a file. The file's size is only the server's claim, so memory is allocated as bytes
-    /// arrive.
+    /// Reads a long range of a file. The server may state a false size, so memory is allocated as bytes arrive.
     fn read_growing(&self, mut start: u64, length: Option<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         receive_rest(&mut bytes, length.unwrap_or(usize::MAX), PIECE_BYTES, |piece| {

@@ -124,7 +124,7 @@ impl PyStore {
     /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
     /// copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
     /// neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-    /// case. `headers` may have `cache-control`, `content-disposition`, `content-encoding`,
+    /// case. `headers` may contain `cache-control`, `content-disposition`, `content-encoding`,
     /// `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
     /// object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
     ///
@@ -182,9 +182,9 @@ impl PyStore {
     /// Stores many objects, given as pairs of key and buffer, in as few requests as the lane allows.
     ///
     /// Returns one result per object, in order: its ETag (without quotes), or the error. If several objects
-    /// have the same key, any of them may win.
+    /// have the same key, it is undefined which of them is kept.
     ///
-    /// Raises `InvalidNameError`, before anything is stored.
+    /// Raises `InvalidNameError` for an invalid bucket or key, before anything is stored.
     fn put_many<'py>(
         &self,
         py: Python<'py>,
@@ -208,7 +208,7 @@ impl PyStore {
     ///
     /// Returns one result per key, in order: the content, or the error. All contents are in memory together.
     ///
-    /// Raises `InvalidNameError`, before anything is read.
+    /// Raises `InvalidNameError` for an invalid bucket or key, before anything is read.
     fn get_many<'py>(
         &self,
         py: Python<'py>,
@@ -224,7 +224,7 @@ impl PyStore {
     ///
     /// Returns one result per key, in order: the description, or the error.
     ///
-    /// Raises `InvalidNameError`, before anything is looked up.
+    /// Raises `InvalidNameError` for an invalid bucket or key, before anything is looked up.
     fn head_many<'py>(
         &self,
         py: Python<'py>,
@@ -238,7 +238,7 @@ impl PyStore {
 
     /// Opens an object, or a `version` of it, as a binary file for reading and seeking.
     ///
-    /// The file reads the version that existed when it was opened, without a buffer of its own: wrap it in
+    /// The file reads the version that existed when it was opened. The file is unbuffered: wrap it in
     /// `io.BufferedReader` for small reads. If the object is replaced meanwhile, reads raise
     /// `PreconditionFailedError`.
     ///
@@ -254,7 +254,7 @@ impl PyStore {
         reader.call1((slf, bucket, key, version))
     }
 
-    /// Returns the object, or a `version` of it: whole, or `length` bytes from byte `start` (or 0).
+    /// Returns the content of an object or `version`, or `length` bytes of it from `start` (default 0).
     ///
     /// A negative `start` counts from the end of the object; if the object is shorter, reading starts at its
     /// first byte. Returns fewer bytes only at the end of the object. Objects over 64 KiB are read directly
@@ -312,8 +312,8 @@ impl PyStore {
     /// Opens the object once, for reading from front to back, and returns the stream and the description.
     ///
     /// The stream has the bytes that `get` returns, and keeps them even if the object is replaced or removed
-    /// meanwhile. Up to 1 MiB is read at once; the stream of a longer content holds a file, or a connection
-    /// on the lane `http`, until it is read to its end or closed.
+    /// meanwhile. Content of up to 1 MiB is read at once. The stream of longer content holds an open file, or
+    /// a connection on the lane `http`, until the content is read to its end or the stream is closed.
     ///
     /// Raises what `get` raises.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None, if_match=None, if_none_match=None))]
@@ -340,8 +340,9 @@ impl PyStore {
 
     /// Reads the object into `buffer`, without another copy, and returns the number of bytes read.
     ///
-    /// With `start`, reads as many bytes from there as fit; without it, the whole object must fit. Raises
-    /// `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not writable.
+    /// With `start`, reads as many bytes from byte `start` as fit. Without `start`, the whole object must
+    /// fit. Raises `NotFoundError`; `ValueError` if it does not fit; `BufferError` if `buffer` is not
+    /// writable.
     #[pyo3(signature = (bucket, key, buffer, *, start=None, version=None, if_match=None))]
     #[allow(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn get_into(
@@ -393,9 +394,9 @@ impl PyStore {
 
     /// Returns the object, or a range of it as in `get`, as memory: `memoryview(store.map(...))`.
     ///
-    /// On the embedded lane, this maps the page cache, and pages are read on first access. Later puts do
-    /// not change the content. If a POSIX program truncates the file, access beyond its new end is fatal
-    /// (SIGBUS). Other lanes read the content into separate memory.
+    /// On the embedded lane, the memory is a mapping of the page cache, and pages are read on first access.
+    /// Later puts do not change the content. If a POSIX program truncates the file, access beyond its new end
+    /// is fatal (SIGBUS). Other lanes read the content into separate memory.
     #[pyo3(signature = (bucket, key, *, start=None, length=None, version=None))]
     fn map(
         &self,
@@ -457,7 +458,7 @@ impl PyStore {
     ///
     /// Returns one result per key, in order: `None`, or the error.
     ///
-    /// Raises `InvalidNameError`, before anything is removed.
+    /// Raises `InvalidNameError` for an invalid bucket or key, before anything is removed.
     fn delete_many<'py>(
         &self,
         py: Python<'py>,
@@ -473,8 +474,9 @@ impl PyStore {
     /// Copies an object, or a `version` of it, within the store; returns the copy's ETag (without quotes).
     ///
     /// On the lanes `node` and `http`, the content does not pass through this process. If `content_type`,
-    /// `metadata` or `headers` is given, all three are replaced, and `tags` replaces all tags; otherwise, the
-    /// copy has the source's metadata and tags. Conditions are as for `put`, and apply to the copy.
+    /// `metadata` or `headers` is given, all three are replaced. `tags` replaces all tags. Without these
+    /// arguments, the copy has the source's metadata and tags. Conditions are as for `put`, and apply to the
+    /// copy.
     ///
     /// Raises `NotFoundError`, `PreconditionFailedError`, and `InvalidArgumentError` for a copy of an
     /// object to itself that changes nothing.
@@ -512,8 +514,8 @@ impl PyStore {
 
     /// Starts an object that is written in several calls and becomes visible as a whole at the commit.
     ///
-    /// `size` is its length in bytes, if known; a lane uses it to choose how to send the object. The other
-    /// arguments are as for `put`; conditions are checked at the commit.
+    /// `size` is the object's length in bytes, if known. A lane uses the size to choose how to send the
+    /// object. The other arguments are as for `put`; conditions are checked at the commit.
     ///
     /// Raises `NotFoundError` if the bucket does not exist; on some lanes only `commit` raises it.
     #[pyo3(signature = (bucket, key, *, size=None, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
@@ -571,7 +573,8 @@ impl PyStore {
 
     /// Returns the upload with this ID, which was begun earlier, perhaps by another process.
     ///
-    /// Makes no request; if there is no such upload, its methods raise `NotFoundError`.
+    /// Makes no request. If the upload does not exist, the methods of the returned object raise
+    /// `NotFoundError`.
     fn resume_upload(&self, py: Python<'_>, bucket: String, key: String, id: String) -> PyResult<PyUpload> {
         let store = self.store(py)?;
         PyUpload::resume(store, bucket, key, id).map_err(|error| to_python(py, &error))

@@ -34,10 +34,10 @@ impl UnreadContent {
     }
 }
 
-/// The content of an object, read from front to back. It stays what it was when the object was opened.
+/// The content of an object as it was when the object was opened, read from front to back.
 ///
-/// `Store.stream` opens it. It is a raw binary file of `io`: wrap it in `io.BufferedReader` for small reads.
-/// As a context manager, it is closed at the end of its block.
+/// `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
+/// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
     /// The state. The lock is held only while the interpreter is attached, so that a fork never copies a locked lock.
@@ -120,7 +120,7 @@ impl PyObjectStream {
         matches!(self.locked().content, StreamContent::Closed)
     }
 
-    /// Returns the next `size` bytes, or all that are left; fewer only at the end.
+    /// Returns the next `size` bytes, or all remaining bytes. Returns fewer bytes only at the end.
     ///
     /// Raises `DataError` if the content ends early, `ValueError` if the stream is closed.
     #[pyo3(signature = (size=None))]
@@ -154,7 +154,7 @@ impl PyObjectStream {
         self.read(py, None)
     }
 
-    /// Reads into `buffer` until it is full, and returns the number of bytes; fewer only at the end.
+    /// Reads into `buffer` until it is full or the content ends, and returns the number of bytes read.
     ///
     /// Raises what `read` raises.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {

@@ -17,8 +17,8 @@ use crate::listing::PyPutInfo;
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 ///
-/// Threads may share it. As a context manager, it is completed at the end of its block, or aborted if the
-/// block raises. If the block itself completed or aborted it, nothing more is done.
+/// Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
+/// aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,
@@ -30,7 +30,7 @@ pub(crate) struct PyUpload {
     progress: Mutex<UploadProgress>,
 }
 
-/// The state of the calls that were made through this object. It does not include calls of other clients.
+/// The state of the calls that were made through this object. Calls of other clients are not included.
 #[derive(Default)]
 struct UploadProgress {
     /// The number of calls that are sending each part.
@@ -205,8 +205,8 @@ impl PyUpload {
     /// Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
     ///
     /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
-    /// `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, it also
-    /// raises `InvalidArgumentError` while a part is being sent, and after one failed.
+    /// `InvalidArgumentError` for a part that is missing, too small or out of order. Without `parts`, the
+    /// call also raises `InvalidArgumentError` while a part is being sent, and after a part has failed.
     #[pyo3(signature = (parts=None, *, if_none_match=None, if_match=None))]
     fn complete(
         &self,
@@ -224,7 +224,8 @@ impl PyUpload {
         Ok(made)
     }
 
-    /// Removes the upload and its parts. Raises `NotFoundError` if it is completed or aborted.
+    /// Removes the upload and its parts. Raises `NotFoundError` if the upload is already completed or
+    /// aborted.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || self.store.abort_upload(&self.bucket, &self.key, &self.id))?;
         self.progress().is_over = true;

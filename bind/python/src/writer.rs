@@ -14,11 +14,12 @@ use pyo3::types::PyBytes;
 use crate::content::bytes_of_buffer;
 use crate::interpreter::{drop_without_interpreter, without_interpreter};
 
-/// An object being written in pieces. It becomes visible as a whole at `commit`, or never.
+/// An object being written in pieces. The object becomes visible as a whole at `commit`, or never.
 ///
-/// As a context manager, it commits at the end of its block, or discards the object if the block raises. If a
-/// write fails or is interrupted, the object is discarded, and the end of the block raises too. It is also a
-/// raw binary file of `io`, which `io.TextIOWrapper` and other libraries accept.
+/// As a context manager, the writer commits at the end of its block, or discards the object if the block
+/// raises. If a write fails or is interrupted, the object is discarded, and the end of the block raises too.
+/// The writer is also an unbuffered binary file (`io.RawIOBase`), which `io.TextIOWrapper` and other
+/// libraries accept.
 #[pyclass(frozen, name = "ObjectWriter", module = "fordway")]
 pub(crate) struct PyObjectWriter {
     inner: Mutex<WriterState>,
@@ -94,8 +95,8 @@ impl PyObjectWriter {
         })
     }
 
-    /// Publishes the object unless the writer is already closed. Errors: those of a commit; `InvalidArgument` in the
-    /// first call after a failed write.
+    /// Publishes the object unless the writer is already closed. Errors: as for [`Writer::commit`]; `InvalidArgument`
+    /// in the first call after a failed write.
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         without_interpreter(py, || match self.take() {
             WriterState::Open(writer) => writer.commit(&ExpectedContent::default()).map(drop),
@@ -223,7 +224,8 @@ impl PyObjectWriter {
         false
     }
 
-    /// `io` calls this before it closes a file that was never closed explicitly: its object is incomplete.
+    /// `io` calls this method before it closes a file that was never closed explicitly. The object of such a
+    /// file is incomplete.
     fn _dealloc_warn(&self, py: Python<'_>, _source: &Bound<'_, PyAny>) -> PyResult<()> {
         self.discard(py)
     }

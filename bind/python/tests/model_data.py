@@ -87,8 +87,8 @@ def model(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Returns the error message of `fordway-model WORDS`. The command must fail and print nothing else,
-    except for `check`.
+    """Returns the error message of `fordway-model WORDS`. The command must fail. Every command except `check`
+    must print nothing else.
     """
     assert cli.main(list(words)) == cli.BAD_INPUT
     said = capsys.readouterr()

@@ -14,7 +14,7 @@ BOUNDARY = "a-boundary-of-the-test"
 
 
 class RangeServer:
-    """A server on a free port of the loopback address. It runs during the `with` block."""
+    """A server on a free port of the loopback address. The server runs during the `with` block."""
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[tuple[str, str | None]] = []

@@ -65,7 +65,7 @@ def write_sample_run(
     blocks: int = BLOCKS,
     **changes: Any,  # noqa: ANN401 (any value JSON can hold)
 ) -> Path:
-    """Writes a run of `lanes`. Some operations of the phase and lane in `fail` fail.
+    """Writes a run of `lanes`. `fail` names the phase and the lane in which some operations fail.
 
     `changes` replace fields of `run.json`. With fewer than 5 `blocks`, there are no intervals, as in real
     runs.

@@ -4,8 +4,8 @@ usage: table_writer.py icechunk|delta PLACE RANK COMMITS
 
 PLACE is JSON: {"path": DIRECTORY} or {"endpoint": URL, "bucket": NAME}. With RANK -1, the program creates the
 table. Each commit adds one entry, which no other writer adds. The program prints a line after it has opened
-the table, and waits for a line on standard input before it commits. At the end, it prints the number of
-successful commits and the number of attempts with a conflict, as JSON.
+the table, and waits for a line on standard input before it commits. At the end, the program prints the number
+of successful commits and the number of attempts with a conflict, as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Table(Protocol):
         """Returns the table's entries, sorted."""
 
     def commits(self) -> int:
-        """Returns the number of commits in the table's history, without its creation."""
+        """Returns the number of commits in the table's history, not counting the creation of the table."""
 
 
 class IcechunkTable:

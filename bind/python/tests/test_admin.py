@@ -125,7 +125,7 @@ def test_settings_are_those_of_boto3(setting: str, url: str, tmp_path: Path) -> 
     get = getattr(s3, f"get_{call}")
     getattr(s3, f"put_{call}")(Bucket="bkt", **{argument: value})
     told = {key: item for key, item in get(Bucket="bkt").items() if key != "ResponseMetadata"}
-    # This field is a header, and not part of the document.
+    # This field is returned in a header, and is not part of the document.
     told.pop("TransitionDefaultMinimumObjectSize", None)
     assert json.loads(admin(url, "get", setting, "s3://bkt", "--json")) == told
     file = tmp_path / "setting"

@@ -1,4 +1,6 @@
-"""Tests boto3 within the process. The responses must equal those of a gateway on the same directory."""
+"""Tests boto3 within the process. The responses must equal the responses of a gateway on the same
+directory.
+"""
 
 from __future__ import annotations
 
@@ -599,7 +601,9 @@ def test_an_endpoint_that_the_program_selected_is_used(clients: tuple[Any, Any],
 
 
 class SlowCounter(Counter[tuple[str, str]]):
-    """A counter that sleeps between reading and writing, so that another thread can interrupt it there."""
+    """A counter that sleeps between reading and writing a count, so that another thread can run in
+    between.
+    """
 
     def __getitem__(self, name: tuple[str, str]) -> int:
         found = super().__getitem__(name)

@@ -1,7 +1,7 @@
 """Tests that no commit is lost if several processes commit to one table.
 
-If FORDWAY_SOAK is set, 8 processes make 50 commits each. They do the same on a plain directory, and the test
-prints the number of commits that are lost there.
+If FORDWAY_SOAK is set, 8 processes make 50 commits each. The test repeats these commits on a plain directory,
+and prints how many of them are lost.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from docs_blocks import Terminal
 
 
 def environment(home: Path, binary: Path, blocks: Path) -> dict[str, str]:
-    """Returns the environment of a new user. It contains the two programs and this Python, but no S3
-    settings.
+    """Returns the environment of a new user. The environment contains the two programs and this Python, but
+    no S3 settings.
     """
     kept = {
         name: value

@@ -1,5 +1,5 @@
 """Validates the manifests that `fordway doctor --fix kubernetes` writes for every recorded kind of node. The
-schemas are those of Kubernetes and of the scheduler plug-ins.
+schemas are published by Kubernetes and by the scheduler plug-ins.
 """
 
 import json
@@ -44,7 +44,7 @@ def pod_group_schema() -> dict[str, Any]:
         pytest.skip("there is no go to bring the definition of PodGroups with")
     command = [go, "mod", "download", "-json", SCHEDULER_PLUGINS]
     told = subprocess.run(command, capture_output=True, text=True, cwd="/")
-    # An old version of go succeeds, but does not print JSON.
+    # With an old version of Go, the command succeeds but does not print JSON.
     if told.returncode != 0 or not told.stdout.startswith("{"):
         pytest.skip(f"go does not bring {SCHEDULER_PLUGINS}: {told.stdout or told.stderr}")
     definition = yaml.safe_load((Path(json.loads(told.stdout)["Dir"]) / POD_GROUP).read_text())

@@ -6,8 +6,8 @@ from importlib.metadata import distributions
 
 from packaging.specifiers import SpecifierSet
 
-# The version of /usr/bin/python3 in Debian 12. It is the oldest Python with which `make run` and `make test`
-# must work.
+# The version of /usr/bin/python3 in Debian 12. This version is the oldest Python with which `make run` and
+# `make test` must work.
 OLDEST_PYTHON = "3.11.2"
 
 

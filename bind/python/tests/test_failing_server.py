@@ -92,8 +92,8 @@ STARTED = b"<InitiateMultipartUploadResult><UploadId>id</UploadId></InitiateMult
 
 
 class Uploads:
-    """The responses to the requests of one multipart upload, and the requests so far. `at_part` returns the
-    responses to parts.
+    """The responses to the requests of one multipart upload, and the requests received so far. `at_part`
+    returns the responses to parts.
     """
 
     def __init__(self, at_part: Callable[[], Response]) -> None:

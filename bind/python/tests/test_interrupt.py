@@ -17,7 +17,7 @@ import fordway
 
 lane = sys.argv[1]
 times = {}
-# A shell script that runs the tests in the background leaves them a signal that is ignored.
+# If a shell script runs the tests in the background, SIGINT is ignored at the start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -44,8 +44,8 @@ def listen(answers=()):
 def interrupted(name, call):
     """Measures the time from a signal, sent while the call waits, to the end of the call.
 
-    On a busy machine, a signal may arrive before the call waits. Then the signal is sent again, as a user
-    would press Ctrl-C again.
+    On a busy machine, a signal may arrive before the call waits. In that case, the signal is sent again, as a
+    user would press Ctrl-C again.
     """
     sent, ended = [], threading.Event()
 
@@ -92,8 +92,7 @@ calls = {
     "versioning": lambda: store.versioning("bucket"),
     "set_versioning": lambda: store.set_versioning("bucket", True),
     "put": lambda: store.put("bucket", "key", b"data"),
-    # Its preparation takes longer than the signal takes to arrive, and its bytes
-    # fill the socket.
+    # Preparing 8 MB takes longer than the signal takes to arrive, and the bytes fill the socket.
     "put of much": lambda: store.put("bucket", "key", bytes(8_000_000)),
     "get": lambda: store.get("bucket", "key"),
     "get_with_info": lambda: store.get_with_info("bucket", "key"),

@@ -1,8 +1,8 @@
 """Tests the installation, upgrade under load, interrupted upgrade and removal of Debian packages.
 
-The packages contain the built programs. They are installed in a separate root directory, which is an overlay
-over the root directory of this machine, so that the machine does not change. tools/soak-dist tests the
-packages that tools/dist creates for a release.
+The packages contain the built programs. The test installs the packages in a separate root directory, so that
+the machine does not change. The separate directory is an overlay over the machine's root directory.
+tools/soak-dist tests the packages that tools/dist creates for a release.
 """
 
 from __future__ import annotations

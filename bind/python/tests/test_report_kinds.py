@@ -209,7 +209,8 @@ def test_latency_of_the_open_loop_counts_from_the_intended_start(tmp_path: Path,
     read = runfile.read_run(run)
     summary = info["summaries"][0]
     durations = read.operations["duration_ns"]
-    # The two middle values may differ. The histogram returns one of them, with three significant digits.
+    # With an even number of operations, the two middle values may differ. The histogram returns one of the
+    # two, with three significant digits.
     low_ns, high_ns = (float(np.quantile(durations, 0.5, method=which)) for which in ("lower", "higher"))
     assert low_ns * 0.99 <= summary["latency"]["p50_ns"] <= high_ns * 1.01
     assert summary["limit"]["name"] == "rate"

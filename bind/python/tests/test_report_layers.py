@@ -301,7 +301,8 @@ def test_a_delay_of_pong_is_found_and_told_from_the_window(tmp_path: Path, optio
     window = windows.window_bytes(run, highest.phase)
     assert highest.change.size_bytes == pytest.approx(places[window or 0], rel=0.02)
     assert {one.verdict for one in is_there} == {verdict}
-    # A stall of the machine can shift the smaller jump. With the other verdict, the jump would be 33 % away.
+    # A stall of the machine can shift the smaller jump. If the other verdict were correct, the size with one
+    # of the windows would differ by at least 33 %.
     assert is_there[0].sizes_bytes == pytest.approx(places, rel=0.15)
 
 

@@ -19,7 +19,7 @@ def interval(value: float) -> dict[str, float]:
 
 
 def entry(size: int) -> dict[str, object]:
-    """Returns a path that takes 3 µs. Its two components explain 2.5 µs of this time."""
+    """Returns a path that takes 3 µs. The two components of the path explain 2.5 µs of this time."""
     parts = [
         {"component": "socket", "times": 1.0, "ns": interval(2_000.0)},
         {"component": "copy", "times": 2.0, "ns": interval(500.0)},

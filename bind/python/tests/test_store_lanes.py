@@ -228,8 +228,8 @@ def test_a_writer_that_an_exception_ends_publishes_nothing(store: fordway.Store)
     try:
         raise ZeroDivisionError
     except ZeroDivisionError:
-        # The writer is created while this exception is already being handled, so the
-        # exception does not abort it.
+        # The writer is created while this exception is already being handled, so closing the writer publishes
+        # the object.
         writer = store.writer(BUCKET, "whole")
         writer.write(b"whole")
         writer.close()
@@ -396,7 +396,8 @@ def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fo
 
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
-    # Calls that return files or iterators have no asynchronous twin. Programs can use `run` for them.
+    # Calls that return files or iterators have no asynchronous version. Programs can use `run` for these
+    # calls.
     assert calls - set(dir(fordway.aio.AsyncStore)) == {
         *("closed", "lane", "list_versions", "reader", "stream", "writer"),
     }

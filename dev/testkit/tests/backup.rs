@@ -149,14 +149,14 @@ fn copy(command: &str, from: &Path, to: &Path) -> bool {
     Command::new("bash").args(["-e", "-o", "pipefail", "-c", &script]).status().unwrap().success()
 }
 
-/// Returns whether the file system of the tests supports extended attributes. Otherwise, there are no attributes to
-/// copy.
+/// Returns whether the file system of the tests supports extended attributes. On other file systems, there are no
+/// attributes to copy.
 fn has_attributes(dir: &Path) -> bool {
     let file = fs::File::create(dir.join("probe")).unwrap();
     fordway_sys::set_xattr(&file, c"user.probe", b"1").is_ok()
 }
 
-/// Copies a root with `command`, migrates the copy, and compares its content with that of the original.
+/// Copies a root with `command`, migrates the copy, and compares the content of the copy with the original's content.
 fn comes_back(program: &str, command: &str) {
     let dir = tempfile::tempdir().unwrap();
     if fordway_needs::program(program).is_none() {
@@ -199,8 +199,8 @@ fn tar_with_attributes_keeps_everything() {
     comes_back("tar", &format!("tar {attributes} -C FROM -cf - . | tar {attributes} -C TO -xpf -"));
 }
 
-/// Copies a root without attributes and times. Keys and content are preserved, including old versions and uploads.
-/// Metadata, tags and stored ETags are lost.
+/// Copies a root without extended attributes and times. Keys and content are preserved, including old versions and
+/// uploads. Metadata, tags and stored ETags are lost.
 #[test]
 fn a_plain_copy_keeps_content() {
     let dir = tempfile::tempdir().unwrap();

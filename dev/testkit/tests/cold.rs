@@ -1,4 +1,4 @@
-//! Tests objects that are not in the page cache. The gateway must read them on threads other than those that serve its
+//! Tests objects that are not in the page cache. The gateway must not read such objects on the threads that serve its
 //! clients, and must send the correct bytes. Content that the gateway gets from another server is also tested.
 
 use std::fs::File;
@@ -23,8 +23,8 @@ fn what_has_to_be_waited_for_arrives_whole() {
     let endpoint = format!("http://{}", gateway.local_addr());
     let client = S3Store::new(S3Config::new(endpoint, "us-east-1", credentials)).unwrap();
 
-    // The second gateway uses the first gateway as its store. It starts to respond while content is still arriving from
-    // the first gateway.
+    // The second gateway uses the first gateway as its store. The second gateway starts to respond while content is
+    // still arriving from the first gateway.
     let identity = AccessKeyPair::generate().unwrap();
     let credentials = S3Credentials::keys(&identity.access_key, &identity.secret_key, "the test");
     let config = GatewayConfig::new("127.0.0.1:0".parse().unwrap());

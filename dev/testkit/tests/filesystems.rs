@@ -17,8 +17,8 @@ const MODEL_RUNS: u64 = 20;
 /// The number of operations in each sequence.
 const MODEL_OPERATIONS: usize = 60;
 
-/// A mounted file system in a file. It is unmounted when this value is dropped, even after a panic. The loop device is
-/// removed with the mount.
+/// A mounted file system in a file. The file system is unmounted when this value is dropped, even after a panic. The
+/// loop device is removed with the mount.
 struct Disk {
     mount: PathBuf,
     _dir: tempfile::TempDir,

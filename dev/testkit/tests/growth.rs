@@ -174,7 +174,7 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
 
     let (_, flat) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "second")));
     let (_, deep) = run(FaultInjectionPlan::default(), || drop(put(&store, &bucket, "a/b/c/object")));
-    // Each new directory is created, opened, marked and closed.
+    // Each new directory is created, opened, marked with an extended attribute, and closed.
     assert!(deep.len() <= flat.len() + 3 * 4, "three new directories: {deep:?}, a flat key: {flat:?}");
 }
 
@@ -201,7 +201,7 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     assert!(head.contains(&"fgetxattr"), "the file was not opened: {head:?}");
 }
 
-/// Tests the sequence that IOR performs after each delete.
+/// Tests the sequence of calls that IOR makes after each delete.
 #[test]
 fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     let mut counts = Vec::new();

@@ -81,7 +81,7 @@ impl Certificate {
 
 fordway_testkit::conformance_suite!(open());
 
-/// Runs the suite with the older signature version, which old services and their clients still use.
+/// Runs the suite with Signature Version 2, which old services and their clients still use.
 mod signed_by_version_2 {
     use super::*;
 

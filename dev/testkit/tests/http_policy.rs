@@ -244,8 +244,8 @@ fn a_broken_document_closes_the_bucket_to_others() {
     assert_eq!(ground.anonymous("public/k"), 200);
 }
 
-/// A gateway notices a change made through another gateway within about one second. Its own changes are effective
-/// immediately.
+/// A gateway notices a change made through another gateway within about one second. A change made through the gateway
+/// itself is effective immediately.
 #[test]
 fn a_change_by_another_gateway_is_noticed() {
     if !is_root() {
@@ -316,7 +316,7 @@ fn allow(actions: &str, condition: &str) -> String {
 }
 
 /// The result of a conditional request shows whether the object has a given ETag. The request therefore requires
-/// permission to read the object. It never reveals the object's actual ETag.
+/// permission to read the object. The response never reveals the object's actual ETag.
 #[test]
 fn conditions_reveal_nothing_to_those_who_may_not_read() {
     if !is_root() {

@@ -280,8 +280,8 @@ fn versions_are_as_private_as_the_object() {
     assert_eq!(object.content.into_vec().unwrap(), b"old");
 }
 
-/// Following a symbolic link for the first time updates its access time, which may block. In that case, the whole
-/// lookup is repeated on another thread, as the same user.
+/// Following a symbolic link for the first time updates its access time, which may block. If the update would block,
+/// the whole lookup is repeated on another thread, as the same user.
 #[test]
 fn what_is_looked_up_elsewhere_is_looked_up_as_the_user() {
     if !is_root() {

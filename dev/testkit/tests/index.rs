@@ -1,9 +1,9 @@
 //! Tests listings of a constantly changing directory in several processes. A listing must contain every existing name,
 //! and no other names.
 //!
-//! Each process knows the state of its own keys exactly. It logs every change of a key before and after the change. The
-//! other processes read this log, so they know the state of each key: it is the last logged state, unless the key
-//! changed during their listing.
+//! Each process knows the state of its own keys exactly. Each process logs every change of a key before and after the
+//! change. The other processes read this log, so they know the state of each key: it is the last logged state, unless
+//! the key changed during their listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -121,7 +121,7 @@ fn change_and_list(member: &mut Member) {
     member.report(if was_watched { "watched" } else { "not watched" });
 }
 
-/// Returns whether this process has an inotify queue with a watch.
+/// Returns whether this process has an inotify instance with a watch.
 fn is_watching() -> bool {
     let descriptors = fs::read_dir("/proc/self/fdinfo").unwrap();
     descriptors

@@ -51,7 +51,7 @@ impl Ground {
         stream
     }
 
-    /// Sends a request after which the connection is closed. Returns the whole response.
+    /// Sends a request, and asks the gateway to close the connection afterwards. Returns the whole response.
     fn ask(&self, start: &str, headers: &str, body: &[u8]) -> String {
         ask(self.connect(), start, headers, body)
     }
@@ -80,7 +80,7 @@ fn assert_status(answer: &str, status: u16) {
     assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
 }
 
-/// Forwards bytes between a port of the loopback interface and the socket, for clients that only support TCP.
+/// Forwards bytes between a port of the loopback interface and the socket, for clients that support only TCP.
 fn relay(socket: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());

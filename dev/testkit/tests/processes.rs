@@ -100,10 +100,10 @@ fn count_up(member: &mut Member) {
     }
 }
 
-/// The keys that all processes share. Two keys are in one directory, one key cannot be a path, and the others conflict
-/// as paths, so that the location of one object depends on operations on the others.
+/// The keys that all processes share. Two keys are in one directory, and one key cannot be a path. The other keys
+/// conflict as paths, so the location of one object depends on operations on other objects.
 const SHARED: &[&str] = &["v", "w/x", "w/y", "t//u", "s", "s/x", "s/x/y", "w/", "s/"];
-/// The number of operations on private keys before a process switches to shared keys, and vice versa.
+/// The number of operations before a process switches between private keys and shared keys.
 const TURN: usize = 50;
 
 #[test]
@@ -245,7 +245,7 @@ fn put_and_prune(member: &mut Member) {
     }
 }
 
-/// The number of 16-byte pieces in the largest object that is overwritten: 256 KiB.
+/// The number of 16-byte pieces in the largest object that is overwritten, whose size is 256 KiB.
 const MOST_PIECES: usize = 16 * 1024;
 
 #[test]

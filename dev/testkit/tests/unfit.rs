@@ -169,7 +169,8 @@ fn a_root_on_juicefs_is_refused_whatever_is_promised() {
     });
 }
 
-/// The root is local, but one of its buckets is on an unsuitable file system. A check of the root does not detect this.
+/// The root is local, but one of its buckets is on an unsuitable file system. A check of the root does not detect the
+/// unsuitable bucket.
 #[test]
 fn a_bucket_on_juicefs_is_not_written_to() {
     in_own_mounts(|| {
@@ -186,8 +187,8 @@ fn a_bucket_on_juicefs_is_not_written_to() {
     });
 }
 
-/// Unnamed files are not used in a bucket on an unknown file system, even if they are used in the root. This file
-/// system cannot create directories for hidden names.
+/// Unnamed files are not used in a bucket on an unknown file system, even if they are used in the root. The file system
+/// of this test cannot create directories, so the store cannot use hidden names instead.
 #[test]
 fn a_bucket_on_an_unknown_file_system_has_no_unnamed_files() {
     in_own_mounts(|| {
@@ -221,8 +222,8 @@ fn a_mount_within_a_bucket_is_not_written_to() {
     });
 }
 
-/// Opens a root on the same file system under another name. This shows that the other tests of this file mount the file
-/// system, and that the store rejects it only because of its name.
+/// Opens a root on the same file system under another name. The success shows that the other tests of this file mount
+/// the file system, and that the store rejects it only because of its name.
 #[test]
 fn a_root_on_an_unknown_file_system_is_opened() {
     in_own_mounts(|| {

@@ -45,7 +45,7 @@ impl SessionCredentials {
         SessionCredentials::default()
     }
 
-    /// Returns the credentials that the environment names, and those in the usual files: `BEARER_TOKEN`,
+    /// Returns the credentials that the environment names, and the credentials in the usual files: `BEARER_TOKEN`,
     /// `BEARER_TOKEN_FILE`, `$XDG_RUNTIME_DIR/bt_u$UID` and `/tmp/bt_u$UID` (WLCG bearer token discovery); `NETRC` or
     /// `~/.netrc`; `X509_USER_PROXY`, `X509_USER_CERT` with `X509_USER_KEY`, `/tmp/x509up_u$UID`. Does not read any
     /// file yet.
@@ -109,7 +109,7 @@ impl SessionCredentials {
     }
 
     /// Returns whether tokens and passwords are withheld from `origin`, because others could read them on the network
-    /// path. Without TLS, a proxy could read them as well.
+    /// path. Without TLS, a proxy could read them even if the origin is this machine.
     pub(super) fn is_withheld_from(&self, origin: &Origin, proxies: &ProxySettings) -> bool {
         let is_on_the_way = || !is_this_machine(origin) || proxies.name_of(origin).is_some();
         !(self.is_none() || origin.tls || self.goes_unprotected) && is_on_the_way()
@@ -149,7 +149,7 @@ impl SessionCredentials {
         Ok(None)
     }
 
-    /// Returns the certificate and key, if there are any. Errors: as [`SessionCredentials::authorization`].
+    /// Returns the certificate and key, if there are any. Errors: as for [`SessionCredentials::authorization`].
     pub(super) fn identity(&self) -> Result<Option<ClientCertificate>> {
         for files in &self.certificates {
             if let Some(identity) = files.load()? {
@@ -197,8 +197,8 @@ fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerT
 }
 
 impl BearerTokenSource {
-    /// Returns the token, if it exists. Errors: as [`SecretFile::read_text`]; `InvalidArgument` if the text is not a
-    /// token.
+    /// Returns the token, if it exists. Errors: as for [`SecretFile::read_text`]; `InvalidArgument` if the text is not
+    /// a token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
             BearerTokenSource::Token(token) => (token.clone(), "the bearer token".to_owned()),
@@ -329,7 +329,7 @@ impl CertificateFiles {
         CertificateFiles { chain, key: SecretFile::Named(key) }
     }
 
-    /// Reads the files. Returns `None` if there is no file at the usual path. Errors: as [`SecretFile::read`];
+    /// Reads the files. Returns `None` if there is no file at the usual path. Errors: as for [`SecretFile::read`];
     /// `InvalidArgument` if the files do not contain a certificate and a key.
     fn load(&self) -> Result<Option<ClientCertificate>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
@@ -415,7 +415,7 @@ impl SecretFile {
         Ok(Some(content))
     }
 
-    /// Returns the content as text. Errors: as [`SecretFile::read`]; `InvalidArgument`.
+    /// Returns the content as text. Errors: as for [`SecretFile::read`]; `InvalidArgument`.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

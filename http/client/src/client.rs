@@ -71,7 +71,7 @@ impl HttpClient {
     }
 
     /// Sends requests through these proxies. A client keeps its proxies for its lifetime, and does not share
-    /// connections with other clients, so all its pooled connections to an origin take the same route.
+    /// connections with other clients. All its pooled connections to an origin therefore take the same route.
     pub fn through(self, proxies: ProxySettings) -> Self {
         HttpClient { connector: self.connector.through(proxies), ..self }
     }
@@ -227,16 +227,16 @@ pub(super) struct StreamedBody<'a> {
 
 impl HttpClient {
     /// Sends a request while `produce` generates its body piece by piece, and receives the head of the response.
-    /// Ignores the body of `exchange`. Errors: as [`HttpClient::send`]; `IncompleteBody` if `produce` generates more or
-    /// fewer bytes than stated; any error from `produce`, after which the connection is closed.
+    /// Ignores the body of `exchange`. Errors: as for [`HttpClient::send`]; `IncompleteBody` if `produce` generates
+    /// more or fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
         exchange: &HttpExchange,
         streamed: &mut StreamedBody<'_>,
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };
-        // It may not be possible to produce the body a second time, so a connection that the server has closed must be
-        // detected before any of the body is produced.
+        // The caller may be unable to produce the body a second time. A connection that the server has closed must
+        // therefore be detected before any of the body is produced.
         let pooled = self.pooled_connection(exchange.origin);
         let mut connection = match pooled.and_then(|mut pooled| pooled.is_quiet().then_some(pooled)) {
             Some(connection) => connection,
@@ -346,7 +346,7 @@ impl ConnectionPool {
         ConnectionPool { idle: Mutex::new(idle), idle_limit }
     }
 
-    /// Takes a connection that was used within the idle limit, and closes older ones.
+    /// Takes a connection that was used within the idle limit. Closes connections that have been idle for longer.
     pub(super) fn take(&self, origin: &Origin) -> Option<BufferedConnection> {
         let mut idle = self.locked();
         let waiting = idle.by_origin.get_mut(origin)?;

@@ -24,15 +24,15 @@ enum ConnectionTransport {
     Http2(Box<Http2Connection>),
 }
 
-/// A connection with its buffers. In `buffer`, the bytes in `..used` have been consumed (a head remains readable
-/// there), and those in `used..filled` have been received but not yet consumed.
+/// A connection with its buffers. In `buffer`, the bytes in `..used` have been consumed, although a head remains
+/// readable there. The bytes in `used..filled` have been received but not yet consumed.
 pub struct BufferedConnection {
     transport: ConnectionTransport,
     timeouts: Timeouts,
     buffer: Vec<u8>,
     used: usize,
     filled: usize,
-    /// How requests are rewritten; set if a proxy forwards them.
+    /// How requests are rewritten for a proxy that forwards them, if there is one.
     forwarding: Option<ProxyRequestRewriter>,
     /// The head of the request being sent; kept to reuse its capacity.
     pub request_head: Vec<u8>,
@@ -40,7 +40,7 @@ pub struct BufferedConnection {
     sent: usize,
     /// The number of bytes received since the connection was made.
     pub received_bytes: u64,
-    /// Whether calls block; if not, they fail with `WouldBlock` and the caller retries them.
+    /// Whether calls block. Calls that do not block fail with `WouldBlock`, and the caller retries them.
     is_blocking: bool,
     /// Whether the last non-blocking call received fewer bytes than it had room for.
     is_drained: bool,
@@ -259,8 +259,8 @@ impl BufferedConnection {
         }
     }
 
-    /// Receives a head; skips interim responses (1xx). Returns `None` if the peer closed the connection without sending
-    /// anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
+    /// Receives a head, and skips interim responses (1xx). Returns `None` if the peer closed the connection without
+    /// sending anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
@@ -353,7 +353,7 @@ impl BufferedConnection {
     }
 
     /// Returns whether a final response to a request whose body is still being sent has arrived over HTTP/3. On other
-    /// connections, such a response makes sending fail, or a later call finds it.
+    /// connections, an early response makes sending fail, or a later call finds the response.
     pub(super) fn is_answered_early(&mut self) -> bool {
         if !self.socket().is_bridge() || (self.has_nothing_left() && self.socket().is_quiet()) {
             return false;
@@ -381,7 +381,7 @@ impl BufferedConnection {
         Ok(())
     }
 
-    /// Sends `before` and then a piece of a body; the head must already have been sent. Received bytes are kept.
+    /// Sends `before` and then a piece of a body. The head must already have been sent. Received bytes are kept.
     pub(super) fn send_piece(&mut self, before: &[u8], piece: &[u8]) -> io::Result<()> {
         self.request_head.clear();
         self.request_head.extend_from_slice(before);
@@ -429,8 +429,8 @@ impl BufferedConnection {
         debug_assert!(self.used <= self.filled);
     }
 
-    /// Reads body bytes into `target`: those that have already been received, or, if there are none, as many as one
-    /// system call returns. Returns 0 at the end.
+    /// Reads body bytes into `target`: the bytes that have already been received, or, if there are none, as many bytes
+    /// as one system call returns. Returns 0 at the end.
     pub(super) fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         if !self.has_nothing_left() {
             return Ok(self.take_waiting(target));
@@ -509,7 +509,7 @@ impl BufferedConnection {
         self.receive_more()
     }
 
-    /// Discards up to `limit_bytes` of an unwanted body; the buffer must be empty. Returns 0 at the end.
+    /// Discards up to `limit_bytes` of an unwanted body. The buffer must be empty. Returns 0 at the end.
     pub(super) fn discard_next(&mut self, limit_bytes: usize) -> io::Result<usize> {
         debug_assert!(self.has_nothing_left());
         let mut scratch = std::mem::take(&mut self.buffer);
@@ -573,7 +573,7 @@ impl BufferedConnection {
         count
     }
 
-    /// Receives more bytes after the unconsumed ones; the buffer grows up to the maximum head size. Returns 0 at the
+    /// Receives more bytes after the unconsumed bytes. The buffer grows up to the maximum head size. Returns 0 at the
     /// end.
     pub fn receive_more(&mut self) -> io::Result<usize> {
         if self.filled == self.buffer.len() {

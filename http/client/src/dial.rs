@@ -15,8 +15,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 /// The delay before the next address is tried, unless the attempts so far have failed (RFC 8305 section 8).
 pub(super) const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
-/// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the last failure; `TimedOut`;
-/// `CANCELED` if the program wants to stop; `NotFound` without an address.
+/// Connects to the first of `addresses` that accepts, within `limit` in total. Errors: the failure of the last attempt;
+/// `TimedOut`; `CANCELED` if the program wants to stop; `NotFound` without an address.
 pub fn connect_any(
     addresses: impl IntoIterator<Item = SocketAddr>,
     limit: Duration,
@@ -50,8 +50,8 @@ pub fn connect_any(
     }
 }
 
-/// Returns the addresses of both families in turn, beginning with the family of the first address. If one of the
-/// families does not work at all, it costs only a single delay.
+/// Returns the addresses with the two families alternating, beginning with the family of the first address. If one of
+/// the families does not work at all, it costs only a single delay.
 fn by_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let addresses: Vec<_> = addresses.into_iter().collect();
     let is_first_family = |address: &SocketAddr| address.is_ipv6() == addresses[0].is_ipv6();

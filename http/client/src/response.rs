@@ -31,7 +31,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses a head that starts at `within.start`; replaces the previous head and reuses its memory. Returns `false`
+    /// Parses a head that starts at `within.start`. Replaces the previous head, and reuses its memory. Returns `false`
     /// if the head is incomplete. Errors: `BadResponse`.
     pub(super) fn parse(&mut self, buffer: &[u8], within: Range<usize>) -> Result<bool> {
         let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -156,7 +156,7 @@ impl HttpResponse {
 
     /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and then again whenever
     /// more have arrived, until `look` returns a result. Returns `None` at the end of the body, or if the head states
-    /// no length. Errors: as [`HttpResponse::read_into`].
+    /// no length. Errors: as for [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
         if !matches!(self.framing, BodyFraming::Length(_)) {
@@ -203,7 +203,7 @@ impl HttpResponse {
     }
 
     /// Checks that the body ends after the announced bytes, which have all been read. Errors: `BadResponse` if the body
-    /// continues; otherwise as [`HttpResponse::read_into`]. Cost: none if the head states the length.
+    /// continues; otherwise as for [`HttpResponse::read_into`]. Cost: none if the head states the length.
     pub fn check_end(&mut self) -> Result<()> {
         match self.read(&mut [0]).map_err(body_error)? {
             0 => Ok(()),
@@ -214,13 +214,13 @@ impl HttpResponse {
         }
     }
 
-    /// Reads the whole body, regardless of its framing, up to 64 MiB. Errors: as [`HttpResponse::read_into`],
+    /// Reads the whole body, regardless of its framing, up to 64 MiB. Errors: as for [`HttpResponse::read_into`],
     /// `EntityTooLarge`.
     pub fn read_document(&mut self) -> Result<Vec<u8>> {
         self.read_rest(MAX_DOCUMENT_BYTES)
     }
 
-    /// Reads a whole body of at most `limit_bytes`. Errors: as [`HttpResponse::read_into`], `EntityTooLarge`.
+    /// Reads a whole body of at most `limit_bytes`. Errors: as for [`HttpResponse::read_into`], `EntityTooLarge`.
     pub fn read_rest(&mut self, limit_bytes: usize) -> Result<Vec<u8>> {
         let too_large = || {
             let detail = format!("the response has more than {limit_bytes} bytes");

@@ -38,7 +38,7 @@ impl RetryBudget {
         (self.failures, self.first, self.brought_bytes) = (0, None, 0);
     }
 
-    /// Records that `bytes` more bytes have arrived; resets the failure count if enough bytes have arrived since the
+    /// Records that `bytes` more bytes have arrived. Resets the failure count if enough bytes have arrived since the
     /// last reset.
     pub fn brought(&mut self, bytes: u64) {
         self.brought_bytes = self.brought_bytes.saturating_add(bytes);
@@ -57,8 +57,9 @@ impl RetryBudget {
         }
     }
 
-    /// Returns the time to wait after a failure before the next attempt. Errors: the failure (with the first failure
-    /// and the number of attempts) if it is permanent, the retries are used up, or the wait would exceed the deadline.
+    /// Returns the time to wait after a failure before the next attempt. Errors: the failure, if it is permanent, the
+    /// retries are used up, or the wait would exceed the deadline. The error contains the first failure and the number
+    /// of attempts.
     pub fn after(&mut self, error: Error, may_pass: bool, retry_after: Option<Duration>) -> Result<Duration> {
         self.failures += 1;
         let wait = backoff(self.failures).max(retry_after.unwrap_or_default());

@@ -183,7 +183,7 @@ impl TcpSocket {
         matches!(peeked, Err(rustix::io::Errno::AGAIN))
     }
 
-    /// Receives until `buffer` is full, the peer ends the stream, or nothing arrives within the timeout; the kernel
+    /// Receives until `buffer` is full, the peer ends the stream, or nothing arrives within the timeout. The kernel
     /// fills the buffer in one call. Returns the number of bytes received.
     pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let received =

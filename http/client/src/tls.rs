@@ -34,15 +34,15 @@ pub enum TlsRoots {
     /// The authorities in the PEM files of this directory, and no others (as with `X509_CERT_DIR`). Files without a
     /// certificate (revocations, policies) are skipped.
     Directory(PathBuf),
-    /// The authorities of the system, and those in the PEM files of these directories.
+    /// The authorities of the system, and the authorities in the PEM files of these directories.
     SystemAnd(Vec<PathBuf>),
     /// No verification: connections are encrypted, but another server can impersonate the named one.
     Unverified,
 }
 
 impl TlsRoots {
-    /// Returns the authorities in the named file, else those in `X509_CERT_DIR`, else those of the system, which
-    /// `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
+    /// Returns the authorities in the named file, else the authorities in `X509_CERT_DIR`, else the authorities of the
+    /// system, which `SSL_CERT_FILE` and `SSL_CERT_DIR` can replace.
     pub fn find(file: Option<PathBuf>) -> Self {
         let directory = || std::env::var_os("X509_CERT_DIR").filter(|path| !path.is_empty());
         match file {
@@ -131,7 +131,7 @@ impl ConfigSettings {
     }
 }
 
-/// Opens TLS sessions; loads the certificates when the first session is opened.
+/// Opens TLS sessions. The certificates are loaded when the first session is opened.
 pub struct TlsConnector {
     roots: TlsRoots,
     /// The protocol offered by ALPN (RFC 7301).

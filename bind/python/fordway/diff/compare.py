@@ -16,8 +16,8 @@ from scipy import stats
 from fordway.report import runfile
 
 ROUNDS_MIN = 5
-"""The minimum number of rounds. With fewer rounds, an interval would be wider than any relevant
-difference.
+"""The minimum number of rounds of a cell for a comparison. With fewer rounds, an interval would be wider than
+any relevant difference.
 """
 
 CONFIDENCE = 0.95
@@ -27,7 +27,7 @@ MACHINE = ("kernel", "system", "cpu_model", "cpus", "memory_bytes", "cpu_governo
 """The properties of the machine that are compared."""
 
 NOT_COMPARED = {"seed", "source", "url"}
-"""Parameters that differ between equal measurements."""
+"""Parameters whose values may differ between comparable runs."""
 
 
 class DiffError(Exception):
@@ -75,7 +75,8 @@ class RunDifference:
 def compare(before: Path, after: Path, least: float) -> RunDifference:
     """Compares two runs. Changes by less than the fraction `least` are ignored.
 
-    Raises `DiffError` for runs of different kinds or without a common cell, and `RunFileError`.
+    Raises `DiffError` for runs of different kinds or without a common cell, and `RunFileError` for an
+    unreadable run.
     """
     infos = [runfile.read_info(path) for path in (before, after)]
     kinds = [info["kind"] for info in infos]
@@ -139,7 +140,8 @@ def _by_cell(rows: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
 
 
 def log_mean(times: np.ndarray) -> tuple[float, float, float]:
-    """Returns the mean of the logarithms, the variance of the mean, and the number of independent rounds.
+    """Returns the mean of the times' logarithms, the variance of the mean, and the number of independent
+    rounds.
 
     Autocorrelation between successive rounds (lag 1) reduces the number of independent rounds.
     """

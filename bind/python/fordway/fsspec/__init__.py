@@ -1,4 +1,4 @@
-"""File systems of fsspec for objects, and for files at web servers, used by pandas, Dask, xarray, uproot, ...
+"""Access to objects and to files on web servers through fsspec, for pandas, Dask, xarray, uproot, ...
 
 Objects have the address `fordway://BUCKET/KEY`. The option `endpoint` is passed to `fordway.open`:
 
@@ -8,7 +8,7 @@ Objects have the address `fordway://BUCKET/KEY`. The option `endpoint` is passed
 
 After `fordway.fsspec.register_s3()`, fsspec also uses Fordway for `s3://BUCKET/KEY`, instead of s3fs.
 
-The address of a file at a web server is `fordway+https://HOST/PATH`. A few requests read many ranges:
+The address of a file on a web server is `fordway+https://HOST/PATH`. A few requests read many ranges:
 
 >>> import fsspec
 >>> files = fsspec.filesystem("fordway+https")

@@ -103,8 +103,8 @@ class NewObject(io.BufferedIOBase):
         return self.fs.store.writer(*self._address, **described)
 
     def _exclusive(self, described: dict[str, Any]) -> ObjectWriter:
-        # The condition of the write is decisive. This check only avoids writing an object that would be
-        # refused.
+        # The conditional write decides whether the object is created. This check only avoids writing an
+        # object that would be refused.
         if self.fs.exists(self.path):
             raise self._already_exists()
         return self.fs.store.writer(*self._address, **described, if_none_match="*")
@@ -186,11 +186,11 @@ class NewObject(io.BufferedIOBase):
             self._buffer.clear()
 
     def close(self) -> None:
-        """Publishes the object. In a transaction, the transaction publishes it later.
+        """Publishes the object; in a transaction, the end of the transaction publishes it.
 
         Discards the object, with a `RuntimeWarning`, if an exception is being handled that was raised after
-        this file was opened. This is necessary because a text file or a compressing file around this file
-        closes it even if the `with` block raises. Raises `InvalidArgumentError` if a write failed or was
+        this file was opened. The check is necessary because a text file or a compressing file around this
+        file closes it even if the `with` block raises. Raises `InvalidArgumentError` if a write failed or was
         interrupted, because nothing is published then.
         """
         if self.closed:
@@ -204,7 +204,7 @@ class NewObject(io.BufferedIOBase):
     def _finish(self) -> None:
         if sys.exception() not in (None, self._begun_in):
             self._is_over = True
-            # Closing the writer discards the object and issues the warning.
+            # Closing the writer discards the object and issues a `RuntimeWarning`.
             self._writer.close()
         elif self.autocommit:
             self.commit()

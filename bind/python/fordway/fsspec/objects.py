@@ -202,7 +202,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
     ) -> list[str] | dict[str, Details]:
         """Returns all objects below a directory whose names relative to the directory begin with `prefix`.
 
-        Cost: one listing. With a `maxdepth`, one listing for each directory.
+        Cost: one listing, or one listing for each directory if `maxdepth` is given.
         """
         bucket, key = self._split(path)
         if maxdepth is not None or not bucket:
@@ -419,7 +419,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             try:
                 self.cp_file(source, target)
             except FileNotFoundError as error:
-                # If a bucket is missing, it is the target's bucket, which is an error.
+                # Only the target's bucket can be missing here, which is an error even with
+                # `on_error="ignore"`.
                 if not is_ignored or getattr(error, "kind", "NoSuchKey") != "NoSuchKey":
                     raise
 
@@ -473,7 +474,7 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
             if not to_key and not end:
                 raise is_a_directory(path2, "a bucket; write BUCKET/KEY")
             if to_key:
-                # If another writer replaces the source before the copy, it is not removed.
+                # If another writer replaces the source before the copy, `mv` does not remove the source.
                 self.store.copy(bucket, key + end, to_bucket, to_key + end)
             return bucket, key + end, etag
         self._check_directory(path1)
@@ -575,8 +576,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
         and buckets.
 
         A single path must exist. In a list, a missing path is not an error, as in S3. Raises
-        `FileNotFoundError` or `IsADirectoryError`. If the removal of objects fails, tries to remove all
-        others, and then raises the first error.
+        `FileNotFoundError` or `IsADirectoryError`. If some objects cannot be removed, removes all other
+        objects, and then raises the first error.
         """
         paths = path
         if isinstance(path, str | os.PathLike):
@@ -650,7 +651,8 @@ class ObjectFileSystem(Coroutines, AbstractFileSystem):
 class S3ObjectFileSystem(ObjectFileSystem):
     """Objects at `s3://BUCKET/KEY`, for programs that support only these addresses. See `register_s3()`.
 
-    It accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs by name.
+    The constructor accepts the option `endpoint_url` of s3fs. It rejects other options of s3fs with an error
+    that names the option.
     """
 
     protocol = ("s3", "s3a")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def one_each(given: Sequence[int | None] | int | None, count: int) -> Sequence[int | None]:
     """Returns one bound for each of `count` ranges. A single value of `given` applies to all ranges.
 
-    Raises `ValueError` if `given` has another length than `count`.
+    Raises `ValueError` if the length of `given` is not `count`.
     """
     if given is None or isinstance(given, int):
         return [given] * count

@@ -1,4 +1,4 @@
-"""An fsspec file system for files at web servers."""
+"""An fsspec file system for files on web servers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PREFIX = "fordway+"
 
 
 class FordwayFileSystem(Coroutines, AbstractFileSystem):
-    """A read-only file system for `http(s)://` addresses, also with the prefix `fordway+`. It has no
-    listings.
+    """A read-only file system for `http(s)://` addresses, also with the prefix `fordway+`. Directories cannot
+    be listed.
 
     All reads of a file return the version of the first access, until `invalidate_cache` drops the file.
     Options are passed to `fordway.open_url`.
@@ -64,7 +64,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         return cls._strip_protocol(path).rpartition("/")[0]
 
     def file(self, path: str) -> fordway.RemoteFile:
-        """Returns the file at `path`. Opens it at the first call."""
+        """Returns the file at `path`. The first call opens the file."""
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:
@@ -95,7 +95,9 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         return [about] if detail else [about["name"]]
 
     def glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> list[str] | dict:  # noqa: ANN401
-        """Returns the file if it exists. Raises `NotImplementedError` for wildcards. A `?` starts a query."""
+        """Returns the file if it exists. Raises `NotImplementedError` for wildcards. A `?` starts the query
+        and is not a wildcard.
+        """
         url = self._strip_protocol(path)
         if "*" in url or "[" in url.partition("://")[2].partition("/")[2]:
             raise _no_listing(path)

@@ -10,8 +10,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 
 AWAITED = "botocore.handlers"
-"""The module whose import triggers the installation. `fordway.boto` appends to a list of this module, so the
-import must be complete.
+"""The module whose import triggers the installation of `fordway.boto`. `fordway.boto` appends to a list of
+this module, so the import must be complete.
 """
 
 

@@ -23,8 +23,8 @@ share indicates rows of another kind.
 """
 
 GROUPS_RATIO_MIN = 3
-"""Minimum ratio of successive sorted times of the same request that separates two groups. Noise does not
-cause such gaps.
+"""Minimum ratio between successive sorted times of one kind of request at which the times count as two
+groups. Noise does not cause a gap of this size.
 """
 
 LACK_OF_FIT_P_MAX = 0.001
@@ -32,7 +32,7 @@ LACK_OF_FIT_MIN_PCT = 10
 """Minimum relevant lack of fit, in per cent. A smaller lack of fit is ignored even if it is significant."""
 
 FALLING_MAX = -0.7
-"""Maximum rank correlation (Spearman) of sizes and times for which times count as falling with size."""
+"""Maximum rank correlation (Spearman) of sizes and times at which the times count as decreasing with size."""
 FALLING_SIZES_MIN = 4
 
 

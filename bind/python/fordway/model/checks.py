@@ -9,15 +9,15 @@ import pandas as pd
 from fordway.model.points import CONNECTIONS, RATE, REQUESTS, SIDES, SIZE, TIME, DataError, Points
 
 COVERED_MIN = 0.99
-"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
+"""Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
 
 COVERED_MAX = 1.1
 CLOCK_MHZ = (200, 7_000)
 """Clock frequencies that processor cores can have."""
 
 LINK_SLACK = 1.2
-"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess is an error of
-units.
+"""Tolerance for the bandwidth of a link, because the bandwidth is measured. A larger excess indicates a wrong
+unit.
 """
 
 IDLE_SHARE = 0.01
@@ -59,8 +59,8 @@ class Link:
 
 
 def checked(points: Points, link: Link, *, skip_bad: bool) -> Points:
-    """Returns the possible rows, without impossible counters. `Points.refused` contains the reasons for
-    refused counters.
+    """Returns the rows that pass the checks, without impossible counters. `Points.refused` contains the
+    reasons for refused counters.
 
     Raises `DataError` for impossible rows, unless `skip_bad` is true. In that case, these rows are omitted.
     """

@@ -24,14 +24,16 @@ determines the coefficient.
 
 FITS_MAX, FITS_MIN = 100, 10
 FITTED_ROWS_MAX = 1_000_000
-"""Limits of the fits that leave out rows. With more rows than fits, each fit leaves out several rows."""
+"""Limits on the number of fits that leave out rows, and on the total number of rows in these fits. With more
+rows than fits, each fit leaves out several rows.
+"""
 
 RELATIVE_ERROR_MAX = 0.25
 """Maximum relative standard error of a coefficient. With a larger error, not even one digit is certain."""
 
 
 MISFIT = "of a model that does not hold here"
-"""The doubt about a coefficient without other doubts if the model does not describe the rows."""
+"""The doubt about a coefficient that has no other doubt, if the model does not describe the rows."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class Diagnosis:
 
 
 def diagnose(found: Fit, terms: Terms) -> Diagnosis:
-    """Returns the diagnostics of `found`. Its coefficients are published, or were fitted to `terms`."""
+    """Returns the diagnostics of `found`. The coefficients of `found` are published, or were fitted to
+    `terms`.
+    """
     errors_pct = 100 * (found.times_us - found.predicted_us) / found.times_us
     weighted = found.design * found.weights[:, None]
     r2, f = goodness(found)
@@ -222,8 +226,8 @@ def _doubt(found: Fit, at: int, error: float | None, left_out: LeftOut) -> str |
 
 
 def standard_errors(found: Fit, weighted: np.ndarray) -> np.ndarray:
-    """Returns the standard errors computed from the weighted residuals. They are NaN for coefficients at a
-    bound.
+    """Returns the standard errors computed from the weighted residuals. A coefficient at a bound has the
+    standard error NaN.
     """
     errors = np.full(len(found.values), np.nan)
     highs = np.array([each.high for each in found.model.coefficients])

@@ -17,7 +17,7 @@ METHODS = {
     "robust": "the same, with Huber's loss: outliers have less weight",
 }
 GIVEN = "given"
-"""Method of coefficients that were not fitted here."""
+"""Value of `Fit.method` for coefficients that were given and not fitted."""
 
 ROUNDS_MAX = 50
 """Maximum number of iterations of a fit. A fit usually converges in a few iterations."""

@@ -28,7 +28,7 @@ class Coefficient:
     column: Callable[[Terms], np.ndarray]
     meaning: str
     high: float = np.inf
-    """Upper bound in bounded fits. The lower bound is 0, because no cost is negative."""
+    """Upper bound of the coefficient in bounded fits. The lower bound is 0, because no cost is negative."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Break(Model):
     def design(
         self, terms: Terms, structure: Structure, coefficients: np.ndarray | None = None
     ) -> np.ndarray:
-        """Returns the columns of both lines. The columns of one line are 0 on the rows of the other."""
+        """Returns the columns of both lines. The columns of one line are 0 on the rows of the other line."""
         del coefficients
         size = terms.columns["size"].to_numpy()
         small = size <= structure
@@ -98,15 +98,15 @@ class Break(Model):
 
 
 class Concurrent(Model):
-    """The maximum of two times: the time of one request alone, and the time between its turns at a shared
-    resource.
+    """The maximum of two times: the time of one request alone, and the time that a shared resource needs to
+    serve one request of each connection.
 
     These are the asymptotic bounds of a closed queueing network.
     """
 
     def structures(self, terms: Terms) -> list[Structure]:
-        """Returns the numbers of connections above which the shared resource may limit the time. They are
-        starting points of fits.
+        """Returns the numbers of connections above which the shared resource may limit the time. Fits start
+        from these numbers.
         """
         found = np.unique(terms.columns["connections"].to_numpy())
         if len(found) < 3:

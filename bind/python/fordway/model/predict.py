@@ -32,7 +32,7 @@ AT_HAND = {"size", "mhz", "connections"}
 
 
 def read_fit(path: Path) -> dict[str, Any]:
-    """Returns the fit in `path`. Raises `DataError` if it is not a fit."""
+    """Returns the fit in `path`. Raises `DataError` if the file does not contain a fit."""
     try:
         found = runfile.read_json(path)
     except (FileNotFoundError, runfile.RunFileError) as error:

@@ -175,8 +175,8 @@ class Table:
         )
 
     def _agreed(self, column: str, names: list[str], units: dict[str, float]) -> pd.Series:
-        """Returns the column in the package's unit. Raises `DataError` if another column of `names`
-        disagrees.
+        """Returns the column in the package's unit. Raises `DataError` if another column of `names` contains
+        different values.
         """
         used = self.number(column) * units[_unit_of(column, names)]
         for other in self.table.columns:
@@ -207,7 +207,8 @@ class Table:
     def size(self, found: dict[str, pd.Series]) -> pd.Series:
         """Returns the sizes of objects.
 
-        A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which.
+        A KB in `name_KB` may be 1,000 or 1,024 bytes. The number of bytes read per request determines which
+        of the two values applies.
         """
         if "name_KB" not in self.table:
             return self.with_unit(SIZES, "size")

@@ -25,8 +25,8 @@ the paper).
 
 CLOCK = re.compile(r"CPU clock:\s*([0-9]+(?:\.[0-9]+)?)\s*(MHz|GHz)")
 HEAD_BYTES_MAX = 1_000
-"""Maximum size of a response head. If the bytes read per request exceed a number in the URL by more, this
-number is not the object's size.
+"""Maximum size of a response head. If the bytes read per request exceed a number in the URL by more than this
+size, the number is not the object's size.
 """
 
 

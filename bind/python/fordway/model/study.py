@@ -14,8 +14,8 @@ from fordway.model.points import DataError, Points
 from fordway.model.terms import Constants, Terms
 
 ERROR_MIN_PCT = 0.1
-"""Minimum leave-one-out error that is compared. Measurements cannot distinguish models with smaller
-errors.
+"""Leave-one-out errors below this limit count as equal to the limit, because measurements cannot distinguish
+models with smaller errors.
 """
 
 CLEARLY_BETTER = 0.9
@@ -61,7 +61,7 @@ def hold(
     values: np.ndarray | None = None,
     structure: Structure = None,
 ) -> Result:
-    """Compares the model with `points`. Its coefficients are `values`, or the published coefficients.
+    """Compares the model with `points`. The model's coefficients are `values`, or the published coefficients.
 
     Raises `DataError` if the rows lack a column that the model needs.
     """

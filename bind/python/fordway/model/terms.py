@@ -23,7 +23,7 @@ class Constants:
     network_bytes_per_us: float | None = None
     path: mathis.Path = field(default_factory=mathis.Path)
     small_bytes: float = 65_536
-    """Object size up to which each byte also costs the small-object term."""
+    """The small-object term counts only this many bytes of an object."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def derive(points: Points, constants: Constants) -> Terms:
 def network_bytes_per_us(points: Points, constants: Constants) -> pd.Series:
     """Returns the network bandwidth of eq. 4, in B/µs.
 
-    This bandwidth is the lower of Mathis's bound and the bandwidth of the link. It is NaN if the bandwidth of
-    the link is unknown.
+    This bandwidth is the lower of Mathis's bound and the bandwidth of the link. The result is NaN if the
+    bandwidth of the link is unknown.
     """
     link = constants.network_bytes_per_us
     bound = mathis.bounds(points, constants.path).fillna(np.inf)

@@ -309,7 +309,7 @@ def _short_size(value_bytes: float) -> str:
 
 def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
     """Draws CPU time per operation, with one panel for each phase. The server's time is stacked on the
-    client's.
+    client's time.
     """
     measured = [row for row in run.summaries() if row["client_cpu_ns_per_op"] is not None]
     phases = [phase for phase in run.drawn_phases if any(row["phase"] == phase for row in measured)]

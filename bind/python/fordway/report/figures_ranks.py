@@ -13,7 +13,7 @@ BINS = 240
 """Number of points of a density curve, which is more than a panel can resolve."""
 
 TAIL = 0.001
-"""Share of the operations at each end that the axis of a density omits."""
+"""Share of the operations that the axis of a density figure omits at each end."""
 
 OPERATIONS_MIN = 20
 """Minimum number of operations for a density curve."""

@@ -14,7 +14,7 @@ LINES = ("-", "--", "-.", ":")
 
 
 def speedup(run: Run, colours: dict[str, str]) -> Figure | None:
-    """Draws speed-up and efficiency by number of ranks, with the ideal lines."""
+    """Draws speed-up and efficiency by rank count, with the ideal lines."""
     if not _known(run, "speedup"):
         return None
     figure, (left, right) = _panels(run, colours)
@@ -48,7 +48,7 @@ def communication(run: Run, colours: dict[str, str]) -> Figure | None:
 
 
 def run_ranks(run: Run) -> list[int]:
-    """Returns the numbers of ranks of a run, in ascending order."""
+    """Returns the rank counts of a run, in ascending order."""
     return sorted({row["parallel"]["ranks"] for row in run.summaries() if row.get("parallel")})
 
 
@@ -70,7 +70,7 @@ def _panels(run: Run, colours: dict[str, str]) -> tuple[Figure, list[Axes]]:
 
 
 def _draw(axes: Axes, run: Run, colours: dict[str, str], name: str) -> None:
-    """Draws a dot and its interval for each number of ranks, and a line for each set-up."""
+    """Draws a dot and its interval for each rank count, and a line for each set-up."""
     for at, lane in enumerate(run.lanes):
         found = sorted(_of_lane(run, lane, name), key=lambda pair: pair[0])
         if not found:

@@ -15,7 +15,7 @@ THREAD = re.compile(r"(HWThread|Core) (\d+)")
 """
 
 COVERED_MIN = 0.99
-"""Minimum share of a run that counters must cover. It is below 1 because printed times are rounded."""
+"""Minimum share of a run that counters must cover. The limit is below 1 because printed times are rounded."""
 
 
 class LikwidError(Exception):
@@ -81,9 +81,7 @@ def parse_counted(name: str, text: str) -> Counted:
 
 
 def _rows(text: str) -> Iterable[list[str]]:
-    """Yields the cells of each line that has cells. Bars separate the cells of a table, and commas those of
-    CSV.
-    """
+    """Yields the cells of each line that has cells. The separator is a bar in tables, and a comma in CSV."""
     for line in text.splitlines():
         if line.startswith("|"):
             yield [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -100,8 +98,8 @@ def _take(counted: Counted, heads: list[str], cells: list[str]) -> None:
     if not numbers:
         return
     if RUNTIME.fullmatch(cells[0]):
-        # Use the minimum over all hardware threads and groups. If several groups are counted in turns, the
-        # counters of each group cover only its own turns.
+        # Use the minimum over all hardware threads and groups. If likwid-perfctr switches between several
+        # groups, the counters of a group cover only the time when that group was active.
         counted.runtime_s = min([*numbers, *([] if counted.runtime_s is None else [counted.runtime_s])])
     elif heads[0] == "Event":
         counted.threads = [heads[at] for at in columns]

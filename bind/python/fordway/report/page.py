@@ -34,7 +34,7 @@ DARK = {
 """Colour of each lane in dark mode."""
 
 VERDICTS = {"doubtful": "measured, with doubts", "refused": "refused, and measured because of --force"}
-"""Texts for the verdicts that are not readable as they are stored."""
+"""Texts for the verdicts whose stored names need an explanation."""
 
 
 def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:

@@ -7,8 +7,8 @@ BYTES_PER_S_MAX = 16 * 2**40
 """Maximum plausible throughput, which exceeds the memory bandwidth of any node."""
 
 COUNTED_MAX = 1.1
-"""Maximum ratio of CPU time to the total time of all processors. It exceeds 1 because counters are read one
-after another.
+"""Maximum ratio of CPU time to the total time of all processors. The limit exceeds 1 because counters are
+read one after another.
 """
 
 COUNTED_MIN = 100

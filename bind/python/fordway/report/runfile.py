@@ -85,8 +85,8 @@ class Run:
     def speed(self, row: dict[str, Any]) -> float | None:
         """Returns the speed of a summary relative to the reference, or `None` if it is unknown.
 
-        The speed is the median over blocks if there were enough blocks for an interval. Otherwise, it is the
-        quotient of the rates.
+        The speed is the median over blocks if there were enough blocks for an interval. With fewer blocks,
+        the speed is the quotient of the rates.
         """
         if row["ratio"] is None:
             return None
@@ -148,7 +148,9 @@ def read_info(directory: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
-    """Returns the JSON in `path`. Raises `FileNotFoundError` and `RunFileError`."""
+    """Returns the JSON in `path`. Raises `FileNotFoundError` for a missing file, and `RunFileError` for an
+    unreadable or invalid file.
+    """
 
     def refuse(name: str) -> float:
         raise ValueError(f"{name} is not JSON")
@@ -203,5 +205,5 @@ def _read_operations(path: Path) -> pd.DataFrame:
 def _from_intended(rows: pd.DataFrame) -> pd.DataFrame:
     late_ns = rows["start_ns"] - rows["intended_ns"].astype("float64")
     rows = rows.drop(columns=["start_ns", "intended_ns"])
-    # A time shorter than a clock tick is recorded as 0. As in histograms, it counts as 1 ns.
+    # A time shorter than a clock tick is recorded as 0. As in histograms, the recorded 0 counts as 1 ns.
     return rows.assign(duration_ns=(rows["duration_ns"] + late_ns.fillna(0)).clip(lower=1))

@@ -13,7 +13,7 @@ NUMBER_MAX = 1e30
 
 @dataclass(frozen=True)
 class Or:
-    """A form of a value that may also be null."""
+    """The form of a value that is either null or has the given form."""
 
     form: Any
 

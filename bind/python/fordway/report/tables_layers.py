@@ -35,7 +35,7 @@ def levels(run: Run, colours: dict[str, str]) -> str:
 
 
 def _level_cells(levels: list[guidance.Level | None]) -> str:
-    """Returns the cells for small messages on each number of processors, followed by those for big
+    """Returns the cells for small messages on each number of processors, followed by the cells for big
     messages.
     """
     texts = [level.small if level else units.NOT_MEASURED for level in levels]

@@ -40,8 +40,8 @@ class Gateway:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment for S3 clients. It contains the gateway's settings, but no AWS settings of the
-        user.
+        """The environment for S3 clients. The environment contains the gateway's settings, but no AWS
+        settings of the user.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         return (

@@ -101,8 +101,8 @@ def test_multipart(s3, gateway: Gateway, bucket: str, large: bytes) -> None:
 
 
 def test_forms(s3, gateway: Gateway, bucket: str, tmp_path) -> None:
-    """Boto3 signs a form, and curl sends the form as a browser would. Boto3's default is signature version
-    2.
+    """Boto3 signs a form, and curl sends the form as a browser would. By default, boto3 signs with Signature
+    Version 2.
     """
     s3.create_bucket(Bucket=bucket)
     from boto3 import client

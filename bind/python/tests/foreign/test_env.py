@@ -23,7 +23,8 @@ PYTHON = {
     "s3fs": "files.pipe('BUCKET/python', b'some bytes')",
     "pyarrow": "with files.open_output_stream('BUCKET/python') as out: out.write(b'some bytes')",
     "obstore": "import obstore; obstore.put(store, 'python', b'some bytes')",
-    # The tests do not install Polars. These options belong to the library that Polars and delta-rs both use.
+    # The tests do not install Polars. The tested options belong to the library that Polars and delta-rs both
+    # use.
     "polars": (
         "import pyarrow, deltalake\n"
         "deltalake.write_deltalake('s3://BUCKET/table', pyarrow.table({'a': [1]}),"
@@ -44,8 +45,8 @@ def settings(gateway: Gateway, tool: str) -> str:
 
 
 def outside(gateway: Gateway, **more: str | Path) -> dict[str, str]:
-    """Returns an environment without S3 settings. It names only the trusted certificates, for programs that
-    have no setting for them.
+    """Returns an environment without S3 settings. Only the trusted certificates are named, for programs that
+    have no setting of their own for certificates.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     trust = {"SSL_CERT_FILE": str(gateway.ca)} if gateway.ca else {}
@@ -81,7 +82,7 @@ def test_aws_cli(gateway: Gateway, made: str, tmp_path: Path) -> None:
     copy = ["s3", "cp", tmp_path / "source", f"s3://{made}/aws"]
     run([program("aws"), "--profile", "fordway", *copy], environment)
     gateway.assert_stored(made, "aws", CONTENT)
-    # `fordway` can also use the profile.
+    # The command `fordway` can also use the profile that it printed.
     found = run(
         [
             program(os.environ.get("FORDWAY_BIN", "fordway")),

@@ -1,4 +1,4 @@
-"""Tests s3cmd, which uses multipart uploads for files of 15 MiB or more, and many requests about buckets."""
+"""Tests s3cmd, which uses multipart uploads for files of 15 MiB or more, and many bucket-level requests."""
 
 from __future__ import annotations
 

@@ -104,14 +104,14 @@ class Service:
                 "aws_secret_access_key": credentials["SecretAccessKey"],
                 "aws_session_token": credentials["SessionToken"],
             }
-        # Without this setting, boto3 signs URLs and forms with signature version 2.
+        # Without this setting, boto3 signs URLs and forms with Signature Version 2.
         config = config_of_botocore.Config(signature_version="s3v4") if name == "s3" else None
         where = {"endpoint_url": self.endpoint, "region_name": "us-east-1"}
         return boto3.client(name, config=config, **where, **keys)
 
 
 def users_file(issuer: str, audience: str) -> str:
-    """Returns a users file with a user, a role for the user, and a role for tokens of the issuer."""
+    """Returns a users file with a user, a role for the user, and a role for tokens that the issuer signs."""
     who = f"uid = {os.geteuid()}\ngid = {os.getegid()}\n"
     return f"""
 [[user]]
@@ -298,8 +298,8 @@ def test_a_web_identity_assumes_a_role(service: Service, provider: Provider) -> 
 def test_boto3_refreshes_credentials_by_itself(
     service: Service, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Boto3 gets the credentials with a token from a file. It replaces them 15 minutes before they expire,
-    which means immediately for this role.
+    """Boto3 gets the credentials with a token from a file. Boto3 replaces the credentials 15 minutes before
+    they expire. Credentials for this role are valid for 15 minutes, so boto3 replaces them immediately.
     """
     token = service.place / "token"
     token.write_text(provider.token())

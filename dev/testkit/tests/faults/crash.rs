@@ -50,8 +50,8 @@ fn dies_at_every_call(way: &Way) {
     }
 }
 
-/// Kills the process that runs the scenario before call number `at`. Returns whether there was such a call. Panics if
-/// the resulting state is wrong.
+/// Kills the process that runs the scenario before call number `at`. Returns false if the scenario made fewer calls.
+/// Panics if the resulting state is wrong.
 fn dies_at(
     way: &Way,
     scenario: &OperationScenario,

@@ -24,8 +24,8 @@ fn open(dir: &Path) -> PosixStore {
 }
 
 /// Creates objects with records that do not fit into an extended attribute. Then renames the sidecar files, so that
-/// each has the name of another object's sidecar file. This can happen in a copy of a root that has the same inode
-/// numbers in another order.
+/// each has the name of another object's sidecar file. The same mismatch occurs in a copy of a root whose files have
+/// the original's inode numbers in another order.
 fn prepare(dir: &Path) {
     let store = open(dir);
     store.create_bucket(&bucket()).unwrap();

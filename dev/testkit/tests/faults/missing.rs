@@ -24,8 +24,8 @@ fn key() -> Key {
     Key::new("dir/k").unwrap()
 }
 
-/// Returns a plan in which other nodes may change the file system. The system calls in `missing`, such as those for
-/// attributes, do not exist.
+/// Returns a plan in which other nodes may change the file system. The system calls in `missing`, such as the calls for
+/// extended attributes, do not exist.
 fn shared(
     nth: Option<(usize, SyscallFault)>,
     missing: &'static [(&'static str, Errno)],
@@ -93,8 +93,8 @@ fn a_delete_that_succeeds_has_removed_the_object() {
     }
 }
 
-/// The record with the lock is in an extended attribute or, without attributes, in a sidecar file. The locked version
-/// is an old version or the latest version.
+/// The record with the lock is in an extended attribute, or in a sidecar file if the file system has no extended
+/// attributes. The locked version is an old version or the latest version.
 #[test]
 fn a_locked_version_is_never_deleted() {
     let until = SystemTime::now() + Duration::from_secs(3600);

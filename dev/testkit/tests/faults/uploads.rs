@@ -130,7 +130,7 @@ fn dies_at(before: Before, at: usize) -> bool {
 }
 
 /// Runs the completion in a process that is killed before call number `at`. The system calls in `missing` do not exist.
-/// Returns whether there was a call number `at`.
+/// Returns false if the completion made fewer calls.
 fn dies(
     missing: &[(&str, Errno)],
     before: Before,

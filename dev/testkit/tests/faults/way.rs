@@ -99,8 +99,8 @@ impl Way {
     }
 }
 
-/// Returns a temporary directory. It is on a memory file system, if that supports extended attributes, because hundreds
-/// of directories are filled and emptied. `TMPDIR` has precedence if it is set.
+/// Returns a temporary directory. The directory is on a memory file system if the memory file system supports extended
+/// attributes, because the tests fill and empty hundreds of directories. `TMPDIR` has precedence if it is set.
 pub(crate) fn scratch() -> tempfile::TempDir {
     if std::env::var_os("TMPDIR").is_some() {
         return tempfile::tempdir().unwrap();

@@ -66,7 +66,7 @@ fn server(script: ResponseFaultScript) -> HostileServer {
     }
 }
 
-/// Returns a Metalink's description of the content at these servers, the best server first.
+/// Returns a Metalink that describes the content and lists these servers, the best server first.
 fn described(servers: &[&HostileServer]) -> MetalinkFile {
     let replicas = (1..).zip(servers).map(|(priority, server)| at(&server.url(), priority));
     MetalinkFile {
@@ -97,7 +97,7 @@ fn copied(file: &ReplicatedFile) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Completes the whole file in `part`.
+/// Downloads all of the file that `part` does not yet contain.
 fn completed(file: &ReplicatedFile, part: &File) -> Result<u64> {
     file.complete(part, &mut |_| Ok(()))
 }

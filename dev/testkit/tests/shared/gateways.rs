@@ -1,5 +1,5 @@
-//! Tests several S3 gateways, each in its own process on one of the mounts. They must act as one service for clients
-//! that use them in turn.
+//! Tests several S3 gateways, each in its own process on one of the mounts. The gateways must act as one service for
+//! clients that alternate between them.
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
@@ -14,9 +14,9 @@ const GATEWAY: &str = "FORDWAY_TEST_GATEWAY";
 const GATEWAYS: usize = 2;
 /// The file whose existence ends the gateways.
 const END: &str = "gateways-end";
-/// How long gateways may run, in seconds: in a soak test, and in a normal run.
+/// The maximum run time of gateways, in seconds: in a soak test, and in a normal run.
 const LIFE_S: [usize; 2] = [1_500, 120];
-/// How long the file server sends no responses, in seconds.
+/// The time during which the file server sends no responses, in seconds: in a soak test, and in a normal run.
 const SILENCE_S: [usize; 2] = [30, 12];
 /// The maximum time of a call that needs the file server while the server sends no responses.
 const REFUSED: Duration = Duration::from_secs(10);
@@ -110,7 +110,7 @@ fn client(address: impl std::fmt::Display) -> S3Store {
     S3Store::new(client_config(address)).unwrap()
 }
 
-/// Returns the process ID of each gateway, and a client of it.
+/// Returns the process ID of each gateway, and a client for it.
 fn gateways() -> Vec<(u32, S3Store)> {
     (0..GATEWAYS).map(find_gateway).map(|(process, address)| (process, client(address))).collect()
 }
@@ -124,7 +124,7 @@ fn find_gateway(number: usize) -> (u32, String) {
     (process.parse().unwrap(), address.to_owned())
 }
 
-/// Returns a client whose calls go to all gateways in turn.
+/// Returns a client that sends its calls to the gateways round-robin.
 fn round_robin() -> RoundRobinStore {
     RoundRobinStore::new(
         gateways().into_iter().map(|(_, client)| Arc::new(client) as Arc<dyn Store>).collect(),
@@ -152,7 +152,7 @@ fn end_gateways() {
     fs::write(control(END), "").unwrap();
 }
 
-/// The numbers of the racers. Each racer creates a file when it has finished.
+/// The process numbers of the racers. Each racer creates a file when it has finished.
 const RACERS: [usize; 3] = [GATEWAYS + 1, GATEWAYS + 2, GATEWAYS + 3];
 
 /// Uses each kind of call through both gateways, waits for the racers, and reports their count.
@@ -341,7 +341,7 @@ pub(crate) fn use_gateway_of_a_silent_server(_: &Member) {
         client.put(bucket, &key("large"), &large, &PutOptions::default()).unwrap();
     }
     shell(SILENCE);
-    // Wait until the caches of the GlusterFS client have expired. They are valid for one second.
+    // Wait until the caches of the GlusterFS client have expired. Cached entries are valid for one second.
     std::thread::sleep(Duration::from_secs(2));
     let end = Instant::now() + Duration::from_secs(at_length(SILENCE_S) as u64);
     std::thread::scope(|scope| {
@@ -416,7 +416,7 @@ const CALLS: [Call; 7] = [
     },
 ];
 
-/// Creates a root with two gateways, one on each mount. Calls use the gateways in turn.
+/// Creates a root with two gateways, one on each mount. Calls alternate between the gateways.
 pub(crate) fn in_turn() -> StoreFixture {
     let dir = tempfile::tempdir_in(SharedFileSystemFixture::MOUNTS[0]).unwrap();
     let name = dir.path().file_name().unwrap();

@@ -433,8 +433,8 @@ fn content(round: usize) -> Vec<u8> {
     vec![b'a' + (round % 26) as u8; 1 + round * 7919 % 300_000]
 }
 
-/// A verdict in a root directory makes the store refuse this root only if the verdict applies to this mount, and only
-/// the user root or the directory's owner could have written it.
+/// A verdict in a root directory makes the store refuse this root only under two conditions. The verdict applies to
+/// this mount, and nobody but the user root and the directory's owner could have written the verdict.
 fn believe_verdicts(_: &Member) {
     let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
@@ -533,8 +533,8 @@ fn in_turn() -> StoreFixture {
     StoreFixture::new(RoundRobinStore::new(SharedFileSystemFixture::MOUNTS.map(open).into()), dir)
 }
 
-/// Runs the conformance suite on two nodes in turn. It does not run on NFS, where tags that are replaced within one
-/// tick of the server's clock look unchanged to the other client.
+/// Runs the conformance suite with calls that alternate between two nodes. The suite does not run on NFS, where tags
+/// that are replaced within one tick of the server's clock look unchanged to the other client.
 fn are_one_in_turn(cluster: &SharedFileSystemFixture) {
     if is_long() && cluster.name != "nfs" {
         without_attribute_cache(cluster);

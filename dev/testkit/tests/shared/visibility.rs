@@ -7,15 +7,16 @@ use std::time::SystemTime;
 
 use super::*;
 
-/// How often an object is overwritten while it is read, a name is opened before it exists, an object is replaced while
-/// it is open, and tags are set. The first number applies to a soak test, the second to a normal run.
+/// The number of repetitions of each race: overwriting an object while it is read, opening a name before it exists,
+/// replacing an object while it is open, and setting tags. The first number of a pair applies to a soak test, and the
+/// second to a normal run.
 const OVERWRITES: [usize; 2] = [3_000, 300];
 pub(super) const OPENED_EARLY: [usize; 2] = [500, 30];
 const REPLACED: [usize; 2] = [1_000, 100];
 const TAGGED: [usize; 2] = [500, 20];
-/// The maximum time in which a program opens a name.
+/// The maximum time that a program takes to open a name.
 const OPENED: Duration = Duration::from_millis(50);
-/// The maximum time in which the server responds.
+/// The maximum time that the server takes to respond.
 const ANSWERED: Duration = Duration::from_millis(50);
 
 pub(super) fn overwrite(member: &Member) {
@@ -39,8 +40,8 @@ pub(super) fn read_whole(member: &Member) {
     report(reads);
 }
 
-/// Each node in turn puts an object, and must then list it. The directory has enough entries for its listing to be
-/// cached.
+/// The two nodes alternately put an object, and each node must then list its own object. The directory has enough
+/// entries for its listing to be cached.
 pub(super) fn list_what_was_put(_: &Member) {
     let (one, other) = (store(0), store(1));
     put(&one, "listed/first", b"");
@@ -235,7 +236,8 @@ pub(super) fn list_what_was_replaced(_: &Member) {
 }
 
 /// After a node has written an object or a part, the file's modification time must not change any more, because a
-/// record is valid only for this time. The MooseFS client reports the times of its writes to the server with a delay.
+/// record is valid only for this modification time. The MooseFS client reports the times of its writes to the server
+/// with a delay.
 pub(super) fn keep_times(_: &Member) {
     let (one, other) = (strong(0), strong(1));
     let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -276,7 +278,8 @@ fn list_many_with_times_set_back(store: &PosixStore, bucket_dir: PathBuf, set: S
     assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
-/// One node removes a directory that the other node has seen. Afterwards, both nodes create it again in turn.
+/// One node removes a directory that the other node has seen. The other node then creates and removes the directory,
+/// and the first node creates it again.
 pub(super) fn share_directories(_: &Member) {
     let (one, other) = (store(0), store(1));
     for round in 0..10 {
@@ -297,7 +300,7 @@ pub(super) fn share_directories(_: &Member) {
     }
 }
 
-/// If a file is removed while it is open, NFS renames it to a hidden name, and FUSE may do the same. Such names must
+/// If a file is removed while it is open, NFS renames it to a hidden name, and FUSE may do the same. Hidden names must
 /// not be listed as objects.
 pub(super) fn leave_names_behind(_: &Member) {
     let (one, other) = (store(0), store(1));

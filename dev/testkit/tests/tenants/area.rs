@@ -203,7 +203,7 @@ fn a_tenants_process() {
 }
 
 /// Programs that do not run as root cannot give directories to the bucket's owner. If a third user could remove an
-/// object's files, these programs refuse to store the object. They still store objects whose keys are plain paths.
+/// object's files, these programs refuse to store the object. Objects whose keys are plain paths can still be stored.
 #[test]
 fn without_root_a_third_users_area_is_not_used() {
     if !is_root() {
@@ -439,7 +439,8 @@ fn for_a_limited_user_no_link_leads_to_another_bucket() {
 }
 
 /// In a root with an older format version, a third user has created the private area of a sticky bucket. The store uses
-/// this area only for operations that are safe. After the user root has run the migration, the area is fully used.
+/// this area only for operations that are safe. After the user root has run the migration, the store uses the area for
+/// all operations.
 #[test]
 fn an_old_root_is_migrated() {
     if !is_root() {
@@ -493,7 +494,7 @@ fn an_old_root_is_migrated() {
 }
 
 /// If a bucket's owner has no access to the bucket, root's `gc` and `fsck` have no access either, because they act as
-/// the owner. They must report the bucket.
+/// the owner. The two commands must report the bucket.
 #[test]
 fn a_bucket_that_its_owner_may_not_reach_is_reported() {
     if !is_root() {
@@ -531,7 +532,8 @@ fn a_directory_of_another_user_is_looked_at_as_that_user() {
     assert_eq!(fs::read(ground.path("shared/closed/file")).unwrap(), b"x");
 }
 
-/// Files that one user of a shared bucket creates next to other users' files must not hide or change their objects.
+/// Files that one user of a shared bucket creates next to other users' files must not hide or change the other users'
+/// objects.
 #[test]
 fn nothing_that_is_planted_hides_what_is_anothers() {
     if !is_root() {

@@ -58,8 +58,8 @@ fn gc_removes_nothing_behind_a_link() {
     assert_eq!(snapshot(&ground.path("bob")), before);
 }
 
-/// If root runs `gc`, it still removes old files of the bucket's owner. It also removes another user's files in the
-/// same directory, and acts as that user.
+/// If root runs `gc`, it still removes old files of the bucket's owner. The run also removes another user's files in
+/// the same directory, and acts as that user.
 #[test]
 fn gc_still_collects_what_is_left() {
     if !is_root() {
@@ -157,7 +157,7 @@ fn locks_that_are_held_hold_up_their_holder_alone() {
             })
             .collect();
         std::thread::sleep(Duration::from_millis(300));
-        // In the meantime, Bob's requests get normal responses.
+        // While Alice's requests wait, Bob's requests get normal responses.
         for round in 0..20 {
             let started = Instant::now();
             assert_eq!(read(&bob, &bobs, "other").unwrap(), b"x");
@@ -263,7 +263,7 @@ fn http(ground: &Ground, method: &str, url: &str) -> String {
     answer
 }
 
-/// Returns a part's record that names `file` as the file with its bytes. Any program could write such a record.
+/// Returns a part's record that names `file` as the file with the part's bytes. Any program could write such a record.
 pub(crate) fn record_of_part(size: u64, etag: &str, file: Option<&str>) -> Vec<u8> {
     let mut record = vec![1];
     let mut field = |tag: u8, value: &[u8]| {

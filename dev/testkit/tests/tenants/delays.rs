@@ -12,8 +12,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::criticals::hold_all_locks;
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, is_root, key, put, read};
 
-/// A number of files that is large enough for their removal, or for reading their names, to take several times
-/// [`SHORT`] in a debug build.
+/// The number of files. In a debug build, removing this many files or reading their names takes several times
+/// [`SHORT`].
 const MANY: usize = 20_000;
 /// The maximum time that one request of another tenant may wait.
 const SHORT: Duration = Duration::from_millis(400);

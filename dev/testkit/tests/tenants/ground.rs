@@ -1,5 +1,5 @@
-//! A directory of several users, with the gateways that serve it and the commands that maintain it. Root runs all of
-//! them.
+//! A directory that several users share, with the gateways that serve it and the commands that maintain it. Root runs
+//! the gateways and the commands.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -114,7 +114,7 @@ impl Ground {
         PosixStore::open(&self.path(""), impatient()).unwrap()
     }
 
-    /// Runs `gc` as root, with all ages set to 0. The summary also counts failures.
+    /// Runs `gc` as root, with all minimum ages set to 0. The summary also counts failures.
     pub(crate) fn collect(&self) -> GcSummary {
         let (staged_age, upload_age, empty_dir_age) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let options =
@@ -136,7 +136,7 @@ impl Ground {
         self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, document.as_bytes()).unwrap());
     }
 
-    /// Runs `lifecycle` as root, with a day of one nanosecond.
+    /// Runs `lifecycle` as root, and counts each nanosecond as a day.
     pub(crate) fn expire(&self) -> LifecycleSummary {
         let options = LifecycleOptions { day: Duration::from_nanos(1), ..LifecycleOptions::default() };
         self.embedded().run_lifecycle(&options, &mut |_| Ok(())).unwrap()

@@ -135,8 +135,8 @@ fn no_race_of_a_directory_and_a_link_leads_a_delete_astray() {
     assert_eq!(fs::read(ground.path("bob/sub/figure")).unwrap(), b"years of work");
 }
 
-/// If the bucket's owner may not remove a file, a lifecycle run acts as the owner of the file. It must not follow a
-/// link of the bucket's owner to another user's directory.
+/// If the bucket's owner may not remove a file, a lifecycle run acts as the owner of the file. The run must not follow
+/// a link that the bucket's owner created to another user's directory.
 #[test]
 fn objects_behind_a_link_do_not_expire() {
     if !is_root() {

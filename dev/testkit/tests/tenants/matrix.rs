@@ -273,7 +273,7 @@ fn in_time<T>(what: &str, act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs `act` on a new bucket for each file in it and each `Instead`, and then checks that Bob is unaffected.
+/// For each file in a bucket and each `Instead`, runs `act` on a new bucket, and then checks that Bob is unaffected.
 fn for_each_replacement(act: impl Fn(&Ground, &Fixture, &str)) {
     let ground = Ground::new();
     make_bobs_things(&ground);

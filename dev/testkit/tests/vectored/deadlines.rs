@@ -10,7 +10,7 @@ use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript
 use crate::downloads::{WHOLE, copy};
 use crate::{file, read, session, spread};
 
-/// Returns a session with this deadline. Its other timeouts are longer than the test.
+/// Returns a session with this deadline. The session's other timeouts are longer than the test.
 fn hurried(deadline: Duration) -> Arc<HttpSession> {
     session(|options| {
         options.deadline = Some(deadline);

@@ -53,7 +53,7 @@ struct Expired {
     opened: RemoteFile,
 }
 
-/// Reads a file. Then makes its location refuse requests, and makes the redirecting server redirect to another
+/// Reads a file. Then makes the file's location refuse requests, and makes the redirecting server redirect to another
 /// location.
 fn expired(refused: u16, gets_alone: bool) -> Expired {
     let (first, second) = (serving(ResponseFaultScript::honest()), serving(ResponseFaultScript::honest()));

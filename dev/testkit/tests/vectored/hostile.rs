@@ -135,7 +135,8 @@ fn parts_that_are_a_byte_off_are_an_error() {
             let error = read(&opened, &spread(20, 100)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BadResponse, "{version:?} {off} {breaks:?}: {error}");
         }
-        // Bytes from such a part are not used, even if the rest is requested again and arrives correctly.
+        // Bytes from a part of the wrong length are not used, even if the rest is requested again and arrives
+        // correctly.
         let server = start(version, content.clone(), ResponseFaultScript::honest());
         let opened = open_in(version, &server.url());
         server.follow(ResponseFaultScript::honest().on_requests(1..3, ResponseFault::PartBytesOff(off)));
@@ -339,7 +340,8 @@ fn any_failure_of_the_server_may_pass() {
     }
 }
 
-/// OpenStack Swift and some other programs omit the quotes of an ETag. No server recognizes such a value in `If-Range`.
+/// OpenStack Swift and some other programs omit the quotes of an ETag. No server recognizes an ETag without quotes in
+/// `If-Range`.
 #[test]
 fn an_etag_without_quotes_pins_nothing_and_is_compared() {
     let with = |etag: &str| {
@@ -365,7 +367,7 @@ fn a_server_that_is_gone_is_unavailable() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// Apache's ETag is weak during the first second after a change. Afterwards, it is strong but has the same value.
+/// Apache's ETag is weak during the first second after a change. Afterwards, the ETag is strong but has the same value.
 #[test]
 fn a_weak_etag_that_becomes_strong_is_no_change() {
     let with = |etag: &str| {

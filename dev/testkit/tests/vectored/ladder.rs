@@ -54,8 +54,8 @@ fn a_refusal_of_lists_is_learned_once() {
         assert!(read(&opened, &ranges).unwrap() == expected(&file(), &ranges), "{lie:?}");
         assert_eq!(opened.learned().ranges_per_request, most_ranges, "{lie:?}");
         let before = server.requests().len();
-        // This is another file on the same server, in another session. The known properties of a server apply to the
-        // whole process.
+        // The second open is for another file on the same server, in another session. The known properties of a server
+        // apply to the whole process.
         let second = open(&server.url());
         assert!(read(&second, &ranges).unwrap() == expected(&file(), &ranges));
         let asked = &server.requests()[before..];

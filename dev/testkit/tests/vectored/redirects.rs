@@ -174,8 +174,8 @@ fn door_to(there: &HostileServer, status: u16) -> HostileServer {
 fn a_redirection_of_get_alone_is_followed_once_for_the_life_of_a_file() {
     let ranges = spread(40, 100);
     for status in [301, 302, 307] {
-        // The data server refuses HEAD. It also sends no `ETag`, so its validators differ from those of the redirecting
-        // server.
+        // The data server refuses HEAD. It also sends no `ETag`, so its validators differ from the validators of the
+        // redirecting server.
         let script = ResponseFaultScript::honest()
             .on_method("HEAD", ResponseFault::Status(403, None))
             .always(ResponseFault::NoETag);

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::shared::read_by_many_threads;
 use crate::{expected, file, patient, read, session, some_ranges, spread};
 
-/// A server that serves one file. It is killed when this value is dropped.
+/// A server that serves one file. The server is killed when this value is dropped.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -35,9 +35,8 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts `program` with the configuration that `configure` returns for a directory and a port, and with
-    /// `arguments`, in which `CONFIG` stands for the path of the configuration file, and `DIR` and `PORT` for the
-    /// directory and the port.
+    /// Starts `program` with the configuration that `configure` returns for a directory and a port. In `arguments`, the
+    /// path of the configuration file replaces `CONFIG`, and the directory and the port replace `DIR` and `PORT`.
     pub(crate) fn start(
         program: &Path,
         arguments: &[&str],
@@ -95,8 +94,8 @@ fn holds_for(server: &Server, most_ranges: usize) {
     assert!(read(&opened, &many).unwrap() == expected(&content, &many));
     let after = opened.traffic();
     assert_eq!(opened.learned().ranges_per_request, most_ranges);
-    // The server limits the number of ranges per request, or the length of the `Range` header does. The header has room
-    // for about 500 ranges of at least 14 bytes each.
+    // Either the server or the length of the `Range` header limits the number of ranges per request. The header has
+    // room for about 500 ranges of at least 14 bytes each.
     let expected_requests = 1_200_usize.div_ceil(most_ranges).max(3) as u64;
     assert!(after.requests - before.requests <= expected_requests + 1, "{before:?} {after:?}");
 }
@@ -233,8 +232,8 @@ fn user_of_xrootd() -> Option<(u32, u32)> {
     Some((fields.next()??, fields.next()??))
 }
 
-/// Tests XRootD over HTTP. XRootD ignores a request that arrives together with another request. It refuses requests for
-/// digests if it stores no digests, and sends neither an `ETag` nor `Last-Modified`.
+/// Tests XRootD over HTTP. XRootD ignores a request that arrives together with another request. XRootD refuses requests
+/// for digests if it stores no digests, and sends neither an `ETag` nor `Last-Modified`.
 #[test]
 fn xrootd() {
     let Some(program) = fordway_needs::program("xrootd") else { return };

@@ -19,7 +19,7 @@ fn through(scheme: &str, login: &str, proxy: &SocksServer, version: HttpVersion)
     session(|options| {
         options.http = version;
         options.proxies = ProxySettings::resolve(&|name| (name == "ALL_PROXY").then(|| url.clone()));
-        // The token is for the server, and is not sent through a proxy without TLS.
+        // The token is for the server. Without TLS to the server, the client does not send the token through a proxy.
         options.credentials = SessionCredentials::none().with_bearer_token("ours");
     })
 }

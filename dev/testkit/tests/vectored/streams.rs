@@ -42,7 +42,7 @@ fn one_connection_is_enough() {
         for ticket in tickets {
             assert!(opened.wait(ticket).unwrap().bytes == expected(&content, &ranges).concat());
         }
-        // There are more single ranges than the server allows concurrent streams.
+        // The number of single ranges exceeds the number of concurrent streams that the server allows.
         assert!(server.connections() <= if most == 1 { 8 } else { 1 });
     }
 }
@@ -177,7 +177,7 @@ fn a_deadline_ends_a_call_and_the_next_has_its_own() {
 }
 
 /// The requested bytes exceed all flow-control windows together, and the test waits for the last batch first. The
-/// client must receive the other batches as well, because otherwise the server could not send the last one.
+/// client must also receive the other batches, because otherwise the windows would be full before the last batch.
 #[test]
 fn what_is_waited_for_last_does_not_hold_up_the_others() {
     const BATCH_BYTES: usize = 8 << 20;

@@ -28,7 +28,7 @@ impl Request {
         self.headers.iter().find(|(has, _)| has == name).map(|(_, value)| value.as_str())
     }
 
-    /// Converts the head of an HTTP/2 or HTTP/3 request, before the body has been received.
+    /// Converts the head of an HTTP/2 or HTTP/3 request whose body has not been received yet.
     pub(super) fn of<T>(head: &http::Request<T>) -> Self {
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers = head.headers().iter();

@@ -1,4 +1,5 @@
-//! The server of [`super::dialogue`] over HTTP/2. Its responses are translated from HTTP/1.1.
+//! The server of [`super::dialogue`] over HTTP/2. The responses of the dialogue are in HTTP/1.1 form, and are
+//! translated to HTTP/2.
 
 use std::future::pending;
 use std::io;

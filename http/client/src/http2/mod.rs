@@ -2,7 +2,7 @@
 //! also a transport that accepts requests and returns responses in HTTP/1.1 form (RFC 9113 section 8).
 //!
 //! A connection has neither a runtime nor a thread of its own. A connection progresses only while a caller drives it in
-//! the caller's thread. The only calls that block are those for a single request.
+//! the caller's thread. Only the calls for a single request block.
 
 mod wire;
 

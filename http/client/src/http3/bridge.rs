@@ -67,7 +67,8 @@ pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Dura
     let mut writing = spawn_local(async move {
         let mut outgoing = outgoing;
         write_responses(&mut outgoing, responses, &counter).await;
-        // Record why the connection ended before the socket is closed, because the caller asks for the reason then.
+        // Record why the connection ended before the socket is closed, because the caller queries the reason as soon as
+        // the socket is closed.
         teller.tell(&end);
     });
     let notice = notice.clone();
@@ -283,7 +284,7 @@ fn is_chunked(head: &[u8]) -> bool {
     })
 }
 
-/// Returns the stated length. Errors: several lengths, or one that is not a number.
+/// Returns the stated length. Errors: several lengths, or a length that is not a number.
 fn content_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
     let mut stated = headers.get_all(header::CONTENT_LENGTH).iter();
     let Some(first) = stated.next() else { return Ok(None) };

@@ -28,8 +28,8 @@ use super::tls::{TlsConnector, UNKNOWN_ISSUER, alert_refusal};
 use super::{Origin, Timeouts};
 
 /// The flow-control window per request: the bandwidth-delay product of 1 Gbit/s and 60 ms. The connection as a whole
-/// has no window. Responses are read in order, so bytes of later responses could use up such a window and block the
-/// first response. A server can therefore make a connection buffer this many bytes for each of
+/// has no window. Responses are read in order, so bytes of later responses could use up a window of the whole
+/// connection and block the first response. A server can therefore make a connection buffer this many bytes for each of
 /// [`bridge::PIPELINE_MAX`] requests (256 MiB).
 const WINDOW_BYTES: u32 = 8 << 20;
 /// The interval between packets on an otherwise silent connection. A server may take minutes to respond. In the
@@ -79,7 +79,7 @@ pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) 
     TcpSocket::bridged(OwnedFd::from(ours), timeouts, ours_to_read)
 }
 
-/// Waits until the handshake has ended. Errors: those of the handshake; `Timeout`, `Interrupted`.
+/// Waits until the handshake has ended. Errors: the error of the handshake; `Timeout`, `Interrupted`.
 fn wait_for(outcome: &Receiver<Result<()>>, origin: &Origin, limit: Duration) -> Result<()> {
     let until = Instant::now() + limit;
     loop {
@@ -177,7 +177,7 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
 }
 
 /// Opens a QUIC connection for HTTP/3 to the address of the host that completes the handshake first. Must run in a
-/// [`LocalSet`]. Errors: as [`connect`], without a time limit.
+/// [`LocalSet`]. Errors: as for [`connect`], without a time limit.
 pub async fn open_quic(origin: &Origin, tls: &TlsConnector) -> Result<quinn::Connection> {
     connect_quic(origin, quic_config(origin, tls)?).await
 }
@@ -228,7 +228,7 @@ async fn connect_to(
     }
 }
 
-/// Returns the address to bind for packets to `address`.
+/// Returns the local address to which a socket for packets to `address` is bound.
 fn unspecified(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

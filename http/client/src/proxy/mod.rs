@@ -1,6 +1,6 @@
-//! Finds and uses proxies. The environment variables that curl also reads determine which proxy a request uses
-//! (`no_proxy` lists hosts that are accessed without a proxy). RFC 9110 sections 7.6 and 9.3.6 and RFC 9112 section 3.2
-//! define how a request is sent to a proxy.
+//! Finds and uses proxies. The environment variables that curl also reads determine which proxy a request uses. The
+//! variable `no_proxy` lists hosts that are accessed without a proxy. RFC 9110 sections 7.6 and 9.3.6 and RFC 9112
+//! section 3.2 define how a request is sent to a proxy.
 //!
 //! A request to an `http` origin is forwarded: its request line contains the absolute URL. An `https` origin is reached
 //! through a tunnel, whose content the proxy cannot see. A SOCKS proxy creates tunnels for both kinds of origin. The
@@ -120,7 +120,8 @@ impl ProxySettings {
 }
 
 impl Proxy {
-    /// Parses `[SCHEME://][user[:password]@]host[:port][/]`. Errors: the reason, without the password.
+    /// Parses `[SCHEME://][user[:password]@]host[:port][/]`. Errors: the reason why the value is invalid, without the
+    /// password.
     fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let kind = Self::kind(&scheme.to_ascii_lowercase())?;

@@ -1,5 +1,5 @@
-//! The messages that open a tunnel through a proxy: by HTTP CONNECT, or by SOCKS 5 (RFC 1928), with a user name and
-//! password if the proxy requires them (RFC 1929).
+//! The messages that open a tunnel through a proxy, either by HTTP CONNECT or by SOCKS 5 (RFC 1928). If a SOCKS proxy
+//! requires them, a user name and password are sent (RFC 1929).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -277,8 +277,8 @@ fn wants_login(has_said: bool) -> Error {
     )
 }
 
-/// Runs the handshake, within `limit` in total; afterwards `socket` is connected to the destination. Errors: the errors
-/// of [`SocksHandshake::hear`]; `Unavailable`, `Timeout`.
+/// Runs the handshake, within `limit` in total. Afterwards, `socket` is connected to the destination. Errors: the
+/// errors of [`SocksHandshake::hear`]; `Unavailable`, `Timeout`.
 pub(super) fn open_socks(
     socket: &mut TcpSocket,
     mut conversation: SocksHandshake,
@@ -439,7 +439,7 @@ mod tests {
 
     proptest! {
         /// For any received bytes, in pieces of any size, the handshake ends or fails, and never requests a message
-        /// that is longer than the longest valid one.
+        /// that is longer than the longest valid message.
         #[test]
         fn whatever_comes_ends(bytes in prop::collection::vec(any::<u8>(), 0..600), has_login: bool, is_likely: bool) {
             let mut bytes = bytes;

@@ -68,7 +68,7 @@ pub(super) struct ReplicaStream {
     pub(super) meter: RateMeter,
     /// When the stream began to use its replica.
     since: Instant,
-    /// When bytes last arrived, or when the stream began to wait for the first.
+    /// When bytes last arrived, or when the stream began to wait for the first byte.
     moved: Instant,
     /// When the stream's current first job became its first job.
     front_since: Instant,
@@ -160,7 +160,7 @@ impl RangeJobScheduler {
         id
     }
 
-    /// Returns the number of streams that are neither hedges nor leaving.
+    /// Returns the number of streams, without hedges and without streams that are about to end.
     pub(super) fn regular_streams(&self) -> usize {
         self.streams.values().filter(|stream| !stream.is_leaving && stream.hedges.is_none()).count()
     }

@@ -35,9 +35,9 @@ pub fn is_metalink_name(name: &str) -> bool {
     path.ends_with(".meta4") || path.ends_with(".metalink")
 }
 
-/// Reads the Metalink or list at a URL. URLs in the document may be relative to the document's URL. Errors: as for
-/// [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request, plus one
-/// per redirection.
+/// Reads the Metalink or the list of URLs at a URL. URLs in the document may be relative to the document's URL. Errors:
+/// as for [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request,
+/// plus one per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
     let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
     let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;
@@ -47,8 +47,8 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
-/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, none of which is retried; only
-/// one if the server is unreachable.
+/// result is cached. Returns `None` if no replica is found. Cost: up to five requests, or one request if the server is
+/// unreachable. No request is retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
@@ -67,7 +67,7 @@ pub fn discover(
     found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
 }
 
-/// Tries all discovery methods at the server. Errors: if the server is unreachable.
+/// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable.
 fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
         return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
@@ -149,7 +149,7 @@ fn may_be_metalink(answer: &HttpResponse) -> bool {
         || answer.body_bytes().is_some_and(|bytes| bytes <= SNIFFED_BYTES_MAX)
 }
 
-/// Makes URLs absolute; drops those that cannot be resolved.
+/// Makes URLs absolute; drops URLs that cannot be resolved.
 fn make_absolute(file: &mut MetalinkFile, base: &str) {
     let absolute = |address: &str| match address.contains("://") {
         true => Some(address.to_owned()),

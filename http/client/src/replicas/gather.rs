@@ -1,4 +1,4 @@
-//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges; without verification, jobs fetch
+//! Reads ranges. With verification, jobs fetch the pieces that contain the ranges. Without verification, jobs fetch
 //! exactly these ranges. This module also copies large parts of a file, in order or in any order.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -265,7 +265,7 @@ impl PieceCache {
         }
     }
 
-    /// Drops the oldest pieces beyond the limit, except those that a caller is waiting for.
+    /// Drops the oldest pieces beyond the limit, except pieces that a caller is waiting for.
     fn shrink(&mut self, board: &mut RangeJobScheduler) {
         let mut kept_bytes: u64 = self.kept.iter().map(|(.., bytes)| bytes).sum();
         let mut at = 0;

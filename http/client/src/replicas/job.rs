@@ -58,8 +58,8 @@ impl PartialJob {
         self.filled.iter().any(|filled| *filled > 0)
     }
 
-    /// Checks each range, which is a piece of the file, against its digest. Marks ranges that do not match as missing;
-    /// returns whether there were any.
+    /// Checks each range, which is a piece of the file, against its digest. Marks ranges that do not match as missing.
+    /// Returns whether any range did not match.
     pub(super) fn reject_bad_pieces(&mut self, ranges: &[(u64, usize)], pieces: &PieceHashes) -> bool {
         let (mut start, mut has_bad) = (0, false);
         for (range, (offset, len)) in ranges.iter().enumerate() {

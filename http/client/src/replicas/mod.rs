@@ -113,7 +113,7 @@ const SIZE_BYTES_MAX: u64 = 1 << 62;
 /// are not verified.
 const PIECE_BYTES_MAX: u64 = 256 << 20;
 
-/// A file that has several replicas. Threads may share the file; calls block.
+/// A file that has several replicas. Threads may share the file. Calls block.
 ///
 /// Bytes of pieces with a known digest are checked before the caller gets them (unless [`ReplicaOptions::verify`] is
 /// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
@@ -145,7 +145,7 @@ struct ReplicaState {
     /// The digests of pieces, if they are verified.
     pieces: Option<PieceHashes>,
     options: ReplicaOptions,
-    /// The file that was opened at one replica to determine the size; the first stream that reads from this replica
+    /// The file that was opened at one replica to determine the size. The first stream that reads from this replica
     /// takes over the open file.
     spare: Mutex<Option<(usize, RemoteFile)>>,
     traffic: Mutex<(HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)>,
@@ -335,7 +335,7 @@ impl ReplicatedFile {
 }
 
 impl Drop for ReplicatedFile {
-    /// Ends the streams. Most streams end almost at once; a stream that is waiting for a connection, or for the
+    /// Ends the streams. Most streams end almost at once. A stream that is waiting for a connection, or for the
     /// response to its first request, ends after that wait.
     fn drop(&mut self) {
         self.shared.board().is_closing = true;

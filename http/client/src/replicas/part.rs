@@ -154,7 +154,7 @@ impl<'a> PartFileWriter<'a> {
         if there == self.len_bytes() && there > size {
             return self.read_marks();
         }
-        // This code did not write the bytes at the positions of the marks, so drop them.
+        // Any bytes past the size are not marks that this code wrote, so drop these bytes.
         self.part.set_len(there.min(size))?;
         self.part.set_len(self.len_bytes())?;
         if there <= size {
@@ -267,8 +267,8 @@ fn io_error(error: io::Error) -> Error {
     Error::new(ErrorKind::from(&error), "writing the destination file").caused_by(error)
 }
 
-/// The numbers of missing units, as runs that neither touch nor overlap. Maps the first unit of each run to the run's
-/// end (exclusive).
+/// The indices of the missing units, as runs that neither touch nor overlap. Maps the first unit of each run to the
+/// run's end (exclusive).
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct MissingUnits(BTreeMap<u64, u64>);
 

@@ -14,8 +14,8 @@ use crate::retry::backoff;
 /// two groups, replicas are sorted by priority, and then by location, preferred locations first.
 pub(super) type ReplicaRank = (bool, u32, bool);
 
-/// How many times a replica's connections may be cut, if each of them delivers something, before the cuts count as
-/// failures.
+/// The number of times that a replica's connections may be cut before the cuts count as failures, if each connection
+/// delivers something.
 const CUTS_MAX: u32 = 50;
 
 /// A replica of the file.

@@ -1,4 +1,4 @@
-//! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another one is
+//! A stream: a thread that takes jobs and reads them from one replica, until the replica fails or another replica is
 //! better. A stream's rate is measured while it has work. If a replica does not support ranges, the file is read in one
 //! pass, from which the jobs take their bytes.
 
@@ -143,7 +143,7 @@ impl StreamWorker<'_> {
         }
     }
 
-    /// Drops jobs that other streams have completed, or that no caller needs; returns whether the stream continues
+    /// Drops jobs that other streams have completed, or that no caller needs. Returns whether the stream continues
     /// reading from this replica.
     fn drop_what_is_over(&mut self) -> bool {
         let mut over = Vec::new();
@@ -330,7 +330,7 @@ impl StreamWorker<'_> {
         swept
     }
 
-    /// Returns the next job that begins at or after `at`; waits for such a job as long as one may still be added.
+    /// Returns the next job that begins at or after `at`. Waits for a job as long as one may still be added.
     fn next_ahead(&self, at: u64) -> Option<WaitingJob> {
         let mut board = self.shared.board();
         loop {

@@ -19,8 +19,8 @@ use crate::response::{BodyFraming, ResponseHead, short_body};
 
 /// The minimum number of content bytes that are received straight into place.
 const DIRECT_BYTES: u64 = 8 * 1024;
-/// The number of bytes that a call receives into the buffer if it can receive fewer bytes than this straight into
-/// place.
+/// If a call could receive fewer bytes than this straight into place, it receives this many bytes into the buffer
+/// instead.
 const STAGING_BYTES: usize = 64 * 1024;
 /// The number of mispredictions after which prediction stops for a response.
 const SURPRISES_MAX: usize = 2;
@@ -194,7 +194,7 @@ impl ReceiveForecastSegment {
 }
 
 impl ReceiveForecast {
-    /// Forecasts the next `run` bytes of a body, which begin with wanted content; includes further parts only if
+    /// Forecasts the next `run` bytes of a body, which begin with wanted content. Includes further parts only if
     /// `foresees` is set.
     pub(super) fn of<S: FragmentSink>(
         content: &RangeResponseBody,

@@ -98,7 +98,7 @@ impl<S: FragmentSink> FragmentBatch<S> {
         spans
     }
 
-    /// Returns the kind of bytes at `at`; moves the cursor to that position.
+    /// Returns the kind of bytes at `at`, and moves the cursor to that position.
     pub(super) fn look(&mut self, at: u64) -> ByteRunKind {
         let receives = &self.plan.receives;
         let is_near = |cursor: usize| {
@@ -170,8 +170,8 @@ impl<S: FragmentSink> FragmentBatch<S> {
         self.complete_if_all_is_there();
     }
 
-    /// Records that a response was wrong. If bytes are missing, they are requested again; if the batch is complete, its
-    /// bytes cannot be trusted, and it fails.
+    /// Records that a response was wrong. If bytes are missing, they are requested again. If the batch is complete, its
+    /// bytes cannot be trusted, and the batch fails.
     pub(super) fn refute(&mut self, error: &Error) {
         if self.missing_bytes == 0 && error.kind() == ErrorKind::BadResponse {
             self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));

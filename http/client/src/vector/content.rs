@@ -245,7 +245,7 @@ impl RangeResponseBody {
     }
 }
 
-/// Copies bytes at offset `at` to their destinations, and advances `at`; returns how many of the bytes had been
+/// Copies bytes at offset `at` to their destinations, and advances `at`. Returns how many of the bytes had been
 /// missing.
 fn deliver<S: FragmentSink>(at: &mut u64, mut bytes: &[u8], batch: &mut FragmentBatch<S>) -> u64 {
     let missing = batch.missing_bytes();

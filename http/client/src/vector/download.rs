@@ -102,7 +102,7 @@ fn begin_unsized(route: &RedirectRoute) -> Result<OpenedStream, OpenFailure> {
     let traffic = AtomicReadTraffic::default();
     let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
     match answer.status() {
-        // The end of a body that ends with its connection may be missing.
+        // If only the end of the connection marks the end of the body, a truncated body cannot be detected.
         200..=299 if answer.ends_with_connection() => Err(without_size().into()),
         200..=299 => Ok(OpenedStream::Content(answer)),
         _ => match not_the_file(answer, &route.file)? {
@@ -224,8 +224,8 @@ fn try_copy(
         error.kind() == ErrorKind::Timeout && asked.elapsed() >= place.session.options.timeouts.first_byte
     };
     if wants_digest && answer.as_ref().map_or_else(is_too_late, |answer| answer.status() >= 400) {
-        // XRootD servers without checksums refuse requests for a digest, and others compute a missing digest before
-        // they respond, which may take minutes. Any other error will recur without the header.
+        // XRootD servers without checksums refuse requests for a digest. Other XRootD servers compute a missing digest
+        // before they respond, which may take minutes. Any other error will recur without the header.
         drop(answer);
         retries.check_time()?;
         answer = request(source, place, left, false);
@@ -286,7 +286,7 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Checks the head of a response against the request; returns how many bytes precede the wanted ones, and the file
+/// Checks the head of a response against the request. Returns how many bytes precede the wanted bytes, and the file
 /// offset at which the response ends.
 fn content_of(
     place: &SourceLocation,

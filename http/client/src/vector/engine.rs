@@ -51,8 +51,8 @@ pub(super) struct BatchEngine<S> {
     /// The number of bytes delivered for batches that have since been taken or cancelled.
     delivered_before: u64,
     not_before: Option<Instant>,
-    /// The time of the last failure of a request. Failures of requests that were sent before this time count as the
-    /// same failure.
+    /// The time of the last failure of a request. Failures of requests that were sent before this time do not count
+    /// again.
     failed_at: Option<Instant>,
 }
 
@@ -116,7 +116,8 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     /// Cancels a batch: nothing is written to its memory any longer. The next call of [`BatchEngine::turn`] closes the
-    /// connections that carry requests for the batch; if there is no other work, they are closed immediately.
+    /// connections that carry requests for the batch. If no other batch is in progress, the connections are closed
+    /// immediately.
     pub(super) fn cancel(&mut self, id: BatchId) {
         self.queue.forget(id);
         if let Some(batch) = self.batches.remove(&id) {
@@ -166,8 +167,8 @@ impl<S: FragmentSink> BatchEngine<S> {
             self.stop();
         }
         // Data that arrived during the wait is in time, no matter how late it is processed. If a connection waits for
-        // many bytes, the arrival of a few bytes does not end the wait, so connections must be read before they are
-        // considered late.
+        // many bytes, the arrival of a few bytes does not end the wait, so all connections must be read before any of
+        // them is considered late.
         if ready.unwrap_or(0) == 0 && !gathers && until.is_some_and(|until| until <= Instant::now()) {
             self.give_up_late_lines();
         }
@@ -282,7 +283,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Stops using a connection; queues the spans of its unanswered requests again. Returns the batches concerned.
+    /// Stops using a connection, and queues the spans of its unanswered requests again. Returns the batches concerned.
     fn close(&mut self, index: usize) -> Vec<BatchId> {
         let place = self.place.clone();
         let line = self.lines.swap_remove(index);
@@ -301,7 +302,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         }
     }
 
-    /// Queues the bytes that a finished request did not deliver; returns whether there are any such bytes.
+    /// Queues the bytes that a finished request did not deliver. Returns whether there are undelivered bytes.
     fn take_back(&mut self, request: &RangeRequest) -> bool {
         self.in_flight_bytes -= request.bytes;
         let Some(batch) = self.batches.get_mut(&request.batch) else { return false };
@@ -562,8 +563,7 @@ impl<S: FragmentSink> BatchEngine<S> {
         self.close_if_spent(index);
     }
 
-    /// Counts the failure of one request. Failures of requests that were sent before this failure count as the same
-    /// failure.
+    /// Counts the failure of one request. Failures of requests that were sent before this failure do not count again.
     fn failed_with(&mut self, request: &RangeRequest, error: Error, retry_after: Option<Duration>) {
         if self.failed_at.is_none_or(|failed| failed < request.sent) {
             self.failed_at = Some(Instant::now());
@@ -630,8 +630,8 @@ mod tests {
         }
     }
 
-    /// A server may close an idle connection just before the next request is sent. After such a close, no event follows
-    /// that would end a wait.
+    /// A server may close an idle connection just before the next request is sent. After the server has closed a
+    /// connection, no event follows that would end a wait.
     #[test]
     fn a_kept_connection_that_cannot_be_written_to_is_replaced() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

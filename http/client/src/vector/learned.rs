@@ -11,8 +11,8 @@ use crate::{HttpVersion, Origin};
 const LIST_BYTES: usize = 7_500;
 /// The maximum number of ranges in a request to a server that is not known to have a lower limit.
 const RANGES: usize = 1_000;
-/// The limits of common servers, tried in turn when a server responds with the whole file: Apache's `MaxRanges`, and
-/// lighttpd's limit.
+/// The limits of common servers, tried one after the other when a server responds with the whole file: Apache's
+/// `MaxRanges`, and lighttpd's limit.
 const USUAL_LIMITS: [usize; 2] = [200, 10];
 /// Pipelining is disabled after this many connections have been closed after their first response, or this many
 /// requests have received no response.

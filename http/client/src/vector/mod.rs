@@ -268,13 +268,12 @@ impl RemoteFile {
         self.window.cancel_all();
     }
 
-    /// Returns whether [`RemoteFile::wait`] would return immediately. The call itself neither sends nor receives
-    /// anything.
+    /// Returns whether [`RemoteFile::wait`] would return immediately. Neither sends nor receives anything itself.
     pub fn has_ended(&self, ticket: &RangeReadTicket) -> bool {
         self.window.has_ended(ticket.0)
     }
 
-    /// Like [`RemoteFile::wait`], but does not return the bytes, and returns at `limit` at the latest; returns whether
+    /// Like [`RemoteFile::wait`], but does not return the bytes, and returns at `limit` at the latest. Returns whether
     /// the batch has ended.
     pub fn wait_until(&self, ticket: &RangeReadTicket, limit: Instant) -> bool {
         self.window.wait_until(ticket.0, limit)

@@ -1,5 +1,5 @@
-//! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file may also
-//! be opened by its first read, because the response to the read also states the size and version; the bytes then
+//! Opens a file: finds its location, size and version, with retries for failures that may be temporary. A file can also
+//! be opened by its first read, because the response to the read also states the size and version. The bytes then
 //! arrive one round trip earlier than after a HEAD.
 
 use std::ops::Range;

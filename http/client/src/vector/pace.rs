@@ -97,7 +97,7 @@ const REPEATS: u32 = 2;
 const GAP_BYTES: u64 = 16 << 10;
 
 impl ReadHistory {
-    /// Records a read; a jump forward to an offset of at most `reach` still counts as sequential.
+    /// Records a read. A jump forward to an offset of at most `reach` still counts as sequential.
     pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> AccessPattern {
         let Some((last, last_len)) = self.last.replace((offset, len)) else {
             return if offset == 0 { AccessPattern::Sequential } else { AccessPattern::Random };

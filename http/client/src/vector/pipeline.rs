@@ -252,7 +252,8 @@ impl PipelinedConnection {
             self.connection.set_low_water(1);
             keep(self.connection);
         }
-        // The permit is dropped last, so that no thread opens another connection in place of this one before then.
+        // The permit is dropped last, so that no other thread opens a connection before this connection is returned or
+        // closed.
         self.requests
     }
 }

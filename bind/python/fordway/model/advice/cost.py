@@ -20,8 +20,8 @@ STEPS = (0, 16, 4, 2)
 CLEARLY_BETTER = 0.9
 """Maximum ratio of the errors for which a form with more segments is chosen over a form with fewer."""
 RIDGE = 1e-9
-"""Ridge parameter, relative to a column's squared length. It divides a cost among columns that the operations
-cannot distinguish, and avoids a division by 0.
+"""Ridge parameter, relative to a column's squared length. The ridge divides a cost among columns that the
+operations cannot distinguish, and avoids a division by 0.
 """
 
 DIRECTORY_COSTS = {
@@ -39,7 +39,7 @@ class Form:
     """The terms of an operation's cost: a constant, the bytes within each segment, and other columns."""
 
     nodes: tuple[float, ...] | None
-    """Starts of the segments, of which the first is 0. `None` means that bytes cost nothing."""
+    """Starts of the segments. The first start is 0. `None` means that bytes cost nothing."""
     others: tuple[str, ...]
     base: bool = True
 
@@ -88,7 +88,7 @@ class Cost:
     """Coefficients of the terms, in µs."""
     blocks: Sums
     block_of: np.ndarray
-    """The index in the phase's blocks of each entry of `blocks`."""
+    """For each entry of `blocks`, its index in the blocks of the phase."""
     left_out: float
     """Root mean square of the relative errors at the sizes that were left out in cross-validation."""
     scatter: float

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MSS_BYTES, HEADERS_BYTES = 1_448, 52
-"""Payload of a full Ethernet segment with time stamps, and the size of its IP and TCP headers."""
+"""Payload of a full TCP segment over Ethernet with TCP timestamps, and the size of its IP and TCP headers."""
 WINDOW_BYTES = 10 * MSS_BYTES
 """Initial congestion window of a new connection (RFC 6928)."""
 KEYS_PER_PAGE = 1_000

@@ -80,7 +80,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
     if not rows["ok"].any():
         raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
-    # A time shorter than a clock tick is recorded as 0. As in histograms, it counts as 1 ns.
+    # A time shorter than a clock tick is recorded as 0. As in histograms, the recorded 0 counts as 1 ns.
     rows["duration_ns"] = rows["duration_ns"].astype("float64").clip(lower=1)
     rows = _with_objects(path, _with_shares(path, rows), notes)
     failed = int((~rows["ok"]).sum())

@@ -1,8 +1,8 @@
 """The time of a phase on each lane: the sum of the fitted costs over the objects, and many draws of this sum.
 
-Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. It then adds the
-variation between passes: the state of a round, the scatter of single operations, and the error at sizes that
-were not fitted. All lanes use the same sample, because blocks with the same number ran together.
+Each draw resamples the machine's rounds and their blocks, and fits the cost to the sample. Each draw then
+adds the variation between passes: the state of a round, the scatter of single operations, and the error at
+sizes that were not fitted. All lanes use the same sample, because blocks with the same number ran together.
 """
 
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class _Rounds:
 
 
 def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict[str, Times]:
-    """Returns the times of `phase` on each lane that has it."""
+    """Returns the times of `phase` on each lane on which the phase was measured."""
     rows = machine.operations[machine.operations["phase"] == phase]
     rounds = _rounds(rows, phase)
     moved = _moved(objects, phase, machine.range_bytes_max)

@@ -1,4 +1,4 @@
-"""Expected rates of a set-up, for small and for big messages. They are rough levels for planning."""
+"""Expected rates of a set-up, for small and for big messages. The rates are rough levels for planning."""
 
 import re
 from collections.abc import Iterable

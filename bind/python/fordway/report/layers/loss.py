@@ -10,7 +10,9 @@ RESAMPLES = 400
 """Number of bootstrap samples. More samples change the ends of a band by less than the width of a line."""
 
 NEAR = 0.1
-"""Maximum relative difference between a requested size and the size of a message that counts as near it."""
+"""Maximum relative difference between a requested size and the size of a message that counts as being near
+the requested size.
+"""
 
 
 def against_reference(run: Run, phase: str, lane: str, seed: int = 1) -> pd.DataFrame:

@@ -101,7 +101,9 @@ MACHINE: dict[str, Any] = dict.fromkeys(UNKNOWN.split()) | {
     "cpus": "an unknown number of",
     "file_systems": [],
 }
-"""Properties of the machines that the tables do not contain. Their values are unknown."""
+"""Properties of the machines that the tables do not contain. The values are placeholders, because the real
+values are unknown.
+"""
 
 
 def _summary(rows: pd.DataFrame, lane: str, reference: str) -> dict[str, Any]:
