@@ -282,7 +282,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Renames the file to its name, over any existing file. An unnamed file first gets a hidden name.
+    /// Renames the file to its name, and replaces any existing file. An unnamed file first gets a hidden name.
     pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,

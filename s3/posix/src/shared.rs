@@ -193,7 +193,7 @@ pub(crate) fn is_recent(dir: &FileStat) -> bool {
 /// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
 /// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
-    // A read that fails changes nothing.
+    // The error of a failed read is ignored, because the read only refreshes the cache.
     let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
     stat_now(file)
 }
