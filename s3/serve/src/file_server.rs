@@ -51,8 +51,8 @@ pub(crate) struct NetworkFileServer {
 
 /// The threads that wait for one file server.
 struct FileServerThreads {
-    /// Only the runtime's blocking threads are used. While the server is silent, all of these threads may be blocked,
-    /// so each server has its own pool.
+    /// The runtime is used only for its blocking threads. While the server is silent, all of these threads may be
+    /// blocked, so each server has its own pool.
     pool: Runtime,
     /// The permits for calls. There is one permit fewer than there are threads, so that one thread is always free to
     /// check whether the server responds.

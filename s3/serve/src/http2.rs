@@ -46,7 +46,7 @@ const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
-/// been answered. `ahead` holds bytes that were already read. Errors: from the socket and of the protocol.
+/// been answered. `ahead` holds bytes that were already read. Errors: socket errors and HTTP/2 protocol errors.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,

@@ -289,7 +289,7 @@ impl PendingHandshake {
 }
 
 impl QuicListener {
-    /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the system.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the operating system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
@@ -351,7 +351,7 @@ pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Resul
     config(&tls.current(), idle_timeout)
 }
 
-/// Prepares a UDP socket as a gateway does. Errors: from the system.
+/// Prepares a UDP socket as a gateway does. Errors: from the operating system.
 pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }

@@ -455,7 +455,7 @@ fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
 }
 
 /// Feeds a body to the framing check in pieces of `piece` bytes. Returns whether the body is complete; `None` if the
-/// bytes are not chunks. Errors: those of [`ChunkFramingCheck::pass`].
+/// bytes are not chunks. Errors: as for [`ChunkFramingCheck::pass`].
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
     let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));

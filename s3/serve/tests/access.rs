@@ -76,7 +76,8 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-/// Sends a listing request with a version 2 signature of `date`; `query` is not signed. Returns the response.
+/// Sends a listing request with a version 2 signature that is dated `date`; `query` is not signed. Returns the
+/// response.
 fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
     send_with_version_2(fixture, date, "/", &format!("/{query}"))
 }

@@ -353,7 +353,7 @@ fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap
     Ok(())
 }
 
-/// Returns whether the header states a condition of HTTP or of S3.
+/// Returns whether the header makes a request conditional, in HTTP or in S3.
 fn is_condition(name: &HeaderName) -> bool {
     CONDITIONS.contains(name)
         || ["x-amz-if-match-", "x-amz-copy-source-if-", "x-amz-rename-source-if-"]

@@ -17,7 +17,7 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// The maximum size of a body that is copied into the buffer behind the head, so that one call sends both. Up to this
+/// The maximum size of a body that is copied into the buffer after the head, so that one call sends both. Up to this
 /// size, copying a file costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 

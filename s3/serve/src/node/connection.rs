@@ -288,7 +288,7 @@ impl RequestReader<'_> {
             self.hold_enough()?;
             match self.wait() {
                 Ok(()) => {}
-                // The client sent nothing for the stall timeout, which is allowed between messages.
+                // The client has sent nothing for the stall timeout. Between messages, such a pause is allowed.
                 Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(0),
                 Err(Errno::CONNRESET) => return Ok(()),
                 Err(errno) => return Err(errno),

@@ -432,7 +432,7 @@ const PATH_BYTES_MAX: usize = 107;
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// The device and the inode of the socket's file, to check whether the path still refers to this file.
+    /// The device and inode numbers of the socket's file, to check whether the path still refers to this file.
     identity: (u64, u64),
 }
 

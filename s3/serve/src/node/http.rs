@@ -105,7 +105,8 @@ impl HttpService {
                 }
             }
         });
-        // The runtime is not waited for, because a read from a hung device must not block the thread.
+        // The thread does not wait until the runtime has ended, because a read from a hung device could block it
+        // forever.
         runtime.shutdown_background();
         ended
     }

@@ -391,8 +391,8 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the checksum type in the request, if any, is that of the upload, and that the checksums of the parts
-    /// have the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
+    /// Checks that the checksum type in the request, if any, is the upload's type, and that the parts' checksums use
+    /// the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
         // The upload may already be completed. The store's `complete_upload` handles this case.
@@ -426,7 +426,7 @@ impl CompletionRequest {
 }
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
-/// checksum is optional. Errors: `BadDigest` if the checksum has another algorithm than the upload.
+/// checksum is optional. Errors: `BadDigest` if the checksum's algorithm differs from the upload's.
 fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());

@@ -180,9 +180,9 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: the checksum of the part if a part is read, otherwise that of the object.
-    /// A response with a range has no checksum, because a client could not compare the range with the object's
-    /// checksum. The checksum type is always the object's.
+    /// Returns the checksum for the response: the part's checksum if a part is read, otherwise the object's checksum. A
+    /// response with a range has no checksum, because a client could not compare the range with the object's checksum.
+    /// The checksum type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,

@@ -141,7 +141,7 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Sends a request and returns the body of the response. Errors: a status other than 200, a response that is malformed
-/// or too large, and errors of the connection.
+/// or too large, and connection errors.
 fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;

@@ -36,7 +36,7 @@ pub(crate) struct ProviderEntry {
     pub(crate) issuer: String,
     /// The audiences that tokens may have.
     audience: Vec<String>,
-    /// The permitted signature algorithms of tokens. An empty list permits all supported algorithms.
+    /// The signature algorithms that are permitted for tokens. An empty list permits all supported algorithms.
     #[serde(default)]
     algorithms: Vec<String>,
     /// Hosts other than the issuer's that may serve the keys, with the port unless it is 443.

@@ -22,7 +22,7 @@ const TAG_BYTES: usize = 32;
 const KEY_CHARS_MIN: usize = 32;
 /// The number of bytes of a secret key, which has 40 characters, like AWS's.
 const SECRET_BYTES: usize = 30;
-/// The letters of an access key.
+/// The characters of which access keys consist.
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The key that authenticates session tokens. Gateways that have the same key accept each other's tokens.
@@ -62,7 +62,7 @@ pub(super) struct SessionToken {
 pub(super) enum TokenParent {
     /// The user with this access key.
     User(String),
-    /// A caller with a web identity token of this issuer.
+    /// A caller with a web identity token from this issuer.
     Issuer(String),
 }
 

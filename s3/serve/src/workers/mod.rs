@@ -37,7 +37,7 @@ pub(crate) fn here() -> usize {
 }
 
 /// Records that the socket of the calling connection cannot be registered with another thread. Such a connection is
-/// moved only to give the connection more processor time, not to reduce the number of threads.
+/// moved only to give the connection more CPU time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -148,7 +148,8 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
         HERE.set(number);
         // No message is ever sent on this channel. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // The runtime is not waited for, because a read from a hung device must not keep the process alive.
+        // The thread does not wait until the runtime has ended, because a read from a hung device must not keep the
+        // process alive.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);

@@ -108,7 +108,7 @@ impl<'f> FormSignature<'f> {
     }
 
     /// Returns the user of the session whose token is in the form. Errors: as for a signature with long-term keys;
-    /// `InvalidToken` for the token of another key.
+    /// `InvalidToken` for a token that belongs to another access key.
     fn signer_in_session(&self, session: &Session) -> OperationResult<Arc<User>> {
         if self.credential.is_none() || session.access_key != self.access_key {
             let words = "The provided token is malformed or otherwise invalid.";
