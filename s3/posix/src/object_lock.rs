@@ -194,7 +194,7 @@ impl PosixStoreState {
             let lock = change(record.lock)?;
             self.volume.unshield(&opened.file, record.lock)?;
             record.lock = lock;
-            // The object's ETag must remain the one that was reported before.
+            // The object must keep the ETag that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             self.volume.sync_record(&opened.file)?;

@@ -11,7 +11,7 @@ thread_local! {
     static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs `work`. All calls of [`pause`] in `work` together take at most `total`, less the time counted by [`spend`]. If
+/// Runs `work`. All calls to [`pause`] in `work` together take at most `total`, less the time counted by [`spend`]. If
 /// the caller already runs with a limit, that limit remains in force instead.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
     let _restored = RestoredLimit(LEFT.get());

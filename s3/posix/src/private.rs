@@ -244,9 +244,9 @@ impl PrivateDirectoryCache {
         contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
 
-    /// Waits until no writer in any process still uses the contents that the bucket had before this call. For example,
-    /// every put that begins after versioning was enabled must keep versions. Writers use contents that are up to 10 ms
-    /// old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
+    /// Waits until no writer in any process still uses the contents that the private directory had before this call.
+    /// For example, every put that begins after versioning was enabled must keep versions. Writers use contents that
+    /// are up to 10 ms old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
     pub(crate) fn outlast(&self, contents: &PrivateDirectoryContents) {
         let names = match contents.sharing {
             FileSystemSharing::Local | FileSystemSharing::Nfs => Duration::ZERO,

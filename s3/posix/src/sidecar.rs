@@ -25,7 +25,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call of
+/// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call to
 /// `fgetxattr` or `getxattrat`.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.

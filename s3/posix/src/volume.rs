@@ -355,7 +355,7 @@ impl BucketsRoot {
         }
         let found = stat(self.open_beneath(path, flags, Mode::empty())?)?;
         let own = open(SymlinkPolicy::Own)?;
-        // A link may have been replaced between the two calls.
+        // The results differ if a link was replaced between the two calls.
         let is_same = stat(&own).is_ok_and(|own| (own.device, own.inode) == (found.device, found.inode));
         is_same.then_some(own).ok_or(Errno::LOOP)
     }

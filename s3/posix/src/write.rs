@@ -191,7 +191,7 @@ impl PosixStoreState {
         self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
-        // The metadata of the source was checked when it was stored.
+        // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
@@ -258,7 +258,7 @@ impl PosixStoreState {
             let lock = record.lock;
             self.volume.unshield(&opened.file, lock)?;
             record.tags = tags.clone();
-            // The object's ETag must remain the one that was reported before.
+            // The object must keep the ETag that was reported before.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.sync_record(&opened.file)?;

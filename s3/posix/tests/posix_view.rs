@@ -148,7 +148,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
     // A directory is held open from its second use on. If another directory replaces the held directory, the store
-    // notices at once.
+    // notices immediately.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();

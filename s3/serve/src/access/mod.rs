@@ -141,7 +141,7 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
 }
 
 /// Like [`authorise`], for an operation whose body contains the tags of an object. If a policy has conditions on these
-/// tags, an earlier call of [`authorise`] without the tags postpones the check to this call.
+/// tags, an earlier call to [`authorise`] without the tags postpones the check to this call.
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),

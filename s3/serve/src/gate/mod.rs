@@ -140,7 +140,7 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
 }
 
 /// Checks the total size of the names and values of a request's headers. `Range` does not count towards the limit,
-/// because its value is long if a program reads many ranges at once. Tags do not count towards the limit either,
+/// because its value is long if a program reads many ranges in one request. Tags do not count towards the limit either,
 /// because there is a separate limit on tags. Errors: `RequestHeaderSectionTooLarge`.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
@@ -460,7 +460,7 @@ fn is_hoisted(name: &str) -> bool {
 
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
 /// accepts these parameters. Errors: `NotImplemented` if a header has a different value, or if the URL is not
-/// presigned; `InvalidRequest` for the token of a session in a URL with a version 2 signature.
+/// presigned; `InvalidRequest` for a session token in a URL with a version 2 signature.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],

@@ -215,8 +215,8 @@ pub(crate) struct RequestIdGenerator {
 }
 
 impl RequestIdGenerator {
-    /// Creates a generator that starts at a random number, or at the current time if the system has no random bytes.
-    /// IDs may be predictable.
+    /// Creates a generator that starts at a random number, or at the current time if the operating system provides no
+    /// random bytes. IDs may be predictable.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {

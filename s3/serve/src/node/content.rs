@@ -112,7 +112,7 @@ impl ClientSession {
     pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
-        // The memory of a vectored read is not kept for reuse.
+        // The memory for a vectored read is not kept for reuse.
         self.scratch.truncate(INLINE_BYTES_MAX);
         self.scratch.shrink_to(INLINE_BYTES_MAX);
         sent
@@ -234,7 +234,7 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Sends a response at once; another response to the same request will follow.
+    /// Sends a response immediately; another response to the same request will follow.
     pub(super) fn answer_before_more<T: WriteField>(
         &mut self,
         id: u32,
@@ -303,7 +303,7 @@ impl ResponseOutbox {
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
         self.buffer.clear();
-        // The memory of a long page of a listing is not kept for reuse.
+        // The memory for a long listing page is not kept for reuse.
         self.buffer.shrink_to(GATHER_BYTES);
         sent
     }

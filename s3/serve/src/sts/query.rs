@@ -57,7 +57,7 @@ impl Parameters {
     }
 
     /// Removes and returns the lifetime of the credentials, in seconds. `default` applies if the request states no
-    /// lifetime. Errors: `ValidationError` for a lifetime outside of AWS's limits.
+    /// lifetime. Errors: `ValidationError` for a lifetime outside AWS's limits.
     pub(super) fn duration_s(&mut self, default: u64, (least, most): (u64, u64)) -> Result<u64, StsFailure> {
         let Some(text) = self.take("DurationSeconds") else { return Ok(default.min(most)) };
         let seconds: u64 =

@@ -24,14 +24,14 @@ use balance::MovableConnection;
 pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
-    /// The number of the serving thread.
+    /// The index of the serving thread.
     static HERE: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether the connection that is being polled cannot register its socket with another thread.
     static STAYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the number of the calling thread. All threads that do not serve connections share one number, which no
-/// serving thread has.
+/// Returns the index of the calling thread. All threads that do not serve connections share one index, which no serving
+/// thread has.
 pub(crate) fn here() -> usize {
     HERE.get()
 }
@@ -181,7 +181,7 @@ mod tests {
     use crate::TlsCertificate;
     use crate::connection::ClientSocket;
 
-    /// Responds to each byte with the number of the thread that read it.
+    /// Responds to each byte with the index of the thread that read it.
     async fn tell_where(mut socket: ClientSocket) {
         let mut home = here();
         while socket.read_u8().await.is_ok() {
@@ -210,7 +210,7 @@ mod tests {
         (0..count).map(connect).collect()
     }
 
-    /// Returns the number of the thread that serves each client.
+    /// Returns, for each client, the index of the thread that serves it.
     fn ask<C: Read + Write>(clients: &mut [C]) -> Vec<u8> {
         let ask = |client: &mut C| {
             let mut answer = [0];
