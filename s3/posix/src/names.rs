@@ -21,7 +21,7 @@ use crate::private::{is_settled, times};
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// A time longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
+/// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names that a directory must have for its names to be cached. Reading a smaller directory again
 /// costs no more than one page of a listing.
@@ -67,7 +67,7 @@ impl ListedName<'_> {
 
 impl SortedNames {
     /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory entry does not state the type,
-    /// `resolve` returns the type: a directory, a file, a link to a file, or something else. Names of the last kind are
+    /// `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other type are
     /// omitted.
     pub(crate) fn read(
         dir: &File,

@@ -3,7 +3,7 @@
 //! `meta/`.
 //!
 //! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
-//! the object is renamed or gets a second name. A sidecar file is valid only for a file that has the size and
+//! the object is renamed or gets another hard link. A sidecar file is valid only for a file that has the size and
 //! modification time in the sidecar file's seal.
 
 use std::fs::File;

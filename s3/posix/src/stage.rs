@@ -441,8 +441,8 @@ impl StagedFile {
     }
 }
 
-/// Yields the processor before attempt number `race` (counted from 0). A directory that another thread is removing may
-/// still be found until that thread is done, and the thread may be waiting for this processor.
+/// Yields the CPU before attempt number `race` (counted from 0). A directory that another thread is removing may still
+/// be found until that thread is done, and the thread may be waiting for this CPU.
 pub(crate) fn give_way(race: usize) {
     if race > 0 {
         yield_or_sleep(race);

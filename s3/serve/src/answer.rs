@@ -425,8 +425,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without a body, in the way that a gateway answers HTTP/2 and HTTP/3 requests after parsing their
-/// heads.
+/// Answers requests without a body, as a gateway answers HTTP/2 and HTTP/3 requests after parsing their heads.
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,

@@ -61,7 +61,7 @@ pub(crate) fn check_form(
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
 /// Returns the error for a version 2 signature, with S3's exact message. s3cmd recognizes this message, and then signs
-/// the request again with version 4.
+/// the request again with Signature Version 4.
 pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";

@@ -101,8 +101,8 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // The message contains AWS's and boto3's names for version 4, and the option with which the operator of the gateway
-    // enables version 2.
+    // The message contains AWS's and boto3's names for Signature Version 4, and the option with which the operator of
+    // the gateway enables version 2.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }

@@ -1,7 +1,8 @@
 //! Old versions and delete markers in buckets that keep versions.
 //!
 //! The latest version is stored where an object without versions would be, so POSIX programs see it. An overwritten or
-//! deleted version gets a second name in the key's directory below `versions/` before it loses its first name:
+//! deleted version gets a second name (a hard link) in the key's directory below `versions/` before it loses its first
+//! name:
 //!
 //! ```text
 //! versions/KEY/ORDER-VERSION           an old version; ORDER (16 hex digits) rises with time

@@ -15,7 +15,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// A time long enough that the clock of any file system shows a different time afterwards.
+/// A duration long enough that the clock of any file system shows a different time afterwards.
 const APART: Duration = Duration::from_millis(60);
 
 /// Collects garbage that is older than `limit`.
@@ -285,7 +285,7 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
     fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
-    // A second name elsewhere does not make a version the latest version.
+    // A hard link elsewhere does not make a version the latest version.
     fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
     fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
     thread::sleep(APART);

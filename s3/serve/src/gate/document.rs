@@ -53,7 +53,7 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Replaces the body of a request with a checked document if the operation takes a document. Errors: if the head shows
+/// Replaces the body of a request with a checked document if the operation takes a document. Errors: the head shows
 /// that the document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,

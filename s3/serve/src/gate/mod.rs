@@ -58,7 +58,7 @@ impl GateRefusal {
 type QueryParameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// Returns the requested operation. Copies headers that a presigned URL contains as parameters into the request's
-/// headers. Errors: if no operation matches, or if the operation does not support a parameter or a header.
+/// headers. Errors: no operation matches, or the operation does not support a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
@@ -468,7 +468,7 @@ fn take_hoisted(
 ) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         if name == "x-amz-security-token" && parameters.iter().any(|(name, _)| name == "AWSAccessKeyId") {
-            // By default, boto3 signs URLs with version 2, so the error names the setting for version 4.
+            // By default, boto3 signs URLs with Signature Version 2, so the error names the setting for Version 4.
             let words = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
             let detail =
                 "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";

@@ -54,7 +54,7 @@ pub(crate) async fn serve(
 enum ConnectionProtocol {
     Http1,
     Http2,
-    /// No protocol, because the client closed the connection or the gateway stops.
+    /// No protocol, because the client closed the connection or the gateway is stopping.
     Closed,
 }
 

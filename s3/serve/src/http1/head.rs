@@ -46,7 +46,7 @@ pub(crate) struct RequestHead<'b> {
     /// The length of the head in bytes.
     pub(crate) bytes: usize,
     pub(crate) framing: RequestFraming,
-    /// Whether the client accepts chunks and interim responses.
+    /// Whether the client accepts the chunked transfer coding and interim responses.
     pub(crate) is_http_1_1: bool,
     /// Whether the client wants to reuse the connection.
     pub(crate) keep_alive: bool,

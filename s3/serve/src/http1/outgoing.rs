@@ -28,7 +28,7 @@ const UNREADABLE: &[u8] =
 /// The properties of the request that determine the form of its response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
-    /// Whether the client accepts chunks.
+    /// Whether the client accepts the chunked transfer coding.
     pub(crate) is_http_1_1: bool,
     /// Whether the response consists only of its head, because the method is HEAD.
     pub(crate) is_head: bool,

@@ -137,8 +137,8 @@ fn code_of(code: &str) -> S3ErrorCode {
     S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
 }
 
-/// Converts the error of a body that could not be read. The types of these errors are private to the S3 layer, so only
-/// their text distinguishes them.
+/// Converts the error from a body that could not be read. The types of these errors are private to the S3 layer, so
+/// only their text distinguishes them.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);

@@ -132,7 +132,7 @@ fn check_within(
     }
 }
 
-/// Converts the error of a failed condition: a copy responds with 412 in cases where a read responds with 304.
+/// Converts the error for a failed condition, because a copy responds with 412 in cases where a read responds with 304.
 fn as_copy_condition(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),

@@ -1,5 +1,5 @@
-//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
-//! connects to addresses of private networks or of this machine only if the users file permits them. Without this
+//! Fetches a document from an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
+//! connects to addresses in private networks or on this machine only if the users file permits them. Without this
 //! restriction, anyone who controls a name in the DNS could make the gateway send requests to services that trust the
 //! gateway.
 
@@ -20,7 +20,7 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// The rules for fetching documents of a provider.
+/// The rules for fetching documents from a provider.
 pub(super) struct FetchRules {
     pub(super) roots: TlsRoots,
     pub(super) allows_private: bool,
