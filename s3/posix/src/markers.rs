@@ -72,7 +72,8 @@ impl StoreRootDirectory {
         }
         self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
-        // A delete that does not know of markers yet would remove a marker's directory as an empty directory.
+        // The first marker is created only after all deletes know of markers. An unaware delete would remove a marker's
+        // directory as an empty directory.
         self.private.outlast(&contents);
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Removes the limit when the outermost operation ends, even by a panic.
+/// Removes the limit when the outermost operation ends, even if it ends with a panic.
 struct RestoredLimit(Option<Duration>);
 
 impl Drop for RestoredLimit {

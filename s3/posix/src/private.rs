@@ -317,7 +317,8 @@ impl PrivateDirectoryCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second lookup: a private directory that is created later changes these times.
+        // The times are read before the second lookup, because a private directory that is created later changes these
+        // times.
         let before = stat(&dir)?;
         let is_settled = is_settled(&before);
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
@@ -394,9 +395,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
     })
 }
 
-/// Returns whether `dir` has the directory `name`, according to the file server. If another node has just set the first
-/// setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a directory
-/// that has changed recently is also read.
+/// Returns whether `dir` has the directory `name`, according to the file server. If another node has just stored the
+/// first setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a
+/// directory that has changed recently is also read.
 fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<bool, Errno> {
     let state = stat_now(dir)?;
     look_again(dir, name);

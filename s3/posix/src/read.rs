@@ -106,8 +106,8 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Returns whether a stale cached name can be the cause of this error: the file is stale, or an object that was just
-/// found is missing.
+/// Returns whether a stale cached name can be the cause of this error: the file handle is stale (`ESTALE`), or an
+/// object that was just found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }

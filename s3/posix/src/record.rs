@@ -24,8 +24,8 @@
 //!  21  legal hold    1 byte: 0 off, 1 on
 //! ```
 //!
-//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was
-//! created by a POSIX program, and has an empty record.
+//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute has an
+//! empty record: a POSIX program created the file, or the object is bare.
 
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, ETagPolicy, ObjectLock,

@@ -44,17 +44,17 @@ pub(crate) enum RecordAttribute {
     Unsupported,
 }
 
-/// A file that is about to lose its last name. The file is held open until its sidecar file is removed. After the file
-/// is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last hard link. The file is held open until its sidecar file is removed. After the
+/// file is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
 
 impl StoreRootDirectory {
-    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
-    /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest of the
-    /// record is missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
+    /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
+    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
     }

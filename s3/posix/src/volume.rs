@@ -329,7 +329,7 @@ impl BucketsRoot {
 
     /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if the path
     /// contains a link for which the rule has to be checked. Errors: `XDEV` or `LOOP` for a link that the rule forbids,
-    /// errors of `openat`.
+    /// and errors from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         if self.rule == SymlinkScope::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);

@@ -90,7 +90,7 @@ impl PosixStoreState {
     }
 
     /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata, `InvalidTag`,
-    /// and errors of [`StagedFile::at`].
+    /// and errors from [`StagedFile::at`].
     fn stage_object(
         self: &Arc<Self>,
         bucket: &Bucket,

@@ -170,7 +170,7 @@ pub(super) struct StreamExecutor {
     limits: BodyLimits,
 }
 
-/// State that the requests of a connection share.
+/// The state that the requests of a connection share.
 struct ConnectionActivity {
     open: AtomicUsize,
     started: Instant,

@@ -462,7 +462,7 @@ const TURN: Duration = Duration::from_millis(250);
 /// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
-/// State that the responses of a connection share.
+/// The state that the responses of a connection share.
 pub(super) struct ResponseScheduler {
     turns: Semaphore,
     limits: BodyLimits,

@@ -220,7 +220,7 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
-    /// whether the upload was closed already. Because this process holds the lock, only a completion whose process died
+    /// whether the upload was already closed. Because this process holds the lock, only a completion whose process died
     /// can have closed the upload.
     fn close_upload(
         &self,

@@ -193,7 +193,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.condition_keys(user, &need)
     }
 
-    /// Returns the number of days until the date of the retention that the request states, rounded up.
+    /// Returns the number of days, rounded up, until the retention date that the request states.
     fn retention_days(&self) -> Option<String> {
         const DAY_MS: u128 = 24 * 60 * 60 * 1000;
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);

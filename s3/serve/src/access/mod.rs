@@ -317,7 +317,7 @@ pub(crate) fn unsigned() -> S3Failure {
 /// The gateway's own message for an anonymous request that needs a signature.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
-/// AWS's message for an anonymous request, for most operations that need a signature.
+/// AWS's message for an anonymous request, used for most operations that need a signature.
 const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
 
 /// The operations that no policy can permit for anonymous requests, with AWS's messages.

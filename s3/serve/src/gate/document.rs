@@ -37,7 +37,7 @@ impl RequestBodyRefusal {
 }
 
 /// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections, so it would delete or tag
-/// objects other than the ones that the document names. The gate therefore refuses CDATA sections in these documents.
+/// objects that the document does not name. The gate therefore refuses CDATA sections in these documents.
 const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
 /// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing

@@ -187,7 +187,7 @@ pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> 
 }
 
 /// The maximum number of query parameters of a request. Every operation has far fewer parameters. Without this limit,
-/// comparing the parameters with each other could take long, and the sender is not authenticated yet.
+/// comparing the parameters with each other could take a long time, and the sender is not authenticated yet.
 const PARAMETERS_MAX: usize = 100;
 
 /// Parses the parameters of a query. Errors: `InvalidURI`; `InvalidArgument` if there are too many parameters, or if a

@@ -185,7 +185,7 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request
 /// The response header that names the gateway.
 pub(crate) const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
 
-/// The ID of a request: 16 hexadecimal digits, in capitals.
+/// The ID of a request: 16 hexadecimal digits, in upper case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestId([u8; 16]);
 

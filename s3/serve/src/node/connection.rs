@@ -22,7 +22,7 @@ use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 use crate::node::stats::{AdaptivePollState, BusyConnectionCounter};
 
-/// State that all connections share.
+/// The state that all connections share.
 pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccess,
     /// The keys of clients that connect over TCP.

@@ -35,7 +35,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The minimum rate of a body in bytes per second, in either direction.
 const BODY_BYTES_PER_S_MIN: u64 = 100;
 
-/// State that all HTTP connections share.
+/// The state that all HTTP connections share.
 pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStopHandle,

@@ -213,7 +213,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// Returns the checksum that the head of a request states. A head may state only one checksum. The function reads the
-/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text of an
+/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text for the error
 /// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // Looking up the header of each algorithm is the most expensive step, so a request without a checksum skips it.

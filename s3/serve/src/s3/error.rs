@@ -75,8 +75,8 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Errors of unsupported operations are not logged, because the client causes them. Errors of work that will be
-        // repeated are not logged either.
+        // Errors for unsupported operations are not logged, because the client causes them. Errors from work that will
+        // be repeated are not logged either.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -203,7 +203,7 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks that the bucket of an unsupported operation exists, and refuses changes of ACLs. Errors: AWS's errors for a
+/// Checks that the bucket of an unsupported operation exists, and refuses changes to ACLs. Errors: AWS's errors for a
 /// bucket with ACLs disabled; errors from the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {

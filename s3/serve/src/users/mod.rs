@@ -259,7 +259,7 @@ impl Role {
         Some(opened.entry(ids).or_insert(user).clone())
     }
 
-    /// Returns the conditions on tokens of this issuer. A token must meet one of these conditions.
+    /// Returns the conditions on tokens from this issuer. A token must meet one of these conditions.
     pub(crate) fn trusts_of(&self, issuer: &str) -> impl Iterator<Item = &RoleTrust> {
         self.trusts.iter().filter(move |trust| trust.issuer == issuer)
     }
