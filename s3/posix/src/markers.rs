@@ -23,7 +23,7 @@ use crate::versions::names::now_ns;
 use crate::volume::StoreRootDirectory;
 
 impl StoreRootDirectory {
-    /// Opens the directory that is the object `key`, if that object exists as a directory.
+    /// Opens the directory that represents the object `key`, if that object exists as a directory.
     pub(crate) fn open_marker(
         &self,
         bucket: &Bucket,
@@ -42,7 +42,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns the object that is the directory `dir`, or `None` if the directory has no record.
+    /// Returns the object that the directory `dir` represents, or `None` if the directory has no record.
     fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<ObjectFile>> {
         let RecordAttribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
@@ -72,7 +72,8 @@ impl StoreRootDirectory {
         }
         self.open_shared_file(bucket, MARKERS)?;
         self.private.forget(bucket);
-        // A delete that does not know of markers yet would remove a marker's directory as an empty directory.
+        // The first marker is created only after all deletes know of markers. An unaware delete would remove a marker's
+        // directory as an empty directory.
         self.private.outlast(&contents);
         Ok(())
     }
@@ -121,7 +122,7 @@ impl StagedFile {
             give_way(race);
             let dir = match self.inner.volume.parent_of(&self.bucket, &path) {
                 Ok(dir) => dir,
-                // A file blocks the path.
+                // A parent of the path is a file, so the object cannot be a directory.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => return Ok(None),
                 Err(error) => return Err(error),
             };

@@ -2,7 +2,7 @@
 //! changed, and nothing is removed.
 //!
 //! A copy loses the owners and modes in the private areas of buckets. A copy also invalidates the names of sidecar
-//! files, which contain the inodes that the objects' files had in the original root.
+//! files, which contain the inode numbers that the objects' files had in the original root.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -44,8 +44,8 @@ impl PosixStore {
     /// and binds sidecar files to their objects again. Also records the root's format version. Must be run by the root
     /// user, or by the owner of the root directory and the buckets. No other program may work in the root directory at
     /// the same time, because programs that are already running may still create files with other owners and modes.
-    /// Memory: the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, errors of the file
-    /// system, and errors that `tell` returns.
+    /// Memory: the records in all sidecar files of one bucket at a time. Errors: `NoSuchBucket`, file-system errors,
+    /// and errors that `tell` returns.
     pub fn migrate(
         &self,
         buckets: &[Bucket],
@@ -81,15 +81,15 @@ fn migrate_owners(
     match volume.open_to_scan(&path) {
         Ok(dir) => {
             migrate_dir(&of, (&dir, &path), 0, tell)?;
-            // An earlier migration may have been interrupted after it had created the directory and before it created
-            // the lock table.
+            // The lock table is missing if an earlier migration was interrupted after it had created the directory.
+            // This migration then creates the table.
             if TrustedOwner::of(&of).is_some() && stat_in(&dir, LOCKS) == Err(Errno::NOENT) {
                 volume.open_shared_file(bucket, LOCKS)?;
             }
             Ok(())
         }
         // In a bucket with the sticky bit, the migration creates the missing directory. If the first writer created the
-        // directory, this writer could deny access to the other writers.
+        // directory, that writer could deny access to the other writers.
         Err(Errno::NOENT) if TrustedOwner::of(&of).is_some() => {
             volume.parent_of(bucket, &path)?;
             volume.open_shared_file(bucket, LOCKS)?;
@@ -139,7 +139,7 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Every file that Fordway creates in this directory is empty and has a single name.
+    // Every file that Fordway creates in this directory is empty and has a single hard link.
     let is_ours = state.is_file && state.links == 1 && state.size == 0;
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
@@ -190,8 +190,8 @@ type VersionIdentity = (u64, i64, String, String);
 /// Records from sidecar files, each under the object version to which it belongs.
 type SidecarRecords = HashMap<VersionIdentity, Record>;
 
-/// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode of the
-/// object's file. A sidecar file that is replaced keeps another name until all records are written, so that an
+/// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode number of
+/// the object's file. A sidecar file that is replaced keeps another name until all records are written, so that an
 /// interrupted run can be repeated.
 fn rebind_sidecars(
     inner: &Arc<PosixStoreState>,
@@ -295,7 +295,7 @@ impl Rebinding<'_> {
         }
     }
 
-    /// Gives the sidecar file `name`, which is about to be replaced, another name, because the old file may contain the
+    /// Links the sidecar file `name`, which is about to be replaced, to another name. The old file may contain the
     /// record of an object that is still to be bound again. The other name is also valid for a sidecar file, so a
     /// repeated run reads the record again.
     fn keep_displaced(&self, name: &str) -> Result<()> {

@@ -21,7 +21,7 @@ use crate::private::{is_settled, times};
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
 const MOST_DIRS: usize = 16;
-/// A time longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
+/// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names that a directory must have for its names to be cached. Reading a smaller directory again
 /// costs no more than one page of a listing.
@@ -66,8 +66,8 @@ impl ListedName<'_> {
 }
 
 impl SortedNames {
-    /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory does not state the type,
-    /// `resolve` returns the type: a directory, a file, a link to a file, or something else. Names of the last kind are
+    /// Reads the names in `dir` that `wanted` accepts. For a link, or if the directory entry does not state the type,
+    /// `resolve` returns the type: a directory, a file, a link to a file, or another type. Names of any other type are
     /// omitted.
     pub(crate) fn read(
         dir: &File,
@@ -232,8 +232,8 @@ fn shared_len(text: &str, entries: &[PackedName]) -> usize {
     })
 }
 
-/// Returns the state of a directory whose names are about to be read. Every later change alters this state, unless it
-/// falls within the same tick of the clock and does not alter the times.
+/// Returns the state of a directory whose names are about to be read. Every later change alters this state, except that
+/// a change in the same clock tick as the directory's previous change may leave the times unaltered.
 pub(crate) fn state_before(dir: &File, sharing: FileSystemSharing) -> Result<FileStat, Errno> {
     if sharing.is_shared() { stat_now(dir) } else { stat(dir) }
 }
@@ -265,11 +265,11 @@ pub(crate) enum LastListing {
     Unknown,
     /// The directory has not changed since it was last listed.
     Unchanged,
-    /// The directory was listed a moment ago, and may have changed since.
+    /// The directory was listed less than [`KEPT`] ago, and may have changed since.
     Changed,
 }
 
-/// A directory's device, inode and times.
+/// A directory's device number, inode number and times.
 type DirectoryFingerprint = (u64, u64, (i64, i64));
 
 /// The keys that the names in a directory and in all directories below it encode.
@@ -359,7 +359,7 @@ impl NameCache {
         let names = Arc::new(read()?);
         if names.len() >= FEWEST && !names.has_links {
             let is_settled = match sharing.is_shared() {
-                // The resolution of the server's clock is unknown.
+                // The resolution of the server's clock is unknown, so the longest known step is assumed.
                 true => seen.elapsed() > SHARED_STEP,
                 false => is_settled(before),
             };

@@ -39,7 +39,7 @@ const LOCKED: &str = "Locked";
 const DAYS: &str = "days";
 const YEARS: &str = "years";
 
-/// The content of `versioning`.
+/// The parsed content of the file `versioning`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersioningSetting {
     pub(crate) versioning: VersioningState,
@@ -51,7 +51,7 @@ impl VersioningSetting {
     pub(crate) const ENABLED: VersioningSetting =
         VersioningSetting { versioning: VersioningState::Enabled, object_lock: None };
 
-    /// Parses the content of the file; `None` if it is not valid.
+    /// Parses the content of the file `versioning`; `None` if the content is not valid.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text.trim_ascii()).ok()?;
         match text.split(' ').collect::<Vec<_>>()[..] {
@@ -79,7 +79,7 @@ impl VersioningSetting {
         VersioningSetting { object_lock: Some(configuration), ..VersioningSetting::ENABLED }
     }
 
-    /// Returns the content of the file.
+    /// Returns the setting as the content of the file `versioning`.
     fn text(&self) -> String {
         match (self.versioning, self.object_lock) {
             (VersioningState::Enabled, Some(LockConfiguration { default: None })) => format!("{LOCKED}\n"),
@@ -194,7 +194,7 @@ impl PosixStoreState {
             let lock = change(record.lock)?;
             self.volume.unshield(&opened.file, record.lock)?;
             record.lock = lock;
-            // The object's ETag must remain the one that was reported before.
+            // The object must keep the ETag that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
             self.volume.sync_record(&opened.file)?;

@@ -11,8 +11,8 @@ thread_local! {
     static LEFT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs `work`. All calls of [`pause`] and [`spend`] in `work` together take at most `total`, or less if the caller's
-/// own limit ends earlier.
+/// Runs `work`. All calls to [`pause`] in `work` together take at most `total`, less the time counted by [`spend`]. If
+/// the caller already runs with a limit, that limit remains in force instead.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
     let _restored = RestoredLimit(LEFT.get());
     if LEFT.get().is_none() {
@@ -26,7 +26,7 @@ pub(crate) fn left_of(most: Duration) -> Duration {
     LEFT.get().map_or(most, |left| left.min(most))
 }
 
-/// Counts time for which the operation has waited.
+/// Subtracts `time`, for which the operation has waited, from its remaining waiting time.
 pub(crate) fn spend(time: Duration) {
     LEFT.set(LEFT.get().map(|left| left.saturating_sub(time)));
 }
@@ -38,7 +38,7 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Removes the limit when the outermost operation ends, even by a panic.
+/// Removes the limit when the outermost operation ends, even if it ends with a panic.
 struct RestoredLimit(Option<Duration>);
 
 impl Drop for RestoredLimit {

@@ -28,7 +28,7 @@ use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, ope
 use crate::site::FileSystemTraits;
 use crate::volume::BucketsRoot;
 
-/// A change within the same tick of the file system's clock (at most 10 ms) need not alter the times. A time is
+/// Two changes within one tick of the file system's clock (at most 10 ms) may give a file the same times. A time is
 /// therefore trusted only if it is older than a tick.
 const TICK: Duration = Duration::from_millis(12);
 
@@ -130,8 +130,8 @@ pub(crate) struct PrivateDirectoryLookup {
 }
 
 impl PrivateDirectoryLookup {
-    /// Returns whether `dir` was found to be the directory of the bucket that was looked up, whether or not the bucket
-    /// has a private directory. If the result is `true`, `dir` still exists.
+    /// Returns whether `dir` was found to be the directory of the bucket that was looked up. The bucket need not have a
+    /// private directory. If the result is `true`, `dir` still exists.
     pub(crate) fn is_held_by(&self, dir: &DirectoryHandle) -> bool {
         self.known.as_ref().is_some_and(|known| known.bucket.load(Ordering::Relaxed) == dir.address())
     }
@@ -239,14 +239,14 @@ impl PrivateDirectoryCache {
         let is_valid = |known: &&Arc<CachedPrivateDirectory>| {
             known.is_recent() && !(is_strong && known.contents.sharing.is_shared())
         };
-        // The contents are copied under the lock, because counting another reference takes longer.
+        // The contents are copied under the lock, because a copy takes less time than counting another reference.
         let contents = self.all_known().get(bucket).filter(is_valid).map(|known| known.contents);
         contents.map_or_else(|| self.look_anew(root, bucket), Ok)
     }
 
-    /// Waits until no writer in any process still uses the contents that the bucket had before this call. For example,
-    /// every put that begins after versioning was enabled must keep versions. Writers use contents that are up to 10 ms
-    /// old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
+    /// Waits until no writer in any process still uses the contents that the private directory had before this call.
+    /// For example, every put that begins after versioning was enabled must keep versions. Writers use contents that
+    /// are up to 10 ms old for up to 10 ms, and some clients of shared file systems cache missing names for longer.
     pub(crate) fn outlast(&self, contents: &PrivateDirectoryContents) {
         let names = match contents.sharing {
             FileSystemSharing::Local | FileSystemSharing::Nfs => Duration::ZERO,
@@ -286,7 +286,7 @@ impl PrivateDirectoryCache {
         let is_settled = is_settled(&before);
         let FileSystemTraits { sharing, unfit } = self.site_of(&private, before.device)?;
         if sharing.is_shared() {
-            // The following two calls make the changes of other nodes visible.
+            // The following two calls make changes by other nodes visible.
             stat_now(&private)?;
             look_again(&private, VERSIONING);
         }
@@ -317,7 +317,8 @@ impl PrivateDirectoryCache {
             }
             Err(errno) => return Err(errno),
         };
-        // The times are read before the second lookup: a private directory that is created later changes these times.
+        // The times are read before the second lookup, because a private directory that is created later changes these
+        // times.
         let before = stat(&dir)?;
         let is_settled = is_settled(&before);
         if stat_in(&dir, PRIVATE_DIR).is_ok_and(|made| made.is_dir) {
@@ -394,9 +395,9 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
     })
 }
 
-/// Returns whether `dir` has the directory `name`, according to the file server. If another node has just set the first
-/// setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a directory
-/// that has changed recently is also read.
+/// Returns whether `dir` has the directory `name`, according to the file server. If another node has just stored the
+/// first setting of a bucket, the bucket must not appear to have no settings. Cost: some round trips; on NFS, a
+/// directory that has changed recently is also read.
 fn has_at_server(dir: &File, name: &str, sharing: FileSystemSharing) -> Result<bool, Errno> {
     let state = stat_now(dir)?;
     look_again(dir, name);
@@ -416,8 +417,8 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
     read_dir(&dir, |_, _| {})
 }
 
-/// Reads whether old versions are kept. If the content of `versioning` is not valid, or the file belongs to a third
-/// user, old versions are kept: a version that is not kept is lost permanently.
+/// Reads whether old versions are kept. If the content of `versioning` is not valid, or the owner of the file is not
+/// trusted, old versions are kept: a version that is not kept is lost permanently.
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,

@@ -282,7 +282,7 @@ impl StagedFile {
         Err(ErrorKind::ConditionalConflict.into())
     }
 
-    /// Renames the file to its name, over any existing file. An unnamed file first gets a hidden name.
+    /// Renames the file to its name, and replaces any existing file. An unnamed file first gets a hidden name.
     pub(crate) fn rename_into_place(&mut self) -> Result<Result<(), Errno>> {
         let hidden = match self.hidden.take() {
             Some(hidden) => hidden,
@@ -319,9 +319,8 @@ impl StagedFile {
     }
 
     /// Looks up the parent directory again if the file was started more than 10 ms ago. While the content arrived,
-    /// another program may have moved the directory, and the file would then be published at a path that is not the
-    /// key's.
-    /// Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
+    /// another program may have moved the directory, and the file would then be published at a path that does not
+    /// belong to the key. Cost: usually none; for a slow put, an `openat2` and one or two `fstat`.
     fn renew_parent(&mut self, key: &Key) -> Result<()> {
         if !self.is_long_started() {
             return Ok(());

@@ -106,8 +106,8 @@ pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
     }
 }
 
-/// Returns whether a stale cached name can be the cause of this error: the file is stale, or an object that was just
-/// found is missing.
+/// Returns whether a stale cached name can be the cause of this error: the file handle is stale (`ESTALE`), or an
+/// object that was just found is missing.
 fn is_stale_name(error: &Error) -> bool {
     is_stale(error) || error.kind() == ErrorKind::NoSuchKey
 }
@@ -181,7 +181,8 @@ impl StoreRootDirectory {
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
         let mut buffer = [0; RECORD_BYTES];
-        // The check is made before the attribute is read, so that every later change gives the file a different time.
+        // If the file's times are older than a clock tick before the attribute is read, every later change gives the
+        // file a different time.
         let is_settled = is_settled(stat);
         // A record that is sealed for this size and time belongs to this version. If the record is not sealed for this
         // state, the file may have been replaced after its state was read.
@@ -579,8 +580,8 @@ impl PosixStoreState {
     }
 }
 
-/// Replaces `NOENT` by `STALE`: GlusterFS may return `NOENT` for an open file that its server no longer has. For an
-/// open descriptor, `NOENT` has no other meaning.
+/// Replaces `NOENT` with `STALE`, because GlusterFS may return `NOENT` for an open file that its server no longer has.
+/// For an open descriptor, `NOENT` has no other meaning.
 pub(crate) fn known_no_longer(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::STALE } else { errno }
 }

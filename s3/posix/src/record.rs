@@ -24,8 +24,8 @@
 //!  21  legal hold    1 byte: 0 off, 1 on
 //! ```
 //!
-//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute was
-//! created by a POSIX program, and has an empty record.
+//! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute has an
+//! empty record: a POSIX program created the file, or the object is bare.
 
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, ETagPolicy, ObjectLock,
@@ -112,8 +112,8 @@ impl Record {
 
     /// Returns whether `stat` may come from a cache, because the record was sealed for content that is newer than
     /// `stat`, or that has the same time but a different size. Returns false if the record's time is more than a minute
-    /// before or after the current time, because no cache keeps a state for that long. A record from the future is
-    /// wrong.
+    /// in the past, because no cache keeps a state for that long. Also returns false if the time is more than a minute
+    /// in the future, because such a time is wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
         let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
@@ -321,8 +321,8 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
     part.checksum.as_ref().filter(|sum| sum.algorithm == algorithm).map(|sum| &sum.value[..])
 }
 
-/// Returns the ETag of a file that has no stored ETag. The ETag is derived from the inode, size and modification time.
-/// At least one of these changes when a POSIX program changes the file.
+/// Returns the ETag of a file that has no stored ETag. The ETag is derived from the file's inode number, size and
+/// modification time. At least one of these changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
     let low = stat.inode.rotate_left(32) ^ stat.size;
     ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))

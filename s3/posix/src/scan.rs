@@ -31,8 +31,8 @@ pub(crate) struct BucketArea<'b> {
 }
 
 impl<'b> BucketArea<'b> {
-    /// Returns the areas of all objects and versions of a bucket. Odd files come before the plain files that may hide
-    /// them.
+    /// Returns the areas of all objects and versions of a bucket. The area of odd files comes before the area of the
+    /// plain files that may hide them.
     pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
         [
             BucketArea { bucket, held: AreaKind::Odd, top: odd_dir(bucket) },

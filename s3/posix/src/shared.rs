@@ -148,7 +148,7 @@ pub(crate) fn look_before_opening(
 /// file's spare name: while a node replaces a file that it has open, the file has no other name (see
 /// [`StagedFile::publish_private`](crate::stage::StagedFile::publish_private)). If that node dies at this point, the
 /// spare name is the only name of a setting, and the setting still applies. Errors: from `open`. Further cost on NFS if
-/// the file is missing: one call of `state`, which returns the state of `dir`. If `dir` has changed recently, or if the
+/// the file is missing: one call to `state`, which returns the state of `dir`. If `dir` has changed recently, or if the
 /// file is a setting, also an attempt to open the spare name. If `dir` has changed recently or there is a spare name,
 /// also another attempt and one `statx`.
 pub(crate) fn open_spared<T: AsFd>(
@@ -193,7 +193,7 @@ pub(crate) fn is_recent(dir: &FileStat) -> bool {
 /// a cache, but the server's response to a read also contains the state, which refreshes that cache. If the kernel has
 /// cached the byte that is read, the state may still come from the client's cache. Cost: one `pread`, one `statx`.
 pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
-    // A read that fails changes nothing.
+    // The error of a failed read is ignored, because the read only refreshes the cache.
     let _ = read_into_spare(&file, &mut Vec::new(), 0, 1);
     stat_now(file)
 }

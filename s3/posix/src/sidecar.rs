@@ -1,9 +1,10 @@
 //! The storage of an object's record. The record is in an extended attribute of the object's file. If the record does
-//! not fit into the attribute, or the file system has no attributes, the record is in a sidecar file below `meta/`.
+//! not fit into the attribute, or the file system has no extended attributes, the record is in a sidecar file below
+//! `meta/`.
 //!
-//! A sidecar file is named after the inode of the object's file. The sidecar file therefore keeps its name when the
-//! object is renamed or gets a second name. A sidecar file is valid only for a file that has the size and modification
-//! time in the sidecar file's seal.
+//! A sidecar file is named after the inode number of the object's file. The sidecar file therefore keeps its name when
+//! the object is renamed or gets another hard link. A sidecar file is valid only for a file that has the size and
+//! modification time in the sidecar file's seal.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,7 @@ use crate::record::{ContentSeal, Record, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
-/// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call of
+/// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call to
 /// `fgetxattr` or `getxattrat`.
 pub(crate) const RECORD_BYTES: usize = 512;
 /// The maximum size of an attribute, in bytes: ext4 keeps all attributes of a file in one 4 KiB block.
@@ -39,21 +40,21 @@ const SOME_ROOM_BYTES: u64 = 1 << 20;
 pub(crate) enum RecordAttribute {
     Absent,
     Found(Record),
-    /// The file system has no attributes.
+    /// The file system has no extended attributes.
     Unsupported,
 }
 
-/// A file that is about to lose its last name. The file is held open until its sidecar file is removed. After the file
-/// is closed, a new object may get the file's inode, and therefore a sidecar file with the same name.
+/// A file that is about to lose its last hard link. The file is held open until its sidecar file is removed. After the
+/// file is closed, a new object may get the file's inode number, and therefore a sidecar file with the same name.
 pub(crate) struct UnlinkingFile {
     stat: FileStat,
     _held: OwnedFd,
 }
 
 impl StoreRootDirectory {
-    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if a POSIX
-    /// program created the file. If `is_apart` is set in the returned record, the sidecar file with the rest of the
-    /// record is missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
+    /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
+    /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
+    /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
     pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
         if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
     }
@@ -183,12 +184,13 @@ pub(crate) fn place_of(bucket: &Bucket, stat: &FileStat) -> ObjectPath<'static> 
     ObjectPath { dir: meta_dir(bucket).into(), name: sidecar_name(stat.inode).into() }
 }
 
-/// Returns the name of the sidecar file of an inode.
+/// Returns the name of the sidecar file for an inode number.
 pub(crate) fn sidecar_name(inode: u64) -> String {
     format!("{inode:016x}")
 }
 
-/// Returns the inode whose sidecar file is called `name`, or `None` if `name` is not a valid name for a sidecar file.
+/// Returns the inode number whose sidecar file is called `name`, or `None` if `name` is not a valid name for a sidecar
+/// file.
 pub(crate) fn inode_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|inode| sidecar_name(*inode) == name)
 }

@@ -82,7 +82,7 @@ pub(crate) fn require_fit(
 ) -> Result<()> {
     let way_out = match unfit {
         None => return Ok(()),
-        // Without `If-Match`, no locks are taken.
+        // If the store does not support `If-Match`, no locks are taken, so broken locks do not matter.
         Some(MountProblem::Locks(_)) if !config.if_match => return Ok(()),
         Some(MountProblem::Locks(_)) => "; or disable If-Match with conditions=none-match-only",
         Some(MountProblem::Objects(_)) => "",

@@ -1,12 +1,13 @@
 //! Staged files, which are written without a visible name and then published in one step.
 //!
 //! A *bare* object is completely described by its file alone. A put with the ETag policy `fast` and without metadata,
-//! tags or checksum creates a bare object. The object's ETag is derived from the file's inode, size and modification
-//! time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take timestamps from a
-//! clock that ticks every few milliseconds, and an inode may be freed and reused within a tick. No two files have the
-//! same inode within the same nanosecond. The sticky bit, which has no meaning for files on Linux, marks a file without
-//! a record. The mark saves a reader one system call and a writer two. If the bit is not set, a reader looks for a
-//! record; a file without a record is then still a bare object.
+//! tags or checksum creates a bare object. The object's ETag is derived from the file's inode number, size and
+//! modification time. Fordway sets the modification time explicitly, with nanosecond precision. File systems take
+//! timestamps from a clock that ticks every few milliseconds, and an inode number may be freed and reused within a
+//! tick. No two files have both the same inode number and the same modification time in nanoseconds. The sticky bit,
+//! which has no meaning for files on Linux, marks a file without a record. The mark saves a reader one system call and
+//! a writer two. If the bit is not set, a reader looks for a record; a file without a record is then still a bare
+//! object.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +64,7 @@ pub(crate) struct StagedFile {
     started: CoarseInstant,
     /// The file's hidden name, if the file system has no unnamed files.
     pub(crate) hidden: Option<HiddenName>,
-    /// The file's inode, if it has been read.
+    /// The file's inode number, if it has been read.
     pub(crate) inode: Option<u64>,
     written: u64,
 }
@@ -208,7 +209,8 @@ impl StagedFile {
         }
     }
 
-    /// Returns whether the file has a name in an upload, which it leaves when it becomes an object.
+    /// Returns whether the file has a name in an upload's directory. The file loses this name when it becomes an
+    /// object.
     pub(crate) fn is_named_in_upload(&self) -> bool {
         self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary)
     }
@@ -439,8 +441,8 @@ impl StagedFile {
     }
 }
 
-/// Yields the processor before attempt number `race` (counted from 0). A directory that another thread is removing may
-/// still be found until that thread is done, and the thread may be waiting for this processor.
+/// Yields the CPU before attempt number `race` (counted from 0). A directory that another thread is removing may still
+/// be found until that thread is done, and the thread may be waiting for this CPU.
 pub(crate) fn give_way(race: usize) {
     if race > 0 {
         yield_or_sleep(race);
@@ -469,9 +471,9 @@ pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
     }
 }
 
-/// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode. A later
-/// file with that inode has a different time. In case the clock is coarse or was set back, the ETag also contains a
-/// per-process counter and random bits that differ between processes.
+/// Returns an ETag that no other version of any object has. While the file exists, no other file has its inode number.
+/// A later file with that inode number has a different time. In case the clock is coarse or was set back, the ETag also
+/// contains a per-process counter and random bits that differ between processes.
 pub(crate) fn unique_etag(stat: &FileStat) -> ETag {
     static VERSIONS: AtomicU64 = AtomicU64::new(0);
     static PROCESS: LazyLock<u64> = LazyLock::new(|| getrandom::u64().unwrap_or_default());

@@ -41,7 +41,7 @@ pub struct UserUsage {
     pub other: FileTotals,
 }
 
-/// An event while usage is being added up. The receiver may end the work with an error.
+/// An event that is reported while usage is being added up. The receiver can stop the work by returning an error.
 #[derive(Debug)]
 pub enum UsageEvent {
     /// The number of directory entries examined so far.

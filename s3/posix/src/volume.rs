@@ -23,9 +23,9 @@ use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
 use crate::{Durability, PosixConfig, ReadConsistency, format};
 
-/// The root directory with its cached state: held directories, and the contents of each bucket's private area. This
-/// type finds, opens and describes files, and creates directories. [`crate::PosixStoreState`] takes locks and publishes
-/// files.
+/// The root directory with its cached state: directories that are held open, and the contents of each bucket's private
+/// area. This type finds, opens and describes files, and creates directories. [`crate::PosixStoreState`] takes locks
+/// and publishes files.
 pub(crate) struct StoreRootDirectory {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketsRoot,
@@ -67,8 +67,8 @@ impl StoreRootDirectory {
         self.require_bucket(bucket).err().unwrap_or_else(|| kind.into())
     }
 
-    /// Checks that the bucket exists. Cost: usually one `fstat`, because the bucket's directory is held open.
-    /// Errors: `NoSuchBucket`, and errors of opening the bucket.
+    /// Checks that the bucket exists. Cost: usually one `fstat`, because the bucket's directory is held open. Errors:
+    /// `NoSuchBucket`, and errors from opening the bucket.
     pub(crate) fn require_bucket(&self, bucket: &Bucket) -> Result<()> {
         let sharing = self.sharing_of(bucket);
         let held = match sharing.is_shared() {
@@ -285,8 +285,8 @@ fn unmade(errno: Errno, dir: &str) -> Error {
     from_errno(errno, &format!("making {dir}"))
 }
 
-/// Opens a directory that was just created, and marks it as created by Fordway. On a file system without attributes,
-/// the directory is not marked.
+/// Opens a directory that was just created, and marks it as created by Fordway. On a file system without extended
+/// attributes, the directory is not marked.
 fn open_new_dir(parent: &File, name: &str) -> Result<File, Errno> {
     match open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
         Ok(dir) => {
@@ -329,7 +329,7 @@ impl BucketsRoot {
 
     /// Opens `path`, which begins with the name of a bucket. Cost: one `openat2`; two more and a `close` if the path
     /// contains a link for which the rule has to be checked. Errors: `XDEV` or `LOOP` for a link that the rule forbids,
-    /// errors of `openat`.
+    /// and errors from `openat`.
     pub(crate) fn open_beneath(&self, path: &str, flags: OFlags, mode: Mode) -> Result<File, Errno> {
         if self.rule == SymlinkScope::BeneathRoot && !is_private(path) {
             return self.root.open_beneath(path, flags, mode);
@@ -342,9 +342,9 @@ impl BucketsRoot {
 
     /// Opens the directory at `path` (`O_PATH`), so that names in it can be created and removed. Any link in the path
     /// must belong to the caller or to root. Otherwise, anyone who may write to a bucket could place a link to another
-    /// user's directory in the bucket. A program of that user would then remove or overwrite files in this directory.
-    /// Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a link, also four calls for each name in the
-    /// path. Errors: also `LOOP` for another user's link.
+    /// user's directory in the bucket. A program that runs as this other user would then remove or overwrite files in
+    /// the user's own directory. Cost: as for [`BucketsRoot::open_beneath`]; if the path contains a link, also four
+    /// calls for each name in the path. Errors: also `LOOP` for another user's link.
     pub(crate) fn open_to_change(&self, path: &str) -> Result<File, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = |links| self.root.open_from(self.dir(), path, links, flags, Mode::empty());
@@ -355,7 +355,7 @@ impl BucketsRoot {
         }
         let found = stat(self.open_beneath(path, flags, Mode::empty())?)?;
         let own = open(SymlinkPolicy::Own)?;
-        // A link may have been replaced between the two calls.
+        // The results differ if a link was replaced between the two calls.
         let is_same = stat(&own).is_ok_and(|own| (own.device, own.inode) == (found.device, found.inode));
         is_same.then_some(own).ok_or(Errno::LOOP)
     }
@@ -379,7 +379,7 @@ impl BucketsRoot {
         format::check(&self.root, path)
     }
 
-    /// Records this program's version of the format in the root. Errors: from the file system.
+    /// Records this program's version of the format in the root. Errors: file-system errors.
     pub(crate) fn write_format(&self) -> Result<()> {
         format::write(&self.root)
     }

@@ -90,7 +90,7 @@ impl PosixStoreState {
     }
 
     /// Stages a file for an object with these options. Errors: `InvalidArgument` for too much metadata, `InvalidTag`,
-    /// and errors of [`StagedFile::at`].
+    /// and errors from [`StagedFile::at`].
     fn stage_object(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -118,8 +118,8 @@ impl PosixStoreState {
         StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
     }
 
-    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no attributes,
-    /// replaces a `fast` ETag with the ETag derived from the file itself.
+    /// Stores an object's record with the open `file`, whose state is `stat`. If the file system has no extended
+    /// attributes, replaces a `fast` ETag with the ETag derived from the file itself.
     pub(crate) fn store_record(
         self: &Arc<Self>,
         bucket: &Bucket,
@@ -141,7 +141,7 @@ impl PosixStoreState {
                 match record.says_no_more_than(stat) {
                     true => {
                         // Removes a sidecar file that is left over from an earlier record, or from another file that
-                        // had this inode.
+                        // had this inode number.
                         if self.volume.contents(bucket)?.has_meta {
                             self.volume.remove_sidecar_of(bucket, stat);
                         }
@@ -171,7 +171,8 @@ impl PosixStoreState {
         record: &Record,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
-        // The record is sealed even if it does not depend on the content, because a later file may get this inode.
+        // The record is sealed even if it does not depend on the content, because a later file may get this inode
+        // number.
         let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
@@ -190,12 +191,12 @@ impl PosixStoreState {
         self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
         let tags = options.tags.clone().unwrap_or_else(|| record.tags.clone());
-        // The metadata of the source was checked when it was stored.
+        // The source's metadata was checked when it was stored, so only new metadata is checked here.
         options.metadata.as_ref().map_or(Ok(()), check_metadata)?;
         check_tags(&tags)?;
         self.volume.check_lockable(bucket, options.lock)?;
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
-        // a different inode.
+        // a different inode number.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
         let mut copied = Record {
             etag: Some(etag),
@@ -257,7 +258,7 @@ impl PosixStoreState {
             let lock = record.lock;
             self.volume.unshield(&opened.file, lock)?;
             record.tags = tags.clone();
-            // The object's ETag must remain the one that was reported before.
+            // The object must keep the ETag that was reported before.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.sync_record(&opened.file)?;
@@ -401,7 +402,7 @@ fn append_with_checksum(
     Ok(hasher.finish(&ExpectedContent::default())?.checksum)
 }
 
-/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: those of a write; `IncompleteBody` if the file has
+/// Appends `len` bytes of `file` from `offset` to `staged`. Errors: as for a write; `IncompleteBody` if the file has
 /// become shorter.
 pub(crate) fn append_range(staged: &mut StagedFile, file: &File, offset: u64, len: u64) -> Result<()> {
     let copied = match copy_range(file, offset, staged.file(), staged.written(), len) {
@@ -419,7 +420,7 @@ pub(crate) fn needs_plain_copy(errno: Errno) -> bool {
 }
 
 /// Reads `left` bytes of `file` from `offset`, piece by piece. Errors: `IncompleteBody` if the file has become shorter,
-/// and errors of `consume`.
+/// and errors from `consume`.
 pub(crate) fn for_each_piece(
     file: &File,
     mut offset: u64,

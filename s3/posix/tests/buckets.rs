@@ -141,7 +141,7 @@ fn no_object_goes_with_a_bucket() {
         };
         let mut put = 0;
         for name in ["odd//key", "plain"].into_iter().cycle().take(1500) {
-            // The bucket may still exist, or may be removed again at once.
+            // The bucket may still exist, or may immediately be removed again.
             let _ = writer.create_bucket(&bucket);
             if writer.put(&bucket, &key(name), b"body", &PutOptions::default()).is_err() {
                 continue;

@@ -116,7 +116,7 @@ fn links_lead_nowhere_but_beneath_the_root() {
     assert!(!dir.path().join("planted").exists());
     let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
-    // The listing shows what can be read, does not follow cycles, and does not fail because of links that cannot be
+    // The listing shows the objects that can be read, does not follow cycles, and ignores links that cannot be
     // followed.
     assert_eq!(keys(&store, &bucket), ["good", "gooddir/file", "real/file"]);
     store.put(&bucket, &key("out"), b"mine now", &PutOptions::default()).unwrap();
@@ -148,7 +148,7 @@ fn a_directory_moved_or_removed_in_use_is_found_again() {
     put("d/two").unwrap();
     assert_eq!(keys(&store, &bucket), ["d/two"]);
     // A directory is held open from its second use on. If another directory replaces the held directory, the store
-    // notices at once.
+    // notices immediately.
     for round in 0..20 {
         let body = format!("round {round}");
         fs::remove_dir_all(at.join("d")).unwrap();
@@ -376,7 +376,7 @@ fn a_copied_part_is_as_long_as_its_range() {
     assert_eq!((copy(10, 99), copy(10, 100)), (Ok(()), Err(ErrorKind::InvalidRange)));
 }
 
-/// No two versions have the same ETag, even if inodes are reused immediately.
+/// No two versions have the same ETag, even if inode numbers are reused immediately.
 #[test]
 fn tags_of_bare_objects_are_never_used_twice() {
     let (_dir, store, bucket) = open();
@@ -469,7 +469,7 @@ fn what_two_keys_lead_to_is_not_lost() {
     assert_eq!(keys(&store, &bucket), ["hard"]);
 }
 
-/// The locks of two keys may share the lock that excludes the other threads of the process.
+/// Two keys may share the in-process lock that excludes other threads.
 #[test]
 fn renames_do_not_deadlock() {
     let (_dir, store, bucket) = open();
@@ -521,7 +521,8 @@ fn a_directory_that_is_replaced_during_a_put_does_not_take_the_object_along() {
     }
 }
 
-/// Another program writes to the source of a copy while the source is copied. The source keeps its name and inode.
+/// Another program writes to the source of a copy while the source is copied. The source keeps its name and its inode
+/// number.
 #[test]
 fn a_source_that_changes_while_it_is_copied_is_refused() {
     let (dir, store, bucket) = open();

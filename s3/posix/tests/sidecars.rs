@@ -1,12 +1,12 @@
-//! Tests the sidecar files of objects that are replaced while other objects take over their inodes.
+//! Tests the sidecar files of objects that are replaced while other objects take over their inode numbers.
 
 use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, GetOptions, Key, MAX_TAGS, Objects, PutOptions};
 
-/// Each of four stores replaces its own objects, which take over inodes that the other stores have just freed. If the
-/// file system does not reuse inodes (tmpfs), the test proves nothing.
+/// Each of four stores replaces its own objects, which take over inode numbers that the other stores have just freed.
+/// If the file system does not reuse inode numbers (tmpfs), the test proves nothing.
 #[test]
 fn an_inode_that_is_used_again_keeps_its_record() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

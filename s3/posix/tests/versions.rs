@@ -276,7 +276,7 @@ fn versioning_holds_for_every_store_once_it_is_enabled() {
         let put = |body: &str| one.put(&bucket, &key("k"), body.as_bytes(), &PutOptions::default()).unwrap();
         put("first");
         if round % 2 == 0 {
-            // The bucket gets its private directory.
+            // This put creates the bucket's private directory.
             put("second");
         }
         other.set_versioning(&bucket, VersioningState::Enabled).unwrap();

@@ -33,7 +33,7 @@ use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature, sts
 pub(crate) struct ConnectionLimits {
     /// The maximum time for receiving a request's head.
     pub(crate) header_timeout: Duration,
-    /// The limits on bodies, in either direction.
+    /// The limits on the transfer of bodies, in either direction.
     pub(crate) body: BodyLimits,
     /// The maximum number of bytes of a request's head.
     pub(crate) head_bytes_max: usize,
@@ -56,7 +56,7 @@ impl From<&GatewayConfig> for ConnectionLimits {
     }
 }
 
-/// State that all connections of a gateway share.
+/// The state that all connections of a gateway share.
 pub(crate) struct GatewayState {
     pub(crate) service: S3Service,
     pub(crate) region: String,
@@ -238,8 +238,8 @@ struct CorsRequest {
     headers: HeaderMap,
 }
 
-/// Runs `work` on a thread that may block. If there is a `server`, the thread is one of those that wait for this file
-/// server. Returns `None` if `work` did not complete.
+/// Runs `work` on a thread that may block. If there is a `server`, the thread is one of the threads that wait for this
+/// file server. Returns `None` if `work` did not complete.
 async fn run_apart<T: Send + 'static>(
     server: Option<NetworkFileServer>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -425,8 +425,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
     response
 }
 
-/// Answers requests without a body, in the way that a gateway answers HTTP/2 and HTTP/3 requests after parsing their
-/// heads.
+/// Answers requests without a body, as a gateway answers HTTP/2 and HTTP/3 requests after parsing their heads.
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,

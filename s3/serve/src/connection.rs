@@ -99,7 +99,7 @@ impl ClientSocket {
     }
 
     /// Moves the socket's registration from its previous runtime to the runtime of the calling thread. Keeps the TLS
-    /// state. Errors: from the system.
+    /// state. Errors: from the operating system.
     pub(crate) fn register_anew(&mut self) -> io::Result<()> {
         match self {
             ClientSocket::Plain(stream) => anew(stream),

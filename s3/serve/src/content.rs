@@ -167,7 +167,7 @@ pub(crate) async fn read_piece(file: &File, range: Range<u64>) -> io::Result<Byt
     Ok(lent(buffer, most))
 }
 
-/// Returns a reused buffer, or a new buffer of exact size if a reused buffer would hold more memory than needed.
+/// Returns a reused buffer, or a new buffer of the exact size if a reused buffer would hold more memory than needed.
 fn buffer_for(most: u64) -> Vec<u8> {
     if most < SMALL_BYTES { Vec::with_capacity(most as usize) } else { take_buffer() }
 }

@@ -30,8 +30,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// The maximum number of calls that wait for one file server.
 const CALLS_MAX: usize = 2 * READERS_MAX;
-/// The maximum number of calls of one user that wait for one file server. Because of this limit, a user whose calls
-/// take a long time delays only their own requests.
+/// The maximum number of one user's calls that wait for one file server. Because of this limit, a user whose calls take
+/// a long time delays only their own requests.
 const SHARE: usize = READERS_MAX;
 /// The interval at which a waiting call checks whether the server has responded.
 const TICK: Duration = Duration::from_millis(100);
@@ -44,15 +44,15 @@ static SERVERS: LazyLock<Mutex<HashMap<u64, Arc<FileServerThreads>>>> = LazyLock
 #[derive(Clone)]
 pub(crate) struct NetworkFileServer {
     threads: Arc<FileServerThreads>,
-    /// Limits the calls of the user.
+    /// Limits the user's calls.
     share: Arc<Semaphore>,
     probe: FileServerProbe,
 }
 
 /// The threads that wait for one file server.
 struct FileServerThreads {
-    /// Only the runtime's blocking threads are used. While the server is silent, all of these threads may be blocked,
-    /// so each server has its own pool.
+    /// The runtime is used only for its blocking threads. While the server is silent, all of these threads may be
+    /// blocked, so each server has its own pool.
     pool: Runtime,
     /// The permits for calls. There is one permit fewer than there are threads, so that one thread is always free to
     /// check whether the server responds.

@@ -152,8 +152,8 @@ pub fn connection(bytes: &[u8]) {
     if client.write_all(bytes).is_err() {
         return;
     }
-    // The HTTP/2 server drops its requests when the client closes the connection, so an HTTP/2 client closes the
-    // connection only after it has received nothing for [`HTTP2_WAIT`].
+    // The HTTP/2 server drops all requests of a connection that the client closes. An HTTP/2 client therefore closes
+    // the connection only after it has received nothing for [`HTTP2_WAIT`].
     let is_http2 = bytes.starts_with(b"PRI");
     let early_end = if is_http2 { Ok(()) } else { client.shutdown(Shutdown::Write) };
     if client.set_read_timeout(is_http2.then_some(HTTP2_WAIT)).and(early_end).is_err() {

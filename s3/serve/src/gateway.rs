@@ -75,8 +75,8 @@ pub struct GatewayConfig {
     pub body_bytes_per_s_min: u64,
     /// The limits on users whose entries in the credentials file specify no limits.
     pub user_limits: UserLimits,
-    /// The maximum number of open connections from one address on which there has been no request with a valid
-    /// signature. All addresses of an IPv6 /64 network count as one.
+    /// The maximum number of open connections from one address that have not carried a request with a valid signature.
+    /// All addresses of an IPv6 /64 network count as one.
     pub address_connections_max: u32,
     /// The maximum time for which requests in progress may continue after the gateway is told to stop.
     pub drain_timeout: Duration,
@@ -242,8 +242,8 @@ impl Gateway {
         self.reload.clone()
     }
 
-    /// Serves until [`GatewayStopHandle::trigger`] is called, and then for at most another `drain_timeout`.
-    /// Errors: `Io` when threads cannot be started.
+    /// Serves until [`GatewayStopHandle::trigger`] is called, and then for at most another `drain_timeout`. Errors:
+    /// `Io` if threads cannot be started.
     pub fn run(self) -> Result<()> {
         let runtime = new_runtime()?;
         let workers = self.start_workers()?;

@@ -42,11 +42,11 @@ const FRAME_BYTES_MAX: u32 = 64 * 1024;
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The maximum number of requests that a client may reset before they are processed, and the maximum number of stream
 /// errors that a client may cause. If either number is exceeded, the connection is closed. Well-behaved clients stay
-/// far below this limit, which prevents the attacks of CVE-2023-44487 and CVE-2025-8671.
+/// far below this limit. The limit prevents the attacks described in CVE-2023-44487 and CVE-2025-8671.
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
-/// been answered. `ahead` holds bytes that were already read. Errors: from the socket and of the protocol.
+/// been answered. `ahead` holds bytes that were already read. Errors: socket errors and HTTP/2 protocol errors.
 pub(crate) async fn serve(
     socket: ClientSocket,
     ahead: Vec<u8>,
@@ -170,7 +170,7 @@ pub(super) struct StreamExecutor {
     limits: BodyLimits,
 }
 
-/// State that the requests of a connection share.
+/// The state that the requests of a connection share.
 struct ConnectionActivity {
     open: AtomicUsize,
     started: Instant,

@@ -195,16 +195,15 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// a client can occupy.
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// The send window of a connection: the maximum number of bytes of all its responses that are kept until the client has
-/// acknowledged them. If the client is far away, the window can grow to [`FAR_SEND_WINDOW_BYTES`].
+/// acknowledged them. If the round trip to the client is long, the window can grow to [`FAR_SEND_WINDOW_BYTES`].
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
 const FAR_SEND_WINDOW_BYTES: u64 = 8 << 20;
-/// The minimum round-trip time of a client that counts as far away. With this round-trip time, [`SEND_WINDOW_BYTES`]
-/// allows 400 MiB/s.
+/// The minimum round-trip time that counts as long. With this round-trip time, [`SEND_WINDOW_BYTES`] allows 400 MiB/s.
 const FAR: Duration = Duration::from_millis(5);
 /// The number of sent bytes after which the send window is adapted again.
 const ADAPT_AFTER_BYTES: u64 = 512 << 10;
 
-/// The maximum number of bytes that a connection without responses sends between two calls of
+/// The maximum number of bytes that a connection without responses sends between two calls to
 /// [`SendWindow::is_moving`].
 const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 
@@ -213,7 +212,7 @@ const KEEP_ALIVE_BYTES: u64 = 64 << 10;
 struct SendWindow {
     connection: quinn::Connection,
     sent_bytes: AtomicU64,
-    /// The number of sent bytes and of received datagrams at the last call of [`SendWindow::is_moving`].
+    /// The number of sent bytes and of received datagrams at the last call to [`SendWindow::is_moving`].
     seen: Mutex<(u64, u64)>,
 }
 
@@ -242,7 +241,7 @@ impl SendWindow {
     }
 }
 
-/// Returns the size of the send window. For a client that is far away, the size is twice the congestion window: the
+/// Returns the size of the send window. If the round-trip time is long, the size is twice the congestion window: the
 /// data in flight, and the data that can be sent next.
 fn send_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 {
     match round_trip < FAR {
@@ -289,7 +288,7 @@ impl PendingHandshake {
 }
 
 impl QuicListener {
-    /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the system.
+    /// Sets the socket options that [`QuicListener::start`] needs. Errors: from the operating system.
     pub(crate) fn prepare(socket: &UdpSocket) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         // A failure to set a buffer size is ignored, because smaller buffers only reduce the speed.
@@ -351,7 +350,7 @@ pub fn quic_server_config(tls: &TlsCertificate, idle_timeout: Duration) -> Resul
     config(&tls.current(), idle_timeout)
 }
 
-/// Prepares a UDP socket as a gateway does. Errors: from the system.
+/// Prepares a UDP socket as a gateway does. Errors: from the operating system.
 pub fn prepare_quic_socket(socket: &UdpSocket) -> io::Result<()> {
     QuicListener::prepare(socket)
 }
@@ -463,7 +462,7 @@ const TURN: Duration = Duration::from_millis(250);
 /// stall timeout. This time exceeds the stall timeout because the other responses may use all of a slow link.
 const PATIENCE_AMONG_OTHERS: u32 = 10;
 
-/// State that the responses of a connection share.
+/// The state that the responses of a connection share.
 pub(super) struct ResponseScheduler {
     turns: Semaphore,
     limits: BodyLimits,

@@ -34,8 +34,8 @@ pub struct AccessKeyPair {
 }
 
 impl AccessKeyPair {
-    /// Generates a pair from the system's random source: an access key of 20 characters, and a secret key of 40
-    /// characters with 240 random bits. Errors: `Io`.
+    /// Generates a pair from the operating system's random number generator: an access key of 20 characters, and a
+    /// secret key of 40 characters with 240 random bits. Errors: `Io`.
     pub fn generate() -> Result<Self> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0u8; 48];

@@ -31,7 +31,7 @@ use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
 use crate::unsigned::ConnectionPeer;
 use crate::{answer, monitor};
 
-/// State that the requests of a connection share. Clones share the same state.
+/// The state that the requests of a connection share. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct ConnectionState {
     held: UnsentByteCounter,

@@ -61,7 +61,7 @@ pub(crate) fn check_form(
 pub(crate) const NO_DATE: &str = "AWS authentication requires a valid Date or x-amz-date header.";
 
 /// Returns the error for a version 2 signature, with S3's exact message. s3cmd recognizes this message, and then signs
-/// the request again with version 4.
+/// the request again with Signature Version 4.
 pub(crate) fn version_2_refused() -> GateRefusal {
     let words =
         "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
@@ -455,7 +455,7 @@ fn checked_trailer(line: &[u8]) -> Result<usize, &'static str> {
 }
 
 /// Feeds a body to the framing check in pieces of `piece` bytes. Returns whether the body is complete; `None` if the
-/// bytes are not chunks. Errors: those of [`ChunkFramingCheck::pass`].
+/// bytes are not chunks. Errors: as for [`ChunkFramingCheck::pass`].
 #[cfg(feature = "fuzzing")]
 pub(crate) fn check_framing(body: &[u8], piece: usize) -> Result<Option<bool>, &'static str> {
     let pass = |watch: Option<ChunkFramingCheck>, bytes| watch.map_or(Ok(None), |watch| watch.pass(bytes));

@@ -1,5 +1,5 @@
 //! The peer of a connection, and requests from peers that the kernel has identified. Signatures of such requests have
-//! no meaning, so they are removed. The `aws-chunked` encoding of the bodies is decoded.
+//! no meaning, so this module removes them, and decodes `aws-chunked` bodies.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -75,7 +75,7 @@ const IDLE_BYTES_MAX: u64 = 32 << 20;
 const LOOKS: u32 = 5;
 
 /// Detects freed memory that is not used again, so that the memory used by a burst of requests is returned to the
-/// system.
+/// operating system.
 #[derive(Default)]
 pub(crate) struct IdleHeapDetector {
     looks: u32,

@@ -76,7 +76,8 @@ fn a_signature_for_no_region_is_told_the_right_one() {
     assert_eq!(answer.element("Region").unwrap(), "us-east-1");
 }
 
-/// Sends a listing request with a version 2 signature of `date`; `query` is not signed. Returns the response.
+/// Sends a listing request with a version 2 signature that is dated `date`; `query` is not signed. Returns the
+/// response.
 fn answer_to_version_2(fixture: &Fixture, date: &str, query: &str) -> Answer {
     send_with_version_2(fixture, date, "/", &format!("/{query}"))
 }
@@ -100,8 +101,8 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     let now = date::format_http(SystemTime::now());
     let refused = answer_to_version_2(&serve(), &now, "");
     assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
-    // The message contains AWS's and boto3's names for version 4, and the option with which the operator of the gateway
-    // enables version 2.
+    // The message contains AWS's and boto3's names for Signature Version 4, and the option with which the operator of
+    // the gateway enables version 2.
     for word in ["AWS4-HMAC-SHA256", "s3v4", "--signature-v2"] {
         assert!(refused.text().contains(word), "{}", refused.text());
     }

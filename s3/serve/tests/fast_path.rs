@@ -62,8 +62,8 @@ fn send_head(client: &Client, head: &[u8], method: &str) -> Option<Answer> {
     (stream.peek(&mut first).unwrap_or(0) > 0).then(|| read_answer(&mut stream, method))
 }
 
-/// Sends `head` over both paths and returns the response, which must be the same. The order of headers does not matter,
-/// `date` may differ by a second, and each response has its own request ID.
+/// Sends `head` over both paths, checks that both responses are the same, and returns the response. The order of
+/// headers does not matter, `date` may differ by a second, and each response has its own request ID.
 #[track_caller]
 fn both_ways(client: &Client, head: &[u8]) -> Option<Answer> {
     let line = head.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);

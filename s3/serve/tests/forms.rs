@@ -381,7 +381,7 @@ fn a_form_of_version_2_is_refused_unless_accepted() {
     assert_eq!(content(&allowing, "up/k"), b"old");
 }
 
-/// A page of another origin can read the response to a form if the bucket's CORS rules allow this origin.
+/// A page from another origin can read the response to a form if the bucket's CORS rules allow this origin.
 #[test]
 fn a_page_learns_the_result() {
     let fixture = serve();

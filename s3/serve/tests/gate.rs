@@ -401,7 +401,7 @@ fn encryption_that_nobody_could_do_has_the_error_of_aws() {
     const KMS: (&str, &str) = ("x-amz-server-side-encryption", "aws:kms");
     const KMS_KEY: (&str, &str) = ("x-amz-server-side-encryption-aws-kms-key-id", "a-key");
     const ALGORITHM: (&str, &str) = ("x-amz-server-side-encryption-customer-algorithm", "AES256");
-    // A key of 32 zero bytes, and the MD5 of the key, computed with Python's hashlib.
+    // A key of 32 NUL bytes, and the MD5 of the key, computed with Python's hashlib.
     const KEY: (&str, &str) =
         ("x-amz-server-side-encryption-customer-key", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
     const MD5: (&str, &str) = ("x-amz-server-side-encryption-customer-key-md5", "cLyPS3KoaSFGi/joRB3OUQ==");

@@ -163,7 +163,7 @@ fn a_client_that_neither_sends_nor_takes_is_cut_off() {
 /// it is still ended.
 #[test]
 fn a_request_among_others_that_move_is_waited_for_longer() {
-    // The stall timeout is long enough for a client that is delayed by other work on the machine.
+    // The stall timeout is long enough for a client that is delayed by other processes on the machine.
     const STALL: Duration = Duration::from_millis(300);
     let fixture = serve_with(|config| config.stall_timeout = STALL);
     run(async {

@@ -215,7 +215,7 @@ fn it_needs_a_certificate() {
 }
 
 /// Many large responses share one connection, and none of them waits until the others are finished. A response that the
-/// client does not read does not delay other responses, and ends after some time.
+/// client does not read does not delay other responses, and is ended by a timeout.
 #[test]
 fn large_answers_share_a_connection_fairly() {
     let (fixture, certificate) = serve_http3(|config| config.stall_timeout = Duration::from_secs(3));

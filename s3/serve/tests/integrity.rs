@@ -282,7 +282,7 @@ fn every_checksum_in_a_header() {
     }
 }
 
-/// Tests all checksum algorithms in trailers. The requests announce the algorithm in the same way as SDKs.
+/// Tests all checksum algorithms in trailers. The requests announce the algorithm as SDKs do.
 #[test]
 fn every_checksum_in_a_trailer() {
     let fixture = serve();

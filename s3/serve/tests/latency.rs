@@ -1,4 +1,4 @@
-//! Tests for the 40 ms stalls between two small segments that occur at some sizes without TCP_NODELAY.
+//! Tests for the 40 ms stalls that occur between two small segments at some sizes without TCP_NODELAY.
 
 mod client;
 
@@ -26,8 +26,8 @@ struct RequestTimes {
 }
 
 impl RequestTimes {
-    /// Returns whether a third of the puts, and a third of the gets, of a batch took less time than a stall. A stall
-    /// delays almost every request. A busy machine delays some requests, or all requests of a batch.
+    /// Returns whether at least a third of a batch's puts, and at least a third of its gets, took less time than a
+    /// stall. A stall delays almost every request. A busy machine delays some requests, or all requests of a batch.
     fn are_short(&mut self) -> bool {
         [&mut self.puts, &mut self.gets].iter_mut().all(|times| {
             times.sort();

@@ -1,4 +1,4 @@
-//! Tests web identities. Tokens of an OIDC provider can be exchanged for temporary credentials, and all other tokens
+//! Tests web identities. Tokens from an OIDC provider can be exchanged for temporary credentials, and all other tokens
 //! are refused.
 
 mod client;

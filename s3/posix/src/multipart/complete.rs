@@ -50,8 +50,8 @@ impl LockedUpload {
         }
     }
 
-    /// Returns whether the upload has become an object, even if that object no longer exists. A second name of `data`
-    /// may be the object.
+    /// Returns whether the upload has become an object, even if that object no longer exists. If `data` has a second
+    /// hard link, that link may be the object.
     fn is_published(&self) -> bool {
         match has_at_server(&self.held, ASSEMBLED, self.sharing) {
             true => !has_at_server(&self.held, WHOLE, self.sharing),
@@ -60,8 +60,8 @@ impl LockedUpload {
     }
 }
 
-/// Removes an unpublished copy of the parts, which an earlier completion has not removed. The copy is removed last,
-/// because [`ASSEMBLED`] without a copy means that the copy was published.
+/// Removes an unpublished copy of the parts that an earlier completion left behind. The copy is removed last, because
+/// [`ASSEMBLED`] without a copy means that the copy was published.
 fn discard_whole(held: &DirectoryHandle) -> Result<(), Errno> {
     remove_if_file(held, ASSEMBLED)?;
     remove_if_file(held, WHOLE)
@@ -83,7 +83,7 @@ impl MultipartUploadManager<'_> {
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
         if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
-            // The object exists already. Files that cannot be removed are left to `gc`.
+            // The object already exists. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
                 Err(_) => self.remove_rest(bucket, key, upload),
@@ -164,9 +164,9 @@ impl MultipartUploadManager<'_> {
 
     fn end_upload(&self, taken: LockedUpload) -> Result<()> {
         let LockedUpload { held, data, locked, upload, .. } = taken;
-        // The upload can no longer be completed or aborted, so the locked file may be closed before it is removed. The
-        // file must be closed first. If a file is removed while it is open, NFS and FUSE keep the file under a hidden
-        // name, and its directory cannot be removed.
+        // The upload can no longer be completed or aborted, so the locked file can be closed before it is removed. This
+        // order is necessary: if a file is removed while it is open, NFS and FUSE keep the file under a hidden name,
+        // and its directory cannot be removed.
         remove_file(&held, CLOSED).map_err(|errno| from_errno(errno, "removing the upload"))?;
         drop((data, locked));
         self.remove_upload(&upload.dir)
@@ -220,7 +220,7 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Closes the upload, so that no part can be started. Returns the upload with the record of its future object, and
-    /// whether the upload was closed already. Because this process holds the lock, only a completion whose process died
+    /// whether the upload was already closed. Because this process holds the lock, only a completion whose process died
     /// can have closed the upload.
     fn close_upload(
         &self,

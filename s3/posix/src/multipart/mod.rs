@@ -262,8 +262,8 @@ impl OpenUpload {
     }
 }
 
-/// The maximum number of consecutive missing parts that are looked up one by one. After that, the directory is read,
-/// which costs about as much as this number of lookups for each thousand parts in the directory.
+/// The maximum number of consecutive missing parts that are looked up one by one. After that, the directory is read.
+/// Reading a directory of a thousand parts costs about as much as this number of lookups.
 const GAP_MAX: u16 = 64;
 
 impl MultipartUploadManager<'_> {

@@ -50,8 +50,7 @@ pub(crate) const DATA: &str = "data";
 const PART_SIZE: &str = "part-size";
 /// The content of the future object, if it was copied from the parts.
 pub(crate) const WHOLE: &str = "whole";
-/// A file that exists from the time when [`WHOLE`] was complete. If [`WHOLE`] is then missing, [`WHOLE`] has become the
-/// object.
+/// A file that is created when [`WHOLE`] is complete. If [`WHOLE`] is then missing, [`WHOLE`] has become the object.
 pub(crate) const ASSEMBLED: &str = "assembled";
 /// The content of the future object while it is being linked to its key.
 pub(crate) const LINKED: &str = "linked";
@@ -60,7 +59,7 @@ pub(crate) const LINKED: &str = "linked";
 /// size.
 pub(crate) const UNIFORM_BYTES_MAX: u64 = i64::MAX as u64 / fordway_store::MAX_PARTS as u64;
 
-/// The size, in bytes, of the largest page of any processor that a node may have.
+/// The size, in bytes, of the largest memory page that any processor uses.
 const PAGE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The maximum number of names that a writer reads to find out whether an upload is open.
@@ -125,7 +124,7 @@ impl PartSink {
         StagedFile::at(inner, bucket, in_upload(dir, &name)).map(PartSink::Apart)
     }
 
-    /// Appends `bytes`. Errors: those of a write; `IncompleteBody` if the part is longer than announced.
+    /// Appends `bytes`. Errors: as for a write; `IncompleteBody` if the part is longer than announced.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             PartSink::Apart(staged) => staged.write(bytes),
@@ -143,7 +142,7 @@ impl PartSink {
         }
     }
 
-    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: those of a write;
+    /// Appends `len` bytes of `file` from `offset`; the kernel copies them if it can. Errors: as for a write;
     /// `IncompleteBody` if the file has become shorter.
     pub(crate) fn copy(&mut self, file: &File, offset: u64, len: u64) -> Result<()> {
         match self {
@@ -159,7 +158,7 @@ impl PartSink {
         }
     }
 
-    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: those of a write; `NoSuchUpload` if the
+    /// Publishes the bytes as part `number` of the upload in `dir`. Errors: as for a write; `NoSuchUpload` if the
     /// upload is no longer open.
     pub(crate) fn publish(
         self,
@@ -436,8 +435,8 @@ impl<'u> UploadDirectory<'u> {
         Ok((parts, names))
     }
 
-    /// Returns the names of all files of the upload. The upload is closed, so the names include every claim that a
-    /// writer may still act on.
+    /// Returns the names of all files of the upload. The caller must have closed the upload, so that the names include
+    /// every claim that a writer may still act on.
     fn names(&self) -> Result<Vec<String>> {
         let UploadDirectory { volume, path } = *self;
         let sharing = volume.sharing_at(path);
@@ -450,8 +449,8 @@ impl<'u> UploadDirectory<'u> {
         if sharing != FileSystemSharing::Unknown || names.len() < LISTED_MAX {
             return Ok(names);
         }
-        // A writer on another node may not yet know that the upload is closed, because the writer has not read the
-        // whole directory. After a pause, the names are read again, and then include any claim of that writer.
+        // A writer on another node that has not read the whole directory may not know yet that the upload is closed.
+        // After a pause, the names are read again, and then include any claim of that writer.
         std::thread::sleep(NAME_TIMEOUT);
         volume.names_in(path)
     }
@@ -470,7 +469,7 @@ impl<'u> UploadDirectory<'u> {
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(from_errno(errno, "opening the upload")),
         };
-        // Another node may be about to create the record.
+        // The name is looked up first, because another node may be about to create the record.
         if look_before_opening(&held, name, self.volume.sharing_at(self.path)) == Err(Errno::NOENT) {
             return Ok(None);
         }

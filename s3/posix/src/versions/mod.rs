@@ -1,7 +1,8 @@
 //! Old versions and delete markers in buckets that keep versions.
 //!
 //! The latest version is stored where an object without versions would be, so POSIX programs see it. An overwritten or
-//! deleted version gets a second name in the key's directory below `versions/` before it loses its first name:
+//! deleted version gets a second name (a hard link) in the key's directory below `versions/` before it loses its first
+//! name:
 //!
 //! ```text
 //! versions/KEY/ORDER-VERSION           an old version; ORDER (16 hex digits) rises with time
@@ -228,7 +229,7 @@ impl StoreRootDirectory {
         for place in plain(bucket, key).into_iter().chain([odd(bucket, key)]) {
             match self.put_in_place(bucket, &place, |to| link(&from, &name, to, &place.name)) {
                 Ok(Err(Errno::EXIST)) => {}
-                // Another key's file blocks the path.
+                // Another key's file is in the place of a parent directory, so the version cannot be put there.
                 Err(error) if error.kind() == ErrorKind::NoSuchKey => {}
                 done => {
                     return done?.map_err(|errno| from_errno(errno, "making an old version the latest"));
@@ -575,8 +576,8 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<()
         Err(Errno::EXIST) => {}
         done => return done,
     }
-    // A process that died may already have linked the file to this name. Fordway did not create any other file with
-    // this name.
+    // A process that died may already have linked the file to this name. Any other file with this name was not created
+    // by Fordway.
     let there = stat_in(dir, name)?;
     if (there.device, there.inode) == (current.stat.device, current.stat.inode) {
         return Ok(());

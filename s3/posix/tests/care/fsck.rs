@@ -115,7 +115,7 @@ fn each_damage_of_what_lies_beside_objects_is_found() {
     }
     fs::remove_file(rig.sidecar_of("lost")).unwrap();
     fs::write(rig.sidecar_of("mangled"), "\x09nonsense").unwrap();
-    // A restore from a backup can give an old record to a new file in this way.
+    // After a restore from a backup, a new file can have another file's sidecar file. This copy creates such a case.
     fs::copy(rig.sidecar_of("fine"), rig.sidecar_of("recycled")).unwrap();
     rig.put("versioned", "one");
     rig.put("versioned", "two");

@@ -15,7 +15,7 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// A time long enough that the clock of any file system shows a different time afterwards.
+/// A duration long enough that the clock of any file system shows a different time afterwards.
 const APART: Duration = Duration::from_millis(60);
 
 /// Collects garbage that is older than `limit`.
@@ -216,7 +216,7 @@ fn sidecar_files_go_with_their_objects() {
     let (gone, changed) = (rig.sidecar_of("gone"), rig.sidecar_of("changed"));
     let sidecars = [&gone, &changed].map(|path| path.strip_prefix(rig.dir.path()).unwrap().to_owned());
     let bytes = gone.metadata().unwrap().len();
-    // The file is held open, so that no later file gets its inode, and thereby its sidecar file.
+    // The file is held open, so that no later file gets its inode number, and thereby its sidecar file.
     let _open = fs::File::open(rig.path("gone")).unwrap();
     fs::remove_file(rig.path("gone")).unwrap();
     rig.write("changed", "another content");
@@ -238,8 +238,8 @@ fn sidecar_files_go_with_their_objects() {
     assert_eq!(tags.len(), MAX_TAGS);
 }
 
-/// In a copy of a root, files have other inodes. Until the copy is migrated, no sidecar file is named after the inode
-/// of its object's file.
+/// In a copy of a root, files have other inode numbers. Until the copy is migrated, no sidecar file is named after the
+/// inode number of its object's file.
 #[test]
 fn sidecar_files_of_a_copy_stay_until_it_is_migrated() {
     let rig = Rig::new();
@@ -285,7 +285,7 @@ fn versions_stay_and_what_only_looks_like_one_goes() {
     let alias = format!(".fordway/versions/torn/{:016x}-{version}", 1);
     fs::create_dir_all(rig.path(".fordway/versions/torn")).unwrap();
     fs::hard_link(rig.path("torn"), rig.path(&alias)).unwrap();
-    // A second name elsewhere does not make a version the latest version.
+    // A hard link elsewhere does not make a version the latest version.
     fs::hard_link(rig.path(&rig.kept_versions("twice")[0]), rig.path("linked")).unwrap();
     fs::create_dir_all(rig.path(&format!(".fordway/versions/{}%/left", "long".repeat(60)))).unwrap();
     thread::sleep(APART);
@@ -345,7 +345,7 @@ fn whoever_is_told_can_end_it() {
 }
 
 /// Writers create and remove the same directories, move keys between plain and odd paths, and run uploads, while
-/// collections run one after the other.
+/// garbage collections run one after the other.
 #[test]
 fn beside_writers_nothing_is_lost() {
     let rig = Rig::new();

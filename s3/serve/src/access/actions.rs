@@ -206,8 +206,8 @@ pub(super) fn of_copied_tags<'r>(
     Some([RequiredPermission { action: Action::new(name)?, ..read }, write])
 }
 
-/// Response headers that require an action in addition to that of the read. Each entry contains the header, the action,
-/// and the action for a request that names a version (GetObject, AWS API reference).
+/// Response headers that require an action in addition to the action of the read itself. Each entry contains the
+/// header, the action, and the action for a request that names a version (GetObject, AWS API reference).
 const HIDDEN: [(&str, &str, &str); 4] = [
     ("x-amz-tagging-count", "GetObjectTagging", "GetObjectVersionTagging"),
     ("x-amz-object-lock-mode", "GetObjectRetention", "GetObjectRetention"),

@@ -61,9 +61,9 @@ const HEADERS: [&str; 20] = [
     "x-amz-copy-source",
 ];
 const COPY_SOURCE: &str = "x-amz-copy-source";
-/// The condition key of the date of a retention.
+/// The condition key for the date until which a version is retained.
 pub(crate) const RETAIN_UNTIL: &str = "s3:object-lock-retain-until-date";
-/// The condition key of an ETag that the object must have.
+/// The condition key for the ETag that the object must have.
 pub(crate) const IF_MATCH: &str = "s3:if-match";
 /// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
@@ -193,7 +193,7 @@ impl<'r> PolicyRequestContext<'r> {
         self.condition_keys(user, &need)
     }
 
-    /// Returns the number of days until the date of the retention that the request states, rounded up.
+    /// Returns the number of days, rounded up, until the retention date that the request states.
     fn retention_days(&self) -> Option<String> {
         const DAY_MS: u128 = 24 * 60 * 60 * 1000;
         let stated = self.stated.unwrap_or_default().iter().find(|(key, _)| *key == RETAIN_UNTIL);

@@ -141,7 +141,7 @@ async fn check_without_actions(user: &Arc<User>, operation: &str, bucket: &str) 
 }
 
 /// Like [`authorise`], for an operation whose body contains the tags of an object. If a policy has conditions on these
-/// tags, an earlier call of [`authorise`] without the tags postpones the check to this call.
+/// tags, an earlier call to [`authorise`] without the tags postpones the check to this call.
 pub(crate) async fn authorise_tags(
     user: &Arc<User>,
     names: (&str, &str),
@@ -309,15 +309,15 @@ fn refusal(ruling: BucketAccessDecision, user: &User, need: &RequiredPermission<
     }
 }
 
-/// Returns the error for an anonymous request that must be signed.
+/// Returns the error for an anonymous request that needs a signature.
 pub(crate) fn unsigned() -> S3Failure {
     denied(SIGN)
 }
 
-/// The gateway's own message for a request that must be signed.
+/// The gateway's own message for an anonymous request that needs a signature.
 const SIGN: &str = "anonymous requests are refused; sign them (SigV4)";
 
-/// AWS's message for most operations that must be signed.
+/// AWS's message for an anonymous request, used for most operations that need a signature.
 const NO_ANONYMOUS: &str = "Anonymous users cannot invoke this API. Please authenticate.";
 
 /// The operations that no policy can permit for anonymous requests, with AWS's messages.

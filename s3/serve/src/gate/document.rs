@@ -37,7 +37,7 @@ impl RequestBodyRefusal {
 }
 
 /// The operations whose documents the S3 layer parses. The S3 layer ignores CDATA sections, so it would delete or tag
-/// other objects than those that the document names. The gate therefore refuses CDATA sections in these documents.
+/// objects that the document does not name. The gate therefore refuses CDATA sections in these documents.
 const READ_BY_THE_S3_LAYER: [&str; 3] = ["DeleteObjects", "PutBucketVersioning", "PutObjectTagging"];
 
 /// Decodes the value of `Content-MD5`; `None` if the value is not the base64 encoding of 16 bytes. The unused trailing
@@ -53,7 +53,7 @@ fn is_in_chunks(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_SHA256).is_some_and(|value| value.as_bytes().starts_with(b"STREAMING-"))
 }
 
-/// Replaces the body of a request with a checked document if the operation takes a document. Errors: if the head shows
+/// Replaces the body of a request with a checked document if the operation takes a document. Errors: the head shows
 /// that the document cannot be checked.
 pub(crate) fn take_document(
     operation: &'static OperationRule,

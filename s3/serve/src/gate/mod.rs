@@ -58,7 +58,7 @@ impl GateRefusal {
 type QueryParameter<'q> = (Cow<'q, str>, Cow<'q, str>);
 
 /// Returns the requested operation. Copies headers that a presigned URL contains as parameters into the request's
-/// headers. Errors: if no operation matches, or if the operation does not support a parameter or a header.
+/// headers. Errors: no operation matches, or the operation does not support a parameter or a header.
 pub(crate) fn admit<B>(
     request: &mut Request<B>,
     domains: &BucketDomains,
@@ -140,7 +140,7 @@ fn check_is_signed(operation: &OperationRule, parameters: &[QueryParameter<'_>])
 }
 
 /// Checks the total size of the names and values of a request's headers. `Range` does not count towards the limit,
-/// because its value is long if a program reads many ranges at once. Tags do not count towards the limit either,
+/// because its value is long if a program reads many ranges in one request. Tags do not count towards the limit either,
 /// because there is a separate limit on tags. Errors: `RequestHeaderSectionTooLarge`.
 pub(crate) fn check_size(headers: &HeaderMap) -> Result<(), GateRefusal> {
     let counted = headers.iter().filter(|(name, _)| **name != header::RANGE && *name != "x-amz-tagging");
@@ -187,7 +187,7 @@ pub(crate) fn check_form_fields(headers: &HeaderMap) -> Result<(), GateRefusal> 
 }
 
 /// The maximum number of query parameters of a request. Every operation has far fewer parameters. Without this limit,
-/// comparing the parameters with each other could take long, and the sender is not authenticated yet.
+/// comparing the parameters with each other could take a long time, and the sender is not authenticated yet.
 const PARAMETERS_MAX: usize = 100;
 
 /// Parses the parameters of a query. Errors: `InvalidURI`; `InvalidArgument` if there are too many parameters, or if a
@@ -353,7 +353,7 @@ fn check_headers(operation: &OperationRule, method: &Method, headers: &HeaderMap
     Ok(())
 }
 
-/// Returns whether the header states a condition of HTTP or of S3.
+/// Returns whether the header makes a request conditional, in HTTP or in S3.
 fn is_condition(name: &HeaderName) -> bool {
     CONDITIONS.contains(name)
         || ["x-amz-if-match-", "x-amz-copy-source-if-", "x-amz-rename-source-if-"]
@@ -460,7 +460,7 @@ fn is_hoisted(name: &str) -> bool {
 
 /// Copies headers that some clients send as parameters of a presigned URL into the request's headers, because S3
 /// accepts these parameters. Errors: `NotImplemented` if a header has a different value, or if the URL is not
-/// presigned; `InvalidRequest` for the token of a session in a URL with a version 2 signature.
+/// presigned; `InvalidRequest` for a session token in a URL with a version 2 signature.
 fn take_hoisted(
     uri: &Uri,
     parameters: &[QueryParameter<'_>],
@@ -468,7 +468,7 @@ fn take_hoisted(
 ) -> Result<(), GateRefusal> {
     for (name, value) in parameters.iter().filter(|(name, _)| is_hoisted(name)) {
         if name == "x-amz-security-token" && parameters.iter().any(|(name, _)| name == "AWSAccessKeyId") {
-            // By default, boto3 signs URLs with version 2, so the error names the setting for version 4.
+            // By default, boto3 signs URLs with Signature Version 2, so the error names the setting for Version 4.
             let words = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.";
             let detail =
                 "temporary credentials need version 4; in boto3 that is Config(signature_version='s3v4')";

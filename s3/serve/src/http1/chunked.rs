@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Tests first trailers with lengths just below, at and just above the limit.
+    /// Tests bodies whose first trailer has a length just below, at or just above the limit.
     #[test]
     fn trailers_have_an_end() {
         for first in TRAILER_BYTES_MAX - 70..TRAILER_BYTES_MAX + 3 {

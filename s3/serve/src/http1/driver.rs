@@ -25,7 +25,7 @@ use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
 use crate::s3::ObjectUpload;
 use crate::unsigned::ConnectionPeer;
 
-/// The preface that a client with prior knowledge of HTTP/2 sends first (RFC 9113 section 3.4).
+/// The HTTP/2 connection preface, which a client with prior knowledge sends first (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one connection until it ends or the gateway is stopped. If the gateway is stopped, finishes the request in
@@ -54,7 +54,7 @@ pub(crate) async fn serve(
 enum ConnectionProtocol {
     Http1,
     Http2,
-    /// No protocol, because the client closed the connection or the gateway stops.
+    /// No protocol, because the client closed the connection or the gateway is stopping.
     Closed,
 }
 

@@ -46,7 +46,7 @@ pub(crate) struct RequestHead<'b> {
     /// The length of the head in bytes.
     pub(crate) bytes: usize,
     pub(crate) framing: RequestFraming,
-    /// Whether the client accepts chunks and interim responses.
+    /// Whether the client accepts the chunked transfer coding and interim responses.
     pub(crate) is_http_1_1: bool,
     /// Whether the client wants to reuse the connection.
     pub(crate) keep_alive: bool,
@@ -210,7 +210,7 @@ impl RequestHead<'_> {
     pub(crate) fn to_request(&self, source: &[u8]) -> Result<Request<()>, MessageRefusal> {
         let copy = Bytes::copy_from_slice(source);
         let copied = |part: &[u8]| {
-            // The address of an empty slice is meaningless, so an empty slice starts at 0.
+            // The address of an empty slice is meaningless, so an empty slice is taken to start at offset 0.
             let start = if part.is_empty() { 0 } else { part.as_ptr().addr() - source.as_ptr().addr() };
             copy.slice(start..start + part.len())
         };

@@ -17,7 +17,7 @@ use crate::buffers::{give_buffer, take_buffer};
 use crate::content::{ContentPieces, MultipartContent, PIECE_BYTES, RangeSource, append, append_part};
 use crate::http1::wire::BufferedSocket;
 
-/// The maximum size of a body that is copied into the buffer behind the head, so that one call sends both. Up to this
+/// The maximum size of a body that is copied into the buffer after the head, so that one call sends both. Up to this
 /// size, copying a file costs less than `sendfile`.
 const INLINE_BYTES: u64 = 64 * 1024;
 
@@ -28,7 +28,7 @@ const UNREADABLE: &[u8] =
 /// The properties of the request that determine the form of its response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseForm {
-    /// Whether the client accepts chunks.
+    /// Whether the client accepts the chunked transfer coding.
     pub(crate) is_http_1_1: bool,
     /// Whether the response consists only of its head, because the method is HEAD.
     pub(crate) is_head: bool,

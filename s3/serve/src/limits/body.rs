@@ -62,7 +62,7 @@ impl TransferRateMeter {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Records that `bytes` were transferred to or from the client. Returns whether the client is fast enough.
+    /// Records that `bytes` bytes were transferred to or from the client. Returns whether the client is fast enough.
     pub(crate) fn moved(&mut self, bytes: u64, limits: &BodyLimits) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         let Some(since) = self.since.take() else { return true };

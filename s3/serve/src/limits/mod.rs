@@ -157,7 +157,7 @@ impl UserResourceUsage {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request as in flight until the returned slot is dropped. Errors: if the user is at a limit. Cost: one
+    /// Counts a request as in flight until the returned slot is dropped. Errors: the user is at a limit. Cost: one
     /// atomic operation, and another when the slot is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
         let max = self.requests_max.load(Ordering::Relaxed);

@@ -56,10 +56,10 @@ struct FairRequestQueue {
     /// The virtual time at which each user's next request is due.
     due: HashMap<u64, u64>,
     waiting: BinaryHeap<Reverse<WaitingRequest>>,
-    /// The number of the latest waiting request. Requests that are due at the same time run in the order of their
-    /// numbers.
+    /// The sequence number of the latest waiting request. Requests that are due at the same time run in the order of
+    /// their sequence numbers.
     number: u64,
-    /// The number of the waiting request that has the turn.
+    /// The sequence number of the waiting request that has the turn.
     granted: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Ord for WaitingRequest {
 }
 
 impl FairRequestQueue {
-    /// Returns the due time and the number of a user's new request, or `None` if the request runs immediately.
+    /// Returns the due time and the sequence number of a user's new request, or `None` if the request runs immediately.
     fn decide(&mut self, user: u64, weight: u32) -> Option<(u64, u64)> {
         let due = self.due.get(&user).map_or(self.clock, |due| (*due).max(self.clock));
         self.due.insert(user, due + COST / u64::from(weight.clamp(1, WEIGHT_MAX)));

@@ -185,7 +185,7 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request
 /// The response header that names the gateway.
 pub(crate) const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
 
-/// The ID of a request: 16 hexadecimal digits, in capitals.
+/// The ID of a request: 16 hexadecimal digits, in upper case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestId([u8; 16]);
 
@@ -215,8 +215,8 @@ pub(crate) struct RequestIdGenerator {
 }
 
 impl RequestIdGenerator {
-    /// Creates a generator that starts at a random number, or at the current time if the system has no random bytes.
-    /// IDs may be predictable.
+    /// Creates a generator that starts at a random number, or at the current time if the operating system provides no
+    /// random bytes. IDs may be predictable.
     pub(super) fn new() -> Self {
         let mut random = [0; 32];
         if getrandom::fill(&mut random).is_err() {

@@ -108,7 +108,7 @@ impl NodeAccess {
 }
 
 /// The memory, in bytes, that each connection may use without counting against the limits. This amount is enough for
-/// nearly all requests of Fordway's clients.
+/// nearly all requests from Fordway's clients.
 pub(super) const OWN_BYTES: usize = 256 << 10;
 /// The memory, in bytes, needed for one listing entry whose name has the maximum length.
 const ENTRY_BYTES: usize = 1 << 10;

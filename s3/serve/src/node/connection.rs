@@ -22,7 +22,7 @@ use crate::node::session::ClientSession;
 use crate::node::stats::NodeStats;
 use crate::node::stats::{AdaptivePollState, BusyConnectionCounter};
 
-/// State that all connections share.
+/// The state that all connections share.
 pub(super) struct NodeGatewayState {
     pub(super) access: NodeAccess,
     /// The keys of clients that connect over TCP.
@@ -288,7 +288,7 @@ impl RequestReader<'_> {
             self.hold_enough()?;
             match self.wait() {
                 Ok(()) => {}
-                // The client sent nothing for the stall timeout, which is allowed between messages.
+                // The client has sent nothing for the stall timeout. Between messages, such a pause is allowed.
                 Err(Errno::WOULDBLOCK) if self.inbox.waiting().is_empty() => self.inbox.shrink(0),
                 Err(Errno::CONNRESET) => return Ok(()),
                 Err(errno) => return Err(errno),

@@ -55,7 +55,7 @@ impl ClientSession {
         self.send_object::<GetResponse>(id, object)
     }
 
-    /// Reads an object. Small content takes as few calls to the store as possible; large content is sent as in the
+    /// Reads an object. Reads small content with as few calls to the store as possible. Sends large content as in the
     /// response to `get`.
     pub(super) fn read(
         &mut self,
@@ -64,9 +64,9 @@ impl ClientSession {
         options: &GetOptions,
         is_large: bool,
     ) -> Result<(), Errno> {
-        // A client that reads a large object often reads another large object next. After a large object, the next
-        // object is therefore not first read like a small object, because for a large object this attempt costs an
-        // additional open.
+        // A client that reads a large object often reads another large object next. After a large object, the gateway
+        // therefore does not try to read the next object as a small one. If that object is large, the attempt would
+        // cost an additional open.
         let small = match is_large || self.was_large {
             true => None,
             false => read_small(&*self.store, bucket, key, options, &mut self.scratch),
@@ -112,7 +112,7 @@ impl ClientSession {
     pub(super) fn send_scratch<T: WriteField>(&mut self, id: u32, answer: &Result<T>) -> Result<(), Errno> {
         let body = if answer.is_ok() { self.scratch.as_slice() } else { &[] };
         let sent = self.outbox.answer_with_body(id, answer, body);
-        // The memory of a vectored read is not kept for reuse.
+        // The memory for a vectored read is not kept for reuse.
         self.scratch.truncate(INLINE_BYTES_MAX);
         self.scratch.shrink_to(INLINE_BYTES_MAX);
         sent
@@ -179,7 +179,7 @@ pub(super) fn read_small(
             let first = GetOptions { range: Some(ByteRange::Inclusive(0, LIMIT - 1)), ..options.clone() };
             match store.read(bucket, key, &first, buffer) {
                 Ok(size) if size > LIMIT => None,
-                // An empty object has no valid range.
+                // In an empty object, no range is valid, so the object has to be opened.
                 Err(error) if error.kind() == ErrorKind::InvalidRange => None,
                 read => Some(read),
             }
@@ -234,7 +234,7 @@ impl ResponseOutbox {
         self.send(body, None)
     }
 
-    /// Sends a response at once; another response to the same request will follow.
+    /// Sends a response immediately; another response to the same request will follow.
     pub(super) fn answer_before_more<T: WriteField>(
         &mut self,
         id: u32,
@@ -303,7 +303,7 @@ impl ResponseOutbox {
     fn send(&mut self, body: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let sent = send_all(self.socket.as_fd(), &self.buffer, body, descriptor);
         self.buffer.clear();
-        // The memory of a long page of a listing is not kept for reuse.
+        // The memory for a long listing page is not kept for reuse.
         self.buffer.shrink_to(GATHER_BYTES);
         sent
     }

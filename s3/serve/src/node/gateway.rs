@@ -432,14 +432,14 @@ const PATH_BYTES_MAX: usize = 107;
 pub(super) struct SocketFile {
     pub(super) listener: UnixListener,
     path: PathBuf,
-    /// The device and the inode of the socket's file, to check whether the path still refers to this file.
+    /// The device and inode numbers of the socket's file, to check whether the path still refers to this file.
     identity: (u64, u64),
 }
 
 impl SocketFile {
     /// Listens on `path`, with a file that has the permissions `mode`. Replaces the socket of a gateway that is no
     /// longer running. Errors: `InvalidArgument` for a path that is too long, in use, or taken by another kind of file;
-    /// `AccessDenied`, also for the socket of another user.
+    /// `AccessDenied`, also for another user's socket.
     pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
         let shown = path.display();
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {

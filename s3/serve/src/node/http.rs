@@ -35,7 +35,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// The minimum rate of a body in bytes per second, in either direction.
 const BODY_BYTES_PER_S_MIN: u64 = 100;
 
-/// State that all HTTP connections share.
+/// The state that all HTTP connections share.
 pub(crate) struct HttpService {
     shared: Arc<GatewayState>,
     stop: GatewayStopHandle,
@@ -105,7 +105,8 @@ impl HttpService {
                 }
             }
         });
-        // The runtime is not waited for, because a read from a hung device must not block the thread.
+        // The thread does not wait until the runtime has ended, because a read from a hung device could block it
+        // forever.
         runtime.shutdown_background();
         ended
     }

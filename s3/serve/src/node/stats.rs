@@ -123,7 +123,7 @@ const MISSES_MAX: u32 = 4;
 /// The number of waits per poll of a thread that polls only rarely.
 const RARELY: u32 = 64;
 
-/// State that all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct BusyConnectionCounter {
     start: Instant,

@@ -114,12 +114,12 @@ pub(super) fn write_conditions(
     }
 }
 
-/// The headers of conditions (RFC 9110): two for ETags, two for dates.
+/// The headers of conditional requests (RFC 9110): two for ETags, two for dates.
 pub(crate) const CONDITIONS: [HeaderName; 4] =
     [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE];
 
-/// Reads the conditions of a request from the headers with these `names`. An invalid date in a header of HTTP is
-/// ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-` header.
+/// Reads the conditions of a request from the headers with these `names`. An invalid date in one of HTTP's own headers
+/// is ignored (RFC 9110 section 13.1.3). Errors: `InvalidArgument`, also for an invalid date in an `x-amz-` header.
 pub(crate) fn conditions_in(headers: &HeaderMap, names: &[HeaderName; 4]) -> OperationResult<Conditions> {
     let [if_match, if_none_match, modified, unmodified] = names;
     Ok(Conditions {
@@ -199,7 +199,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> OperationResult<BoxedMetadata> {
 /// The maximum size of user metadata in bytes (S3's limit): the names without `x-amz-meta-`, plus the values.
 const METADATA_BYTES_MAX: usize = 2048;
 
-/// Converts a header value to text. Bytes that are not UTF-8 are replaced.
+/// Converts a header value to text. Replaces bytes that are not UTF-8 with U+FFFD.
 fn text_of(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
 }
@@ -213,7 +213,7 @@ fn without_transfer_coding(codings: &str) -> Option<String> {
 }
 
 /// Returns the checksum that the head of a request states. A head may state only one checksum. The function reads the
-/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text of an
+/// headers itself, because the S3 layer knows only some of the checksum headers. Errors: the text for the error
 /// `InvalidRequest`.
 pub(crate) fn stated_checksum(headers: &HeaderMap) -> Result<Option<Checksum>, String> {
     // Looking up the header of each algorithm is the most expensive step, so a request without a checksum skips it.
@@ -346,7 +346,7 @@ pub(super) fn checksum_type(name: &str) -> OperationResult<ChecksumType> {
     })
 }
 
-/// Returns the error `InvalidRequest`, which S3 uses for example for invalid checksums.
+/// Returns the error `InvalidRequest`, which S3 uses, for example, for invalid checksums.
 pub(super) fn invalid_request(message: impl Into<String>) -> S3Failure {
     S3Failure::new("InvalidRequest", StatusCode::BAD_REQUEST, message)
 }
@@ -362,7 +362,7 @@ pub(super) fn refuse(asked: &[(&str, bool)]) -> OperationResult<()> {
     }
 }
 
-/// Passes each header that describes the object to `put`. User metadata may contain names or values that are not valid
+/// Calls `put` with each header that describes the object. User metadata may contain names or values that are not valid
 /// in headers. Returns `None` as soon as `put` returns `None`.
 pub(crate) fn describe(info: &ObjectInfo, put: &mut impl FnMut(&str, &[u8]) -> Option<()>) -> Option<()> {
     put("accept-ranges", b"bytes")?;

@@ -75,8 +75,8 @@ impl From<Error> for S3Failure {
     fn from(error: Error) -> Self {
         let (status, code) = to_s3(error.kind());
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // Errors of unsupported operations are not logged, because the client causes them. Errors of work that will be
-        // repeated are not logged either.
+        // Errors for unsupported operations are not logged, because the client causes them. Errors from work that will
+        // be repeated are not logged either.
         let is_ours = status.is_server_error() && error.kind() != ErrorKind::NotImplemented;
         let is_locked = error.kind() == ErrorKind::LockTimeout;
         if is_ours && !is_locked && !is_to_be_done_again() {
@@ -137,8 +137,8 @@ fn code_of(code: &str) -> S3ErrorCode {
     S3ErrorCode::from_bytes(code.as_bytes()).unwrap_or(S3ErrorCode::InternalError)
 }
 
-/// Converts the error of a body that could not be read. The types of these errors are private to the S3 layer, so only
-/// their text distinguishes them.
+/// Converts the error from a body that could not be read. The types of these errors are private to the S3 layer, so
+/// only their text distinguishes them.
 pub(super) fn unreadable_body(error: &(dyn std::error::Error + Send + Sync)) -> S3Failure {
     let text = error.to_string();
     let says = |words: &str| text.contains(words);
@@ -203,7 +203,7 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks that the bucket of an unsupported operation exists, and refuses changes of ACLs. Errors: AWS's errors for a
+/// Checks that the bucket of an unsupported operation exists, and refuses changes to ACLs. Errors: AWS's errors for a
 /// bucket with ACLs disabled; errors from the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {

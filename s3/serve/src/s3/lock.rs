@@ -59,8 +59,8 @@ pub(super) fn stated(store: &dyn Store, bucket: &Bucket, headers: &HeaderMap) ->
     Ok(ObjectLock { retention, legal_hold })
 }
 
-/// Checks that the date of a retention is in the future. `None` passes: a version without a retention has no date.
-/// Errors: `InvalidArgument` for a date in the past.
+/// Checks that the date of a retention is in the future. `None` is accepted, because a version without a retention has
+/// no date. Errors: `InvalidArgument` for a date in the past.
 fn check_future(retention: Option<Retention>) -> OperationResult<()> {
     let kept = ObjectLock::NONE.with_retention(retention, SystemTime::now(), false);
     kept.map(|_| ()).map_err(in_the_past)

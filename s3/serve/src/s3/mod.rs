@@ -55,7 +55,7 @@ pub(crate) use rename::rename_source;
 use routes::ObjectRoutes;
 pub(crate) use upload::ObjectUpload;
 
-/// Builds the service that answers signed requests of `users`.
+/// Builds the service that answers signed requests from `users`.
 pub(crate) fn service(
     users: Arc<Users>,
     config: &GatewayConfig,

@@ -132,7 +132,7 @@ fn check_within(
     }
 }
 
-/// Converts the error of a failed condition: a copy responds with 412 in cases where a read responds with 304.
+/// Converts the error for a failed condition, because a copy responds with 412 in cases where a read responds with 304.
 fn as_copy_condition(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotModified => Error::new(ErrorKind::PreconditionFailed, error.detail()),
@@ -391,11 +391,11 @@ impl CompletionRequest {
         })
     }
 
-    /// Checks that the checksum type in the request, if any, is that of the upload, and that the checksums of the parts
-    /// have the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
+    /// Checks that the checksum type in the request, if any, is the upload's type, and that the parts' checksums use
+    /// the upload's algorithm. Errors: `InvalidRequest`, `BadDigest`.
     fn check_checksums(&self, store: &dyn Store, parts: &[CompletedPart]) -> OperationResult<()> {
         let query = PartsQuery { max_parts: 0, ..Default::default() };
-        // The upload may already be completed. The store's `complete_upload` handles this case.
+        // The upload may already have been completed. The store's `complete_upload` handles this case.
         let Ok(upload) = store.list_parts(&self.bucket, &self.key, &self.upload, &query) else {
             return Ok(());
         };
@@ -426,7 +426,7 @@ impl CompletionRequest {
 }
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
-/// checksum is optional. Errors: `BadDigest` if the checksum has another algorithm than the upload.
+/// checksum is optional. Errors: `BadDigest` if the checksum's algorithm differs from the upload's.
 fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());

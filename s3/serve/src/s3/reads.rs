@@ -180,9 +180,9 @@ impl ReadRequest {
         Ok(headers)
     }
 
-    /// Returns the checksum for the response: the checksum of the part if a part is read, otherwise that of the object.
-    /// A response with a range has no checksum, because a client could not compare the range with the object's
-    /// checksum. The checksum type is always the object's.
+    /// Returns the checksum for the response: the part's checksum if a part is read, otherwise the object's checksum. A
+    /// response with a range has no checksum, because a client could not compare the range with the object's checksum.
+    /// The checksum type is always the object's.
     fn shown_checksum(
         &self,
         store: &dyn Store,
@@ -336,8 +336,8 @@ fn boundary() -> Result<String, Error> {
     Ok(format!("{:032x}", u128::from_ne_bytes(random)))
 }
 
-/// Converts an error of a read. If no range can be satisfied, adds the object's size to the response (RFC 9110 section
-/// 15.5.17).
+/// Converts an error from a read. If no range can be satisfied, adds the object's size to the response (RFC 9110
+/// section 15.5.17).
 pub(super) fn outside(error: Error, size_bytes: u64) -> S3Failure {
     let is_range = error.kind() == ErrorKind::InvalidRange;
     let mut failure = S3Failure::from(error);

@@ -63,7 +63,7 @@ pub(super) fn list(
 ) -> OperationResult<S3Response<ListObjectVersionsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
     if let Some(negative) = input.max_keys.filter(|keys| *keys < 0) {
-        // For a negative `max-keys`, AWS's message differs from its message for other listings.
+        // For a negative `max-keys`, AWS's message in this listing differs from its message in other listings.
         return Err(S3Failure::argument("max-keys cannot be negative", "maxKeys", &negative.to_string()));
     }
     let query = VersionsQuery {

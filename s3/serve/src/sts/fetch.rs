@@ -1,5 +1,5 @@
-//! Fetches a document of an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
-//! connects to addresses of private networks or of this machine only if the users file permits them. Without this
+//! Fetches a document from an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
+//! connects to addresses in private networks or on this machine only if the users file permits them. Without this
 //! restriction, anyone who controls a name in the DNS could make the gateway send requests to services that trust the
 //! gateway.
 
@@ -20,7 +20,7 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// The rules for fetching documents of a provider.
+/// The rules for fetching documents from a provider.
 pub(super) struct FetchRules {
     pub(super) roots: TlsRoots,
     pub(super) allows_private: bool,
@@ -141,7 +141,7 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Sends a request and returns the body of the response. Errors: a status other than 200, a response that is malformed
-/// or too large, and errors of the connection.
+/// or too large, and connection errors.
 fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     stream.flush()?;

@@ -61,7 +61,7 @@ impl<'t> WebIdentityToken<'t> {
         self.claims.get(claim)?.as_str()
     }
 
-    /// Returns whether one of the keys fits the token's algorithm and key ID, and could therefore have signed the
+    /// Returns whether one of the keys matches the token's algorithm and key ID, and could therefore have signed the
     /// token.
     pub(super) fn may_be_of(&self, keys: &[PublicKey]) -> bool {
         keys.iter().any(|key| key.is_for(self.algorithm, self.key_id.as_deref()))

@@ -36,7 +36,7 @@ pub(crate) struct ProviderEntry {
     pub(crate) issuer: String,
     /// The audiences that tokens may have.
     audience: Vec<String>,
-    /// The permitted signature algorithms of tokens. An empty list permits all supported algorithms.
+    /// The signature algorithms that are permitted for tokens. An empty list permits all supported algorithms.
     #[serde(default)]
     algorithms: Vec<String>,
     /// Hosts other than the issuer's that may serve the keys, with the port unless it is 443.
@@ -44,7 +44,7 @@ pub(crate) struct ProviderEntry {
     hosts: Vec<String>,
     /// A PEM file with the certificate authorities for the provider's certificate; `None` for the system's authorities.
     ca_bundle: Option<PathBuf>,
-    /// Whether the provider may have an address of a private network or of this machine.
+    /// Whether the provider may have an address in a private network or on this machine.
     #[serde(default)]
     allow_private: bool,
 }
@@ -166,7 +166,7 @@ fn values_of(name: &str, value: &Value) -> Vec<String> {
 pub(crate) struct Provider {
     pub(crate) entry: ProviderEntry,
     known: Mutex<KnownKeys>,
-    /// Changes whenever an attempt to fetch the keys has ended.
+    /// Notifies its receivers whenever an attempt to fetch the keys has ended.
     fetched: watch::Sender<()>,
 }
 

@@ -12,7 +12,7 @@ const NAMESPACE: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 pub(super) const VERSION: &str = "2011-06-15";
 
 /// The maximum number of parameters of a request, which is more than any action of AWS has. Parameters are compared
-/// before the request is authenticated. Without this limit, anyone could make these comparisons take long.
+/// before the request is authenticated. Without this limit, anyone could make these comparisons take a long time.
 const PARAMETERS_MAX: usize = 200;
 
 /// The parameters of a request. An action removes the parameters that it uses. A request with remaining parameters is
@@ -57,7 +57,7 @@ impl Parameters {
     }
 
     /// Removes and returns the lifetime of the credentials, in seconds. `default` applies if the request states no
-    /// lifetime. Errors: `ValidationError` for a lifetime outside of AWS's limits.
+    /// lifetime. Errors: `ValidationError` for a lifetime outside AWS's limits.
     pub(super) fn duration_s(&mut self, default: u64, (least, most): (u64, u64)) -> Result<u64, StsFailure> {
         let Some(text) = self.take("DurationSeconds") else { return Ok(default.min(most)) };
         let seconds: u64 =
@@ -95,7 +95,7 @@ fn with_small_start(name: &str) -> String {
     letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
 }
 
-/// Escapes and shortens a text from the client, for use in a response.
+/// Escapes and shortens text from the client, for use in a response.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_default).collect()
 }

@@ -15,9 +15,9 @@ use crate::sts::TokenService;
 use crate::sts::token::{self, SessionToken, TokenParent};
 use crate::users::{Role, User};
 
-/// The header with the token of a session.
+/// The header that carries a session token.
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-security-token");
-/// The parameter of a presigned URL with the token of a session.
+/// The query parameter that carries a session token in a presigned URL.
 const TOKEN_PARAMETER: &str = "X-Amz-Security-Token";
 
 tokio::task_local! {

@@ -22,13 +22,13 @@ const TAG_BYTES: usize = 32;
 const KEY_CHARS_MIN: usize = 32;
 /// The number of bytes of a secret key, which has 40 characters, like AWS's.
 const SECRET_BYTES: usize = 30;
-/// The letters of an access key.
+/// The alphabet of generated access keys.
 const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The key that authenticates session tokens. Gateways that have the same key accept each other's tokens.
 #[derive(Clone)]
 pub struct SessionKey {
-    /// The first key authenticates new tokens. Tokens of all keys are accepted.
+    /// The first key authenticates new tokens. Tokens that were authenticated with any of these keys are accepted.
     keys: Vec<Vec<u8>>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct SessionToken {
 pub(super) enum TokenParent {
     /// The user with this access key.
     User(String),
-    /// A caller with a web identity token of this issuer.
+    /// A caller with a web identity token from this issuer.
     Issuer(String),
 }
 
@@ -79,9 +79,9 @@ pub(super) struct RoleInToken {
 }
 
 impl SessionKey {
-    /// Reads keys from a file, one per line. The first key authenticates new tokens. Tokens of all keys are accepted.
-    /// Errors: `AccessDenied` for a file that others may read; `InvalidArgument` for a file without a key, or with a
-    /// key of fewer than 32 characters.
+    /// Reads keys from a file, one per line. The first key authenticates new tokens. Tokens that were authenticated
+    /// with any of the keys are accepted. Errors: `AccessDenied` for a file that others may read; `InvalidArgument` for
+    /// a file without a key, or with a key of fewer than 32 characters.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read_private(path)?;
         let wrong = |why: &str| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));

@@ -259,7 +259,7 @@ impl Role {
         Some(opened.entry(ids).or_insert(user).clone())
     }
 
-    /// Returns the conditions on tokens of this issuer. A token must meet one of these conditions.
+    /// Returns the conditions on tokens from this issuer. A token must meet one of these conditions.
     pub(crate) fn trusts_of(&self, issuer: &str) -> impl Iterator<Item = &RoleTrust> {
         self.trusts.iter().filter(move |trust| trust.issuer == issuer)
     }
@@ -300,7 +300,7 @@ enum CredentialSource {
 
 /// The state found by the last check.
 struct UsersState {
-    /// Device and inode of the served directory.
+    /// The device and inode numbers of the served directory.
     root: (u64, u64),
     stamp: Option<FileFingerprint>,
     document: UsersDocument,
@@ -656,7 +656,7 @@ fn only(identity: AccessKeyPair, store: Arc<dyn Store>, limits: UserLimits) -> U
     HashMap::from([(name.clone(), User::new(name, identity, user_id(), store, account))])
 }
 
-/// Returns the device and inode that identify a directory.
+/// Returns the device and inode numbers that identify a directory.
 fn place_of(root: &Path) -> std::io::Result<(u64, u64)> {
     let found = std::fs::metadata(root)?;
     Ok((found.dev(), found.ino()))

@@ -24,20 +24,20 @@ use balance::MovableConnection;
 pub(crate) const READERS_MAX: usize = 32;
 
 thread_local! {
-    /// The number of the serving thread.
+    /// The index of the serving thread.
     static HERE: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Whether the connection that is being polled cannot register its socket with another thread.
     static STAYS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the number of the calling thread. All threads that do not serve connections share one number, which no
-/// serving thread has.
+/// Returns the index of the calling thread. All threads that do not serve connections share one index, which no serving
+/// thread has.
 pub(crate) fn here() -> usize {
     HERE.get()
 }
 
 /// Records that the socket of the calling connection cannot be registered with another thread. Such a connection is
-/// moved only to give the connection more processor time, not to reduce the number of threads.
+/// moved only to give the connection more CPU time, not to reduce the number of threads.
 pub(crate) fn stay() {
     STAYS.set(true);
 }
@@ -148,7 +148,8 @@ fn start_thread(number: usize, runtime: Runtime) -> Result<(oneshot::Sender<()>,
         HERE.set(number);
         // No message is ever sent on this channel. The wait ends when the sender is dropped.
         let _ = runtime.block_on(finished);
-        // The runtime is not waited for, because a read from a hung device must not keep the process alive.
+        // The thread does not wait until the runtime has ended, because a read from a hung device must not keep the
+        // process alive.
         runtime.shutdown_background();
     };
     let thread = thread::Builder::new().name(format!("fordway-http-{number}")).spawn(serve);
@@ -180,7 +181,7 @@ mod tests {
     use crate::TlsCertificate;
     use crate::connection::ClientSocket;
 
-    /// Responds to each byte with the number of the thread that read it.
+    /// Responds to each byte with the index of the thread that read it.
     async fn tell_where(mut socket: ClientSocket) {
         let mut home = here();
         while socket.read_u8().await.is_ok() {
@@ -209,7 +210,7 @@ mod tests {
         (0..count).map(connect).collect()
     }
 
-    /// Returns the number of the thread that serves each client.
+    /// Returns, for each client, the index of the thread that serves it.
     fn ask<C: Read + Write>(clients: &mut [C]) -> Vec<u8> {
         let ask = |client: &mut C| {
             let mut answer = [0];

@@ -97,7 +97,7 @@ impl FastPath {
         outgoing.map(FastPathOutcome::Answered)
     }
 
-    /// Receives the content of an object and returns the response. Errors: those of the S3 layer.
+    /// Receives the content of an object and returns the response. Errors: the errors that the S3 layer would return.
     pub(super) async fn receive(
         &self,
         upload: ObjectUpload,

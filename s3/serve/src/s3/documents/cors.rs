@@ -1,9 +1,9 @@
 //! CORS: rules that state which web pages may read and write a bucket through a browser (the Fetch standard, section
 //! 3.2).
 //!
-//! The CORS rules of a bucket are one document. The response to a request with an `Origin` contains the headers of the
-//! first rule that matches. The response to a preflight request (`OPTIONS`) contains only these headers. Browsers
-//! enforce the rules. Signatures and the kernel still determine which users can read and write.
+//! The CORS rules of a bucket are stored as one document. The response to a request with an `Origin` contains the
+//! headers of the first rule that matches. The response to a preflight request (`OPTIONS`) contains only these headers.
+//! Browsers enforce the rules. Signatures and the kernel still determine which users can read and write.
 
 use std::sync::Arc;
 

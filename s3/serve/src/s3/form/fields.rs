@@ -16,7 +16,7 @@ use crate::s3::tagging;
 /// The placeholder for the file's name in a key.
 const FILE_NAME: &str = "${filename}";
 
-/// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined to one
+/// The fields of a form. Each name occurs at most once, because metadata fields with the same name are joined into one
 /// list.
 pub(super) struct FormFields {
     fields: Vec<FormField>,

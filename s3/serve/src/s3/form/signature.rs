@@ -1,4 +1,4 @@
-//! The signature of a form's policy, with version 4 or 2. The signature covers only the policy, and the policy
+//! The signature of a form's policy, in Signature Version 4 or 2. The signature covers only the policy, and the policy
 //! restricts the form.
 
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub(super) struct FormSignature<'f> {
 
 impl<'f> FormSignature<'f> {
     /// Reads the signature of a form; returns `None` if the form has no signature fields. Errors: `InvalidArgument` for
-    /// a field that is missing or invalid, `InvalidRequest` for version 2 if the gateway does not accept version 2.
+    /// a field that is missing or invalid, `InvalidRequest` for a version 2 signature if the gateway does not accept
+    /// such signatures.
     pub(super) fn read(form: &'f FormFields, allows_version_2: bool) -> OperationResult<Option<Self>> {
         if VERSION_4[1..].iter().any(|name| form.get(name).is_some()) {
             return FormSignature::read_version_4(form).map(Some);
@@ -108,7 +109,7 @@ impl<'f> FormSignature<'f> {
     }
 
     /// Returns the user of the session whose token is in the form. Errors: as for a signature with long-term keys;
-    /// `InvalidToken` for the token of another key.
+    /// `InvalidToken` for a token that belongs to another access key.
     fn signer_in_session(&self, session: &Session) -> OperationResult<Arc<User>> {
         if self.credential.is_none() || session.access_key != self.access_key {
             let words = "The provided token is malformed or otherwise invalid.";
