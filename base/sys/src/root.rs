@@ -27,7 +27,7 @@ pub enum PathResolution {
     Walk,
 }
 
-/// The symbolic links that a path may lead through.
+/// Which symbolic links the resolution of a path may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SymlinkPolicy {
     /// Links that lead to a file or directory beneath the directory in which the path starts.

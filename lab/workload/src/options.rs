@@ -10,7 +10,7 @@ use fordway_store::{Error, ErrorKind, Result};
 /// The run file that a command writes.
 #[derive(Clone, Debug, Args)]
 pub struct OutputFileArgs {
-    /// Directory to write the run to, created if missing [default: the command's name, as in compare.run]
+    /// Directory to write the run to, created if missing [default: the command's name and .run, such as compare.run]
     #[arg(long, value_name = "NAME.run")]
     pub out: Option<PathBuf>,
 }

@@ -30,7 +30,7 @@ use crate::stage::is_bare;
 
 /// The maximum number of directory levels in the path of a 1,024-byte key.
 const MAX_DEPTH: usize = 512;
-/// The longest total time that a listing waits: for writers in its directories, and for other nodes' changes.
+/// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
@@ -463,7 +463,7 @@ impl BucketWalk<'_> {
         if !is_closed || self.inner.volume.guard_now(self.bucket)?.is_none() {
             return Err(error);
         }
-        // With a delimiter, the directory itself is an entry, regardless of its content.
+        // With a delimiter, the directory is listed as a common prefix, whatever it contains.
         self.page.offer(&format!("{key}_"), || Ok(None)).map(WalkContinuation::from)
     }
 

@@ -422,7 +422,7 @@ impl Http3RequestBody {
         let data = received.map_err(io::Error::other)?;
         let count = data.as_ref().map_or(0, |data| data.len() as u64);
         match &mut self.left {
-            // A stated length is binding (RFC 9114 section 4.1.2).
+            // The body must have exactly the length in `content-length` (RFC 9114 section 4.1.2).
             Some(left) if count > *left || (data.is_none() && *left > 0) => {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }

@@ -178,9 +178,9 @@ pub struct CatArgs {
   fordway rm s3://data/old --recursive --exclude '*.keep'
   fordway rm s3://data/run.h5 --version-id 3sL4kqtJlcpXroDTDmJ
 
-Removing an object that does not exist succeeds. In a bucket that keeps versions, a delete marker hides the object, \
-which remains as an old version; --version-id removes a version or a delete marker permanently. With --recursive, \
-s3://b/p selects everything below s3://b/p/.")]
+Removing an object that does not exist succeeds. In a bucket with versioning enabled, the command adds a delete \
+marker and keeps the object as a noncurrent version. With --version-id, the command removes a version or a delete \
+marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]

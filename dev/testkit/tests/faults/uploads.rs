@@ -111,7 +111,7 @@ fn check_after(dir: &Path, before: Before, upload: &UploadId, parts: &[Completed
     assert!(uploads.is_empty(), "{place}: {uploads:?}");
 }
 
-/// Kills the process before each call of the completion.
+/// Completes an upload once for each system call of the completion, and kills the process just before that call.
 #[test]
 fn a_completion_that_dies_can_be_sent_again() {
     for before in [Before::Nothing, Before::Old] {
@@ -265,7 +265,7 @@ fn is_interrupted_at(assembly: Assembly, (at, fault): (usize, SyscallFault), lat
     !is_done
 }
 
-/// Makes each call of the completion fail once. Durability is `full`.
+/// Makes each system call of the completion fail once. Durability is `full`.
 #[test]
 fn a_completion_that_fails_leaves_no_way_into_the_object() {
     for before in [Before::Nothing, Before::Old] {

@@ -135,7 +135,7 @@ pub(crate) struct WorkQuantum {
 }
 
 impl WorkQuantum {
-    /// Finds the number of rounds that take [`QUANTUM_NS`], judged by the shortest of several tries.
+    /// Doubles the number of rounds until even the shortest of several runs takes at least [`QUANTUM_NS`].
     pub(crate) fn calibrate() -> Self {
         let mut quantum = WorkQuantum { rounds: 1024 };
         let clock = RunClock::start();

@@ -60,9 +60,9 @@ impl SetupPrograms {
 /// A side of a set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PingpongSide {
-    /// The side of `ping`, which sends requests.
+    /// The `ping` side, which sends requests.
     Ping,
-    /// The side of `pong`, which responds.
+    /// The `pong` side, which responds.
     Pong,
 }
 

@@ -303,9 +303,9 @@ impl VersionWitnesses {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Returns whether `version` is among the old versions of its key and is due. `archived` lists the names, newest
-    /// first. Cost: one call of [`VersionWitnesses::trust_name`] for each name that is examined; the examination ends
-    /// after at most two trusted names more than the rule keeps.
+    /// Returns whether `version` is a noncurrent version of its key and is due for removal. `archived` lists the names,
+    /// newest first. Cost: one call to [`VersionWitnesses::trust_name`] for each name that is examined; the examination
+    /// ends after at most two trusted names more than the rule keeps.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,

@@ -22,7 +22,7 @@ pub(super) fn serve(control: TcpStream) -> io::Result<()> {
     serve_with(control, None)
 }
 
-/// Responds over TLS, with the certificate in the directory `certificate`. Errors: errors of the system, and an
+/// Responds over TLS, with the certificate in the directory `certificate`. Errors: operating-system errors, and an
 /// unusable certificate.
 pub(super) fn serve_tls(control: TcpStream, certificate: &Path) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(tls_config(certificate).map_err(io::Error::other)?));

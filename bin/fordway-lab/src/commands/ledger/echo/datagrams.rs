@@ -88,7 +88,7 @@ fn control(datagram: &[u8]) -> Option<([u8; 4], usize)> {
 }
 
 impl DatagramLine {
-    /// Creates an end that uses `socket`, in the calling runtime. Errors: errors of the system.
+    /// Creates an end that uses `socket`, in the calling runtime. Errors: operating-system errors.
     pub(in crate::commands::ledger) fn new(socket: UdpSocket, peer: Option<SocketAddr>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = TokioRuntime.wrap_udp_socket(socket)?;
@@ -97,7 +97,7 @@ impl DatagramLine {
         Ok(DatagramLine { socket, writable, peer, room })
     }
 
-    /// Sends a message. Errors: errors of the system.
+    /// Sends a message. Errors: operating-system errors.
     pub(in crate::commands::ledger) async fn send(&mut self, message: &[u8]) -> io::Result<()> {
         let batch_bytes = DATAGRAM_BYTES * self.socket.max_transmit_segments().min(SEGMENTS_MAX);
         let (mut sent, mut on_the_way) = (0, 0);
@@ -118,7 +118,7 @@ impl DatagramLine {
         Ok(())
     }
 
-    /// Receives a message of `bytes`. Errors: errors of the system; `TimedOut` if the other end no longer responds.
+    /// Receives a message of `bytes`. Errors: operating-system errors; `TimedOut` if the other end no longer responds.
     pub(in crate::commands::ledger) async fn receive(&mut self, bytes: usize) -> io::Result<()> {
         let (mut left_bytes, mut asks) = (bytes, 0);
         while left_bytes > 0 {
@@ -140,7 +140,7 @@ impl DatagramLine {
     }
 
     /// Waits for a request, and receives all of it. Resends the missing bytes of the last response, `answer`, if the
-    /// other end requests them. Errors: errors of the system.
+    /// other end requests them. Errors: operating-system errors.
     pub(in crate::commands::ledger) async fn order(&mut self, answer: &[u8]) -> io::Result<EchoRequest> {
         loop {
             let received = self.batch().await?;

@@ -39,7 +39,7 @@ pub(super) enum QuicApplicationProtocol {
     Http3,
 }
 
-/// Responds to messages over UDP without QUIC. Errors: errors of the system.
+/// Responds to messages over UDP without QUIC. Errors: operating-system errors.
 pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
     let socket = bind(&control)?;
     runtime()?.block_on(async {
@@ -56,7 +56,7 @@ pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
     })
 }
 
-/// Responds over QUIC. Errors: errors of the system, and an unusable certificate in the directory `certificate`.
+/// Responds over QUIC. Errors: operating-system errors, and an unusable certificate in the directory `certificate`.
 pub(super) fn serve(
     control: TcpStream,
     certificate: &Path,
@@ -164,7 +164,7 @@ fn response_of(head: &[u8]) -> Option<Response<()>> {
 /// Returns the lengths of the HEADERS frames (RFC 9114 section 7.2.2), as the library writes them, of a request and of
 /// the response with the head `answered`. First, the request is sent to a server that only counts its bytes. Then these
 /// bytes are sent to an HTTP/3 server, and the bytes of its response are counted. Call this function in a [`LocalSet`].
-/// Errors: errors of the system.
+/// Errors: operating-system errors.
 pub(in crate::commands::ledger) async fn frame_lengths(
     certificate: &Path,
     asked: Request<()>,
