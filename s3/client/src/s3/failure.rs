@@ -63,7 +63,7 @@ pub(super) fn of_answer(
     let status = response.status();
     let kind = kind_of(status, &said, call);
     let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
-    let error = Error::new(kind, detail(&response, &said, kind, config, sent));
+    let error = with_code(Error::new(kind, detail(&response, &said, kind, config, sent)), status, &said);
     FailedAttempt {
         error: match response.header("x-amz-delete-marker") {
             Some("true") => error.at_delete_marker(),
@@ -82,13 +82,19 @@ pub(super) fn of_answer(
 pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
-    Error::new(kind, sentence(status, &said, kind))
+    with_code(Error::new(kind, sentence(status, &said, kind)), status, &said)
 }
 
 /// Returns the error of a call whose response has status 200 and an error document.
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
     let kind = s3_error::from_s3(500, &said.code);
-    Error::new(kind, sentence(200, said, kind))
+    with_code(Error::new(kind, sentence(200, said, kind)), 500, said)
+}
+
+/// Records the server's error code, unless the rest of the response says more about the failure than the code.
+fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
+    let is_of_code = s3_error::from_s3(status, &said.code) == error.kind();
+    if is_of_code || is_elsewhere(status, said) { error.with_s3_code(&said.code) } else { error }
 }
 
 fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
