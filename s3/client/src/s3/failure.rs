@@ -79,10 +79,12 @@ pub(super) fn of_answer(
 }
 
 /// Returns the error that a response with the status `status` and the body `document` reports.
-pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
+pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call, config: &S3Config) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
-    with_code(Error::new(kind, sentence(status, &said, kind)), status, &said)
+    let mut detail = sentence(status, &said, kind);
+    add_credentials(&mut detail, status, config);
+    with_code(Error::new(kind, detail), status, &said)
 }
 
 /// Returns the error of a call whose response has status 200 and an error document.
@@ -160,10 +162,15 @@ fn detail(
         let ours = date::format_http(sent);
         detail.push_str(&format!("; this machine's clock says {ours}, the server's says {server}"));
     }
-    if matches!(response.status(), 401 | 403) {
+    add_credentials(&mut detail, response.status(), config);
+    detail
+}
+
+/// Adds the credentials of the request to the message, if the service may have refused the request because of them.
+fn add_credentials(detail: &mut String, status: u16, config: &S3Config) {
+    if matches!(status, 401 | 403) {
         detail.push_str(&format!("; the request was made with {}", config.credentials.described()));
     }
-    detail
 }
 
 fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -> String {

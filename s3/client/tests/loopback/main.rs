@@ -4,6 +4,7 @@ mod access;
 mod hostile;
 mod pages;
 mod parts;
+mod renewal;
 mod requests;
 mod scripted;
 mod tls;
