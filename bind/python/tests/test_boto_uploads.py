@@ -38,8 +38,8 @@ def uploads(clients: tuple[Any, Any]) -> list[dict[str, str]]:
 
 
 def whole_outcome(call: Callable[..., dict[str, Any]], parameters: dict[str, Any]) -> dict[str, Any]:
-    """Returns everything that a call returns or raises, apart from the headers of its request. Omits the names
-    of the user, because the gateway and the process have different names for the user.
+    """Returns everything that a call returns or raises. Omits the headers of the request, and the names
+    of the user, which differ between the gateway and the process.
     """
     try:
         response = call(**parameters)
