@@ -424,6 +424,7 @@ mod tests {
         let pool = ConnectionPool::new(idle_limit);
         for number in 0..origins {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            listener.accept().unwrap();
             let timeouts = Timeouts::default();
             let socket = TcpSocket::over(stream, &timeouts);
             pool.put(&origin(number), BufferedConnection::plain(socket, timeouts));
