@@ -216,6 +216,15 @@ impl Error {
         self.0.s3_code.as_deref()
     }
 
+    /// Returns an error that describes the same failure, for another call that the failure also ended. Omits the
+    /// operation, its target and the source, which belong to the first call.
+    #[cold]
+    pub fn repeated(&self) -> Self {
+        let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
+        error.0.s3_code.clone_from(&self.0.s3_code);
+        error
+    }
+
     /// Returns the kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -334,6 +343,17 @@ mod tests {
             "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
              free space on the file system, or choose another root"
         );
+    }
+
+    #[test]
+    fn a_repeated_error_has_another_target() {
+        let first = Error::new(ErrorKind::NoSpace, "why")
+            .with_s3_code("Code")
+            .after_tries(2)
+            .during("put", "l", "b", "k");
+        let second = first.repeated().during("put", "l", "b", "other");
+        assert_eq!((second.kind(), second.detail(), second.tries()), (ErrorKind::NoSpace, "why", 2));
+        assert_eq!((second.s3_code(), second.target()), (Some("Code"), "s3://b/other"));
     }
 
     #[test]
