@@ -126,6 +126,7 @@ struct ErrorFields {
     target: String,
     tries: u32,
     is_delete_marker: bool,
+    s3_code: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -144,6 +145,7 @@ impl Error {
             target,
             tries: 1,
             is_delete_marker: false,
+            s3_code: None,
             source: None,
         }))
     }
@@ -199,6 +201,28 @@ impl Error {
     /// Returns whether the operation is known to have found a delete marker instead of an object.
     pub fn is_at_delete_marker(&self) -> bool {
         self.0.is_delete_marker
+    }
+
+    /// Records the S3 error code with which a server described the failure. Several codes have the same
+    /// [`ErrorKind`], and some callers need to tell them apart. A text that cannot be an error code is ignored.
+    pub fn with_s3_code(mut self, code: &str) -> Self {
+        let is_code = (1..=64).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        self.0.s3_code = is_code.then(|| code.into());
+        self
+    }
+
+    /// Returns the S3 error code with which a server described the failure; `None` if no server did.
+    pub fn s3_code(&self) -> Option<&str> {
+        self.0.s3_code.as_deref()
+    }
+
+    /// Returns an error that describes the same failure, for another call that the failure also ended. Omits the
+    /// operation, its target and the source, which belong to the first call.
+    #[cold]
+    pub fn repeated(&self) -> Self {
+        let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
+        error.0.s3_code.clone_from(&self.0.s3_code);
+        error
     }
 
     /// Returns the kind of failure.
@@ -319,6 +343,26 @@ mod tests {
             "put s3://b/k (embedded): no space: 4096 of 65536 bytes written, after 3 tries; \
              free space on the file system, or choose another root"
         );
+    }
+
+    #[test]
+    fn a_repeated_error_has_another_target() {
+        let first = Error::new(ErrorKind::NoSpace, "why")
+            .with_s3_code("Code")
+            .after_tries(2)
+            .during("put", "l", "b", "k");
+        let second = first.repeated().during("put", "l", "b", "other");
+        assert_eq!((second.kind(), second.detail(), second.tries()), (ErrorKind::NoSpace, "why", 2));
+        assert_eq!((second.s3_code(), second.target()), (Some("Code"), "s3://b/other"));
+    }
+
+    #[test]
+    fn only_codes_are_kept_as_codes() {
+        let coded = |code: &str| Error::new(ErrorKind::Io, "").with_s3_code(code);
+        assert_eq!(coded("InvalidObjectState").s3_code(), Some("InvalidObjectState"));
+        for text in ["", "not a code", "<a>", &"x".repeat(65)] {
+            assert_eq!(coded(text).s3_code(), None, "{text}");
+        }
     }
 
     #[test]

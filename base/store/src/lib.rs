@@ -16,6 +16,7 @@ mod multipart;
 mod name;
 mod object;
 mod receive;
+mod upload_page;
 mod version;
 
 pub use conditions::{ByteRange, Conditions, ETagMatch};
@@ -46,6 +47,7 @@ pub use object::{
     ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult, RenameOptions,
 };
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
+pub use upload_page::UploadPage;
 pub use version::{
     DeleteResult, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
     VersionsQuery,

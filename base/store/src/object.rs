@@ -545,7 +545,7 @@ impl std::fmt::Debug for ObjectContent {
 /// error.
 fn short(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
-        return Error::new(inner.kind(), inner.detail());
+        return inner.repeated();
     }
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Error::new(

@@ -345,8 +345,8 @@ impl RequestFailure {
 
     pub(crate) fn number(&self, abi: AbiVersion) -> S3StatusCode {
         match self {
-            RequestFailure::Store(error) => abi.number(error.kind().into()),
-            RequestFailure::Head(error) => abi.number(Status::from(error.kind()).without_body()),
+            RequestFailure::Store(error) => abi.number(error.into()),
+            RequestFailure::Head(error) => abi.number(Status::from(error).without_body()),
             RequestFailure::Refused(status, _) => abi.number(*status),
             RequestFailure::Callback(number) => *number,
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use fordway_store::ErrorKind;
+use fordway_store::{Error, ErrorKind};
 
 use crate::abi::{AbiVersion, S3StatusCode};
 
@@ -122,6 +122,15 @@ impl Status {
         )
     }
 
+    /// Returns the status for an S3 error code, which is the status's name without the prefix `Error`.
+    pub fn from_s3_code(code: &str) -> Option<Status> {
+        // AWS's name for this error has another ending than the name in libs3.
+        let code = if code == "KeyTooLongError" { "KeyTooLong" } else { code };
+        let is_named =
+            |status: &Status| status.name().to_bytes().strip_prefix(b"Error") == Some(code.as_bytes());
+        Status::ALL.iter().copied().find(is_named)
+    }
+
     /// Returns the status to report if the response has no body (such as the response to HEAD) and only its HTTP status
     /// is known.
     pub fn without_body(self) -> Status {
@@ -136,6 +145,14 @@ impl Status {
             }
             other => other,
         }
+    }
+}
+
+impl From<&Error> for Status {
+    /// The S3 error code of a server determines the status, because several codes have the same kind.
+    fn from(error: &Error) -> Status {
+        let stated = error.s3_code().and_then(Status::from_s3_code);
+        stated.unwrap_or_else(|| error.kind().into())
     }
 }
 
@@ -203,6 +220,33 @@ mod tests {
                 let shares = SHARED.iter().any(|group| group.contains(kind) && group.contains(other));
                 assert_eq!(Status::from(*kind) == Status::from(*other), shares, "{kind:?}, {other:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_servers_code_is_more_precise_than_its_kind() {
+        let said = |kind, code: &str| Status::from(&Error::new(kind, "").with_s3_code(code));
+        assert_eq!(said(ErrorKind::AccessDenied, "InvalidObjectState"), Status::ErrorInvalidObjectState);
+        assert_eq!(said(ErrorKind::Unavailable, "SlowDown"), Status::ErrorSlowDown);
+        assert_eq!(said(ErrorKind::KeyTooLong, "KeyTooLongError"), Status::ErrorKeyTooLong);
+        // Codes that libs3 does not know.
+        assert_eq!(said(ErrorKind::NoSpace, "InsufficientStorage"), Status::ErrorQuotaExceeded);
+        assert_eq!(said(ErrorKind::Io, "HttpErrorNotFound"), Status::ErrorInternalError);
+        assert_eq!(said(ErrorKind::Io, ""), Status::ErrorInternalError);
+        assert_eq!(Status::from(&Error::new(ErrorKind::Unavailable, "")), Status::FailedToConnect);
+    }
+
+    /// A directory reports errors by kind, and its gateways report them by code. Both must lead to the same status.
+    #[test]
+    fn the_code_of_a_kind_has_the_status_of_the_kind() {
+        for kind in ErrorKind::ALL {
+            let code = fordway_wire::s3_error::to_s3(*kind).1;
+            let expected = match kind {
+                // Without a code, no server could be reached. A directory never reports this kind.
+                ErrorKind::Unavailable => Status::ErrorServiceUnavailable,
+                kind => Status::from(*kind),
+            };
+            assert_eq!(Status::from(&Error::new(*kind, "").with_s3_code(code)), expected, "{kind:?}");
         }
     }
 

@@ -450,6 +450,23 @@ class Store:
         Raises `NotFoundError` if there is no such bucket.
         """
 
+    def uploads_page(
+        self,
+        bucket: str,
+        prefix: str = "",
+        delimiter: str | None = None,
+        *,
+        after: tuple[str, str | None] | None = None,
+        limit: int = 1000,
+    ) -> UploadPage:
+        """Returns one page of the uploads in progress: at most `limit` entries (up to 1,000).
+
+        Keys with `delimiter` after the prefix count as one entry per common prefix, as in `list_page`. The
+        page starts after `after`: a key, and the ID of an upload of this key or `None`.
+
+        Raises `NotFoundError` if there is no such bucket.
+        """
+
     def tags(self, bucket: str, key: str, *, version: str | None = None) -> dict[str, str]:
         """Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`."""
 
@@ -667,6 +684,9 @@ class Upload:
     def parts(self) -> list[PartSummary]:
         """Returns the parts sent so far, ordered by number."""
 
+    def parts_page(self, after: int = 0, *, limit: int = 1000) -> PartPage:
+        """Returns one page of `parts`: at most `limit` (up to 1,000) with numbers larger than `after`."""
+
     def complete(
         self,
         parts: Sequence[tuple[int, str]] | None = None,
@@ -715,6 +735,26 @@ class PartSummary:
     def modified(self) -> datetime:
         """The time of its arrival, in UTC."""
 
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The checksum of the part, as algorithm (`"CRC32"`, ...) and base64; or `None`."""
+
+@final
+class PartPage:
+    """One page of the parts of an upload."""
+
+    @property
+    def parts(self) -> list[PartSummary]:
+        """The parts, ordered by number."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether there are more parts."""
+
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The algorithm and type of the checksums that the upload was begun with; or `None`."""
+
 @final
 class UploadSummary:
     """An upload in progress."""
@@ -728,6 +768,26 @@ class UploadSummary:
     @property
     def started(self) -> datetime:
         """The time of its start, in UTC."""
+
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The algorithm and type of the checksums that the upload was begun with; or `None`."""
+
+@final
+class UploadPage:
+    """One page of the uploads in progress."""
+
+    @property
+    def uploads(self) -> list[UploadSummary]:
+        """The uploads whose keys have no common prefix, ordered by key."""
+
+    @property
+    def prefixes(self) -> list[str]:
+        """The common prefixes of keys, in byte order."""
+
+    @property
+    def next(self) -> tuple[str, str] | None:
+        """The `after` of the next page; `None` on the last page."""
 
 @final
 class Mapped:

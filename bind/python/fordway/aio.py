@@ -131,6 +131,7 @@ class AsyncStore:
     tags = _twin(fordway.Store.tags)
     set_tags = _twin(fordway.Store.set_tags)
     list_uploads = _twin(fordway.Store.list_uploads)
+    uploads_page = _twin(fordway.Store.uploads_page)
     list_page = _twin(fordway.Store.list_page)
 
     upload = _begins(fordway.Store.upload)
@@ -209,6 +210,7 @@ class AsyncUpload:
     put_part = _sending_twin(fordway.Upload.put_part)
     copy_part = _sending_twin(fordway.Upload.copy_part)
     parts = _part_twin(fordway.Upload.parts)
+    parts_page = _part_twin(fordway.Upload.parts_page)
 
     async def complete(
         self,

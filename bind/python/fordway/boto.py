@@ -24,11 +24,13 @@ from urllib.parse import urlsplit
 
 from botocore import configprovider
 from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 from botocore.handlers import BUILTIN_HANDLERS
 from botocore.regions import EndpointResolverBuiltins
 from botocore.validate import ParamValidator
 
 import fordway
+import fordway.boto_uploads  # adds its operations to `OPERATIONS`
 from fordway.boto_operations import OPERATIONS, unsent
 from fordway.boto_responses import add_headers, client_error
 from fordway.errors import FordwayError, UnsupportedError
@@ -57,7 +59,9 @@ AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 CREATING = "creating-client-class.s3"
 
 answered: Counter[tuple[str, str]] = Counter()
-"""Number of calls for each pair of an operation and the path of its calls, `in process` or `botocore`."""
+"""Number of calls, including calls that failed, for each pair of an operation and the path of its calls,
+`in process` or `botocore`.
+"""
 
 _VALIDATOR = ParamValidator()
 
@@ -153,7 +157,11 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
         # A test may have replaced botocore's method after this class was created.
         own_call = added_call or parent._make_api_call
         if store is not None and not self._fordway_is_watched and not _is_replaced():
-            answer = _answer(self, store, operation_name, api_params)
+            try:
+                answer = _answer(self, store, operation_name, api_params)
+            except ClientError:
+                _count(operation_name, "in process")
+                raise
             if answer is not None:
                 _count(operation_name, "in process")
                 return answer

@@ -89,7 +89,7 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
-def _operation(needed: str = "", known: str = "") -> Callable[[Answer], Answer]:
+def operation(needed: str = "", known: str = "") -> Callable[[Answer], Answer]:
     """Registers a function under the operation's name, which is the function's name in CamelCase."""
 
     def register(answer: Answer) -> Answer:
@@ -106,8 +106,8 @@ def _seconds(time: datetime) -> datetime:
     return time.replace(microsecond=0)
 
 
-def _milliseconds(time: datetime) -> datetime:
-    # Times in S3's XML documents have a precision of one millisecond.
+def milliseconds(time: datetime) -> datetime:
+    """Returns a time as in S3's XML documents, whose times have a precision of one millisecond."""
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
@@ -123,7 +123,8 @@ def _is_plain(store: Store, bucket: str) -> bool:
     return store.versioning(bucket) is None
 
 
-def _checksum(algorithm: str | None, value: str | None) -> Response:
+def checksum_fields(algorithm: str | None, value: str | None) -> Response:
+    """Returns the fields for a checksum; no fields if there is none."""
     if algorithm is None or value is None:
         return {}
     kind = "COMPOSITE" if "-" in value else "FULL_OBJECT"
@@ -146,7 +147,7 @@ def _described(info: ObjectInfo, mode: str | None) -> Response:
     if info.part_count is not None:
         fields["PartsCount"] = info.part_count
     if mode == "ENABLED" and info.checksum is not None:
-        fields |= _checksum(*info.checksum)
+        fields |= checksum_fields(*info.checksum)
     return fields
 
 
@@ -241,7 +242,7 @@ def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
     return {**described, "tags": tags, "checksum": parameters.get("ChecksumAlgorithm", "CRC32")}
 
 
-@_operation(
+@operation(
     "Bucket Key",
     f"Body Tagging IfNoneMatch IfMatch ChecksumAlgorithm ContentLength StorageClass {DESCRIPTION}",
 )
@@ -263,7 +264,7 @@ def put_object(store: Store, parameters: Parameters) -> Response | None:
 
 def _put_response(made: PutInfo, parameters: Parameters) -> Response:
     algorithm = parameters.get("ChecksumAlgorithm", "CRC32")
-    return response(ETag=f'"{made.etag}"', VersionId=made.version) | _checksum(algorithm, made.checksum)
+    return response(ETag=f'"{made.etag}"', VersionId=made.version) | checksum_fields(algorithm, made.checksum)
 
 
 def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
@@ -283,7 +284,7 @@ def _wanted_range(text: str | None) -> tuple[int | None, int | None] | None:
     return int(first), int(last) - int(first) + 1 if last else None
 
 
-@_operation("Bucket Key", "Range VersionId ChecksumMode IfMatch IfNoneMatch")
+@operation("Bucket Key", "Range VersionId ChecksumMode IfMatch IfNoneMatch")
 def get_object(store: Store, parameters: Parameters) -> Response | None:
     """Opens an object. The body keeps the opened version, even if the object is replaced while the program
     reads the body.
@@ -333,7 +334,7 @@ def unsent(store: Store, operation: str, parameters: Parameters, error: FordwayE
         return None
 
 
-@_operation("Bucket Key", "VersionId ChecksumMode")
+@operation("Bucket Key", "VersionId ChecksumMode")
 def head_object(store: Store, parameters: Parameters) -> Response:
     """Returns the properties of an object."""
     info = store.head(parameters["Bucket"], parameters["Key"], version=parameters.get("VersionId"))
@@ -341,7 +342,7 @@ def head_object(store: Store, parameters: Parameters) -> Response:
     return response(ContentLength=info.size, TagCount=info.tag_count or None, **described)
 
 
-@_operation("Bucket Key", "VersionId IfMatch")
+@operation("Bucket Key", "VersionId IfMatch")
 def delete_object(store: Store, parameters: Parameters) -> Response:
     """Removes an object, or a version of it."""
     done = store.delete(
@@ -355,7 +356,7 @@ def delete_object(store: Store, parameters: Parameters) -> Response:
     return response(204, VersionId=done.version, DeleteMarker=done.is_delete_marker or None)
 
 
-@_operation("Bucket Delete", "ChecksumAlgorithm")
+@operation("Bucket Delete", "ChecksumAlgorithm")
 def delete_objects(store: Store, parameters: Parameters) -> Response | None:
     """Removes many objects by their keys."""
     asked = parameters["Delete"]
@@ -400,7 +401,7 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
     contents = [
         {
             "Key": encode(entry.key),
-            "LastModified": _milliseconds(entry.modified),
+            "LastModified": milliseconds(entry.modified),
             "ETag": f'"{entry.etag}"',
             "Size": entry.size,
             "StorageClass": "STANDARD",
@@ -424,7 +425,7 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
     }
 
 
-@_operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
+@operation("Bucket", "Prefix Delimiter MaxKeys StartAfter ContinuationToken EncodingType FetchOwner")
 def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     """Returns a page of a listing."""
     if parameters.get("FetchOwner"):
@@ -448,10 +449,10 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     )
 
 
-@_operation("Bucket", "Prefix Delimiter MaxKeys Marker EncodingType")
+@operation("Bucket", "Prefix Delimiter MaxKeys Marker EncodingType")
 def list_objects(store: Store, parameters: Parameters) -> Response | None:
     """Returns a page of a listing in the older form, which boto3's resources use."""
-    owner = _process_owner()
+    owner = process_owner()
     page = _page(store, parameters, parameters.get("Marker"), Owner={"DisplayName": owner, "ID": owner})
     if page is None:
         return None
@@ -465,7 +466,7 @@ def list_objects(store: Store, parameters: Parameters) -> Response | None:
 
 
 @functools.cache
-def _process_owner() -> str:
+def process_owner() -> str:
     """Returns the name of the effective user of this process, or the user ID if the user has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -524,7 +525,7 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
     return arguments
 
 
-@_operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
+@operation("Bucket Key CopySource", f"MetadataDirective TaggingDirective Tagging {DESCRIPTION}")
 def copy_object(store: Store, parameters: Parameters) -> Response | None:
     """Copies an object. Keeps its metadata and tags, or replaces them."""
     source, replacements = _source(parameters), _replacements(parameters)
@@ -534,15 +535,15 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
     if version is not None or not _is_plain(store, to[0]) or not _is_plain(store, from_bucket):
         return None
     etag = store.copy(from_bucket, from_key, *to, **replacements)
-    made: Response = {"ETag": f'"{etag}"', "LastModified": _milliseconds(datetime.now(UTC))}
+    made: Response = {"ETag": f'"{etag}"', "LastModified": milliseconds(datetime.now(UTC))}
     info = _same_object(store, to, etag)
     if info is not None:
-        made["LastModified"] = _milliseconds(info.modified)
-        made |= _checksum(*(info.checksum or (None, None)))
+        made["LastModified"] = milliseconds(info.modified)
+        made |= checksum_fields(*(info.checksum or (None, None)))
     return response(CopyObjectResult=made)
 
 
-@_operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
+@operation("Bucket Key", f"Tagging ChecksumAlgorithm StorageClass {DESCRIPTION}")
 def create_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Starts an upload."""
     algorithm, arguments = parameters.get("ChecksumAlgorithm", "CRC32"), _put_arguments(parameters)
@@ -553,7 +554,7 @@ def create_multipart_upload(store: Store, parameters: Parameters) -> Response | 
     return response(ChecksumAlgorithm=algorithm, ChecksumType="COMPOSITE", **names)
 
 
-@_operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
+@operation("Bucket Key UploadId PartNumber", "Body ChecksumAlgorithm ContentLength")
 def upload_part(store: Store, parameters: Parameters) -> Response | None:
     """Sends a part."""
     number, content = parameters["PartNumber"], _content(parameters)
@@ -571,7 +572,7 @@ def _is_part_number(number: object) -> bool:
     return type(number) is int and 1 <= number <= 10_000
 
 
-@_operation("Bucket Key UploadId PartNumber CopySource", "CopySourceRange CopySourceIfMatch")
+@operation("Bucket Key UploadId PartNumber CopySource", "CopySourceRange CopySourceIfMatch")
 def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
     """Fills a part from another object."""
     source, asked = _source(parameters), _wanted_range(parameters.get("CopySourceRange"))
@@ -589,11 +590,11 @@ def upload_part_copy(store: Store, parameters: Parameters) -> Response | None:
         version=source[2],
         if_match=_etag(parameters.get("CopySourceIfMatch")),
     )
-    part = {"ETag": f'"{made.etag}"', "LastModified": _milliseconds(made.modified)}
+    part = {"ETag": f'"{made.etag}"', "LastModified": milliseconds(made.modified)}
     return response(CopyPartResult=part)
 
 
-@_operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
+@operation("Bucket Key UploadId MultipartUpload", "IfMatch IfNoneMatch")
 def complete_multipart_upload(store: Store, parameters: Parameters) -> Response | None:
     """Publishes the object that consists of the parts."""
     listed = parameters["MultipartUpload"].get("Parts")
@@ -611,10 +612,10 @@ def complete_multipart_upload(store: Store, parameters: Parameters) -> Response 
     # The algorithm of the checksum is known only from the published object.
     info = _same_object(store, (bucket, key), made.etag, made.version)
     checksum = info.checksum if info is not None else None
-    return response(**fields, **_checksum(*(checksum or (None, None))))
+    return response(**fields, **checksum_fields(*(checksum or (None, None))))
 
 
-@_operation("Bucket Key UploadId")
+@operation("Bucket Key UploadId")
 def abort_multipart_upload(store: Store, parameters: Parameters) -> Response:
     """Removes an upload."""
     store.resume_upload(parameters["Bucket"], parameters["Key"], parameters["UploadId"]).abort()
@@ -625,14 +626,14 @@ def _arn(parameters: Parameters) -> str:
     return f"arn:aws:s3:::{parameters['Bucket']}"
 
 
-@_operation("Bucket")
+@operation("Bucket")
 def head_bucket(store: Store, parameters: Parameters) -> Response:
     """Checks that the bucket exists."""
     store.head_bucket(parameters["Bucket"])
     return response(BucketArn=_arn(parameters), BucketRegion=REGION)
 
 
-@_operation("Bucket")
+@operation("Bucket")
 def create_bucket(store: Store, parameters: Parameters) -> Response:
     """Creates a bucket. Like a gateway, refuses names that S3 refuses, so that the bucket can be moved to
     S3.
@@ -643,37 +644,37 @@ def create_bucket(store: Store, parameters: Parameters) -> Response:
     return response(Location=f"/{parameters['Bucket']}", BucketArn=_arn(parameters))
 
 
-@_operation("Bucket")
+@operation("Bucket")
 def delete_bucket(store: Store, parameters: Parameters) -> Response:
     """Removes an empty bucket."""
     store.delete_bucket(parameters["Bucket"])
     return response(204)
 
 
-@_operation()
+@operation()
 def list_buckets(store: Store, _: Parameters) -> Response:
     """Returns all buckets."""
     found = store.list_buckets()
     return response(
-        Buckets=[{"Name": bucket.name, "CreationDate": _milliseconds(bucket.created)} for bucket in found]
+        Buckets=[{"Name": bucket.name, "CreationDate": milliseconds(bucket.created)} for bucket in found]
     )
 
 
-@_operation("Bucket")
+@operation("Bucket")
 def get_bucket_location(store: Store, parameters: Parameters) -> Response:
     """Returns the region, which S3 omits for its first region (us-east-1)."""
     store.head_bucket(parameters["Bucket"])
     return {**response(), "LocationConstraint": None}
 
 
-@_operation("Bucket")
+@operation("Bucket")
 def get_bucket_versioning(store: Store, parameters: Parameters) -> Response:
     """Returns the bucket's versioning state."""
     state = store.versioning(parameters["Bucket"])
     return response(Status=state.capitalize() if state else None)
 
 
-@_operation("Bucket Key", "VersionId")
+@operation("Bucket Key", "VersionId")
 def get_object_tagging(store: Store, parameters: Parameters) -> Response:
     """Returns an object's tags."""
     version = parameters.get("VersionId")
@@ -682,7 +683,7 @@ def get_object_tagging(store: Store, parameters: Parameters) -> Response:
     return response(VersionId=version, TagSet=entries)
 
 
-@_operation("Bucket Key Tagging", "VersionId ChecksumAlgorithm")
+@operation("Bucket Key Tagging", "VersionId ChecksumAlgorithm")
 def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
     """Replaces an object's tags."""
     version, asked = parameters.get("VersionId"), parameters["Tagging"]
@@ -699,7 +700,7 @@ def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
     return response(VersionId=version)
 
 
-@_operation("Bucket Key", "VersionId")
+@operation("Bucket Key", "VersionId")
 def delete_object_tagging(store: Store, parameters: Parameters) -> Response:
     """Removes an object's tags."""
     version = parameters.get("VersionId")

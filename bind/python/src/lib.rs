@@ -45,7 +45,7 @@ mod _fordway {
     #[pymodule_export]
     use crate::stream::PyObjectStream;
     #[pymodule_export]
-    use crate::upload::{PyPartSummary, PyUpload, PyUploadSummary};
+    use crate::upload::{PyPartPage, PyPartSummary, PyUpload, PyUploadPage, PyUploadSummary};
     #[pymodule_export]
     use crate::writer::PyObjectWriter;
 

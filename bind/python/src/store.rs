@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{
     Bucket, ByteRange, ChecksumAlgorithm, Conditions, CopyOptions, DeleteOptions, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, VersionId,
-    VersioningState, VersionsQuery,
+    ExpectedContent, GetOptions, Key, ListQuery, MAX_KEYS, PutOptions, PutResult, Result, UploadPage,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -21,7 +21,7 @@ use crate::interpreter::{drop_without_interpreter, raised, to_python, without_in
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::opening::OpenArguments;
 use crate::stream::{PyObjectStream, UnreadContent};
-use crate::upload::{self, PyUpload, PyUploadSummary};
+use crate::upload::{self, PyUpload, PyUploadPage, PyUploadSummary};
 use crate::writer::PyObjectWriter;
 
 /// The objects behind an endpoint.
@@ -587,6 +587,32 @@ impl PyStore {
     fn list_uploads(&self, py: Python<'_>, bucket: String, prefix: &str) -> PyResult<Vec<PyUploadSummary>> {
         let store = self.store(py)?;
         without_interpreter(py, || upload::list(&*store, &Bucket::new(bucket)?, prefix))
+    }
+
+    /// Returns one page of the uploads in progress: at most `limit` entries (up to 1,000).
+    ///
+    /// Keys with `delimiter` after the prefix count as one entry per common prefix, as in `list_page`. The
+    /// page starts after `after`: a key, and the ID of an upload of this key or `None`.
+    ///
+    /// Raises `NotFoundError` if there is no such bucket.
+    #[pyo3(signature = (bucket, prefix="", delimiter=None, *, after=None, limit=MAX_KEYS))]
+    fn uploads_page(
+        &self,
+        py: Python<'_>,
+        bucket: String,
+        prefix: &str,
+        delimiter: Option<&str>,
+        after: Option<(String, Option<String>)>,
+        limit: usize,
+    ) -> PyResult<PyUploadPage> {
+        let store = self.store(py)?;
+        let (key_after, upload_after) = after.map_or((None, None), |(key, upload)| (Some(key), upload));
+        let query = UploadsQuery { prefix: prefix.to_owned(), key_after, upload_after, max_uploads: limit };
+        let page = without_interpreter(py, || {
+            upload::check_limit(limit)?;
+            UploadPage::read(&*store, &Bucket::new(bucket)?, &query, delimiter)
+        })?;
+        PyUploadPage::new(py, page)
     }
 
     /// Returns the tags of an object, or of a `version` of it. Raises `NotFoundError`.

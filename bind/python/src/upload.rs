@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key, PartInfo,
-    PartOptions, PartsQuery, PutOptions, Result, Store, UploadId, UploadsQuery,
+    Bucket, ChecksumFormat, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key,
+    MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, Result, Store, UploadId,
+    UploadPage, UploadSummary, UploadsQuery,
 };
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::argument::{ByteCount, ReadArguments, StartOffset, conditions};
 use crate::content::held_bytes;
@@ -202,6 +204,17 @@ impl PyUpload {
         Ok(parts.into_iter().map(PyPartSummary::from).collect())
     }
 
+    /// Returns one page of `parts`: at most `limit` (up to 1,000) with numbers larger than `after`.
+    #[pyo3(signature = (after=0, *, limit=MAX_KEYS))]
+    fn parts_page(&self, py: Python<'_>, after: u16, limit: usize) -> PyResult<PyPartPage> {
+        let page = without_interpreter(py, || {
+            check_limit(limit)?;
+            let query = PartsQuery { after, max_parts: limit };
+            self.store.list_parts(&self.bucket, &self.key, &self.id, &query)
+        })?;
+        PyPartPage::new(py, page)
+    }
+
     /// Publishes the object from `parts`, pairs of number and ETag in ascending order (default: all).
     ///
     /// Conditions are as for `Store.put`. Raises `PreconditionFailedError`, `NotFoundError`, and
@@ -264,6 +277,16 @@ impl PyUpload {
     }
 }
 
+/// A checksum: the algorithm (`"CRC32"`, ...) and the value in base64.
+type ChecksumText = (&'static str, String);
+
+/// The algorithm of the checksums of an upload, and their type: `"COMPOSITE"` or `"FULL_OBJECT"`.
+type ChecksumFormatText = (&'static str, &'static str);
+
+fn format_text(format: ChecksumFormat) -> ChecksumFormatText {
+    (format.algorithm.name(), format.kind.name())
+}
+
 /// A part of an upload.
 #[pyclass(frozen, get_all, name = "PartSummary", module = "fordway")]
 pub(crate) struct PyPartSummary {
@@ -275,12 +298,34 @@ pub(crate) struct PyPartSummary {
     etag: String,
     /// The time of its arrival, in UTC.
     modified: SystemTime,
+    /// The checksum of the part, as algorithm (`"CRC32"`, ...) and base64; or `None`.
+    checksum: Option<ChecksumText>,
 }
 
 impl From<PartInfo> for PyPartSummary {
     fn from(part: PartInfo) -> Self {
         let (number, size, modified) = (part.number, part.size, part.modified);
-        PyPartSummary { number, size, etag: part.etag.to_string(), modified }
+        let checksum = part.checksum.map(|checksum| (checksum.algorithm.name(), checksum.to_base64()));
+        PyPartSummary { number, size, etag: part.etag.to_string(), modified, checksum }
+    }
+}
+
+/// One page of the parts of an upload.
+#[pyclass(frozen, get_all, name = "PartPage", module = "fordway")]
+pub(crate) struct PyPartPage {
+    /// The parts, ordered by number.
+    parts: Py<PyList>,
+    /// Whether there are more parts.
+    is_truncated: bool,
+    /// The algorithm and type of the checksums that the upload was begun with; or `None`.
+    checksum: Option<ChecksumFormatText>,
+}
+
+impl PyPartPage {
+    fn new(py: Python<'_>, page: PartListing) -> PyResult<Self> {
+        let parts = page.parts.into_iter().map(|part| Py::new(py, PyPartSummary::from(part)));
+        let parts = PyList::new(py, parts.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        Ok(PyPartPage { parts, is_truncated: page.truncated, checksum: page.checksum.map(format_text) })
     }
 }
 
@@ -292,6 +337,48 @@ pub(crate) struct PyUploadSummary {
     id: String,
     /// The time of its start, in UTC.
     started: SystemTime,
+    /// The algorithm and type of the checksums that the upload was begun with; or `None`.
+    checksum: Option<ChecksumFormatText>,
+}
+
+impl From<UploadSummary> for PyUploadSummary {
+    fn from(upload: UploadSummary) -> Self {
+        PyUploadSummary {
+            id: upload.upload.as_str().to_owned(),
+            key: upload.key,
+            started: upload.started,
+            checksum: upload.checksum.map(format_text),
+        }
+    }
+}
+
+/// One page of the uploads in progress.
+#[pyclass(frozen, get_all, name = "UploadPage", module = "fordway")]
+pub(crate) struct PyUploadPage {
+    /// The uploads whose keys have no common prefix, ordered by key.
+    uploads: Py<PyList>,
+    /// The common prefixes of keys, in byte order.
+    prefixes: Vec<String>,
+    /// The `after` of the next page; `None` on the last page.
+    next: Option<(String, String)>,
+}
+
+impl PyUploadPage {
+    pub(crate) fn new(py: Python<'_>, page: UploadPage) -> PyResult<Self> {
+        let uploads = page.uploads.into_iter().map(|upload| Py::new(py, PyUploadSummary::from(upload)));
+        let uploads = PyList::new(py, uploads.collect::<PyResult<Vec<_>>>()?)?.unbind();
+        let next = page.next.map(|(key, upload)| (key, upload.as_str().to_owned()));
+        Ok(PyUploadPage { uploads, prefixes: page.prefixes, next })
+    }
+}
+
+/// Errors: `InvalidArgument` for a page of more than 1,000 entries.
+pub(crate) fn check_limit(limit: usize) -> Result<()> {
+    if limit <= MAX_KEYS {
+        return Ok(());
+    }
+    let why = format!("a limit of {limit}; a page can have up to {MAX_KEYS} entries");
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 /// All uploads in progress for keys with a prefix. Errors: `NoSuchBucket`.
@@ -303,11 +390,7 @@ pub(crate) fn list(store: &dyn Store, bucket: &Bucket, prefix: &str) -> Result<V
         let Some(last) = page.uploads.last() else { return Ok(found) };
         (query.key_after, query.upload_after) =
             (Some(last.key.clone()), Some(last.upload.as_str().to_owned()));
-        found.extend(page.uploads.into_iter().map(|upload| PyUploadSummary {
-            id: upload.upload.as_str().to_owned(),
-            key: upload.key,
-            started: upload.started,
-        }));
+        found.extend(page.uploads.into_iter().map(PyUploadSummary::from));
         if !page.truncated {
             return Ok(found);
         }

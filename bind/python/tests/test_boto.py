@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from gateways import KEYS, endpoint, program
+from boto_clients import BUCKET, clients, metadata_of
+from gateways import KEYS, program
 
 boto3 = pytest.importorskip("boto3")
 from boto3.s3.transfer import TransferConfig  # noqa: E402
@@ -28,44 +29,12 @@ import fordway.boto  # noqa: E402
 from fordway.errors import FordwayError, UnsupportedError, exception_for  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-BUCKET = "bucket"
+__all__ = ["clients"]
+
 VARYING = {"ResponseMetadata", "LastModified", "Body", "UploadId"}
 """The fields that differ between the responses to any two requests."""
-
-
-@pytest.fixture
-def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """A client that uses the store within the process, and a client of a gateway."""
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with endpoint("http", tmp_path) as address:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        through = boto3.session.Session().client("s3")
-        fordway.boto.install(f"file://{tmp_path}/root?etag=md5")
-        try:
-            within = boto3.session.Session().client("s3")
-            within.create_bucket(Bucket=BUCKET)
-            fordway.boto.answered.clear()
-            yield within, through
-        finally:
-            fordway.boto.uninstall()
-
-
-OF_A_REQUEST = {"connection", "date", "server", "x-amz-request-id", "x-amz-id-2"}
-"""Headers of a response that a call in the process does not have, because it sends no request."""
-
-
-def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
-    metadata = response["ResponseMetadata"]
-    headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
-    if headers.get("content-type") == "application/xml":
-        # The response has no document.
-        headers.pop("content-length", None)
-    return {"status": metadata["HTTPStatusCode"], "headers": headers}
 
 
 def compared(response: dict[str, Any]) -> dict[str, Any]:

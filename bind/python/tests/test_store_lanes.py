@@ -258,6 +258,31 @@ def test_an_upload_is_published_as_a_whole(store: fordway.Store) -> None:
     assert (store.tags(BUCKET, "key"), store.list_uploads(BUCKET)) == ({"t": "1"}, [])
 
 
+def test_uploads_and_parts_are_listed_in_pages(store: fordway.Store) -> None:
+    uploads = [store.upload(BUCKET, key, checksum="SHA256") for key in ("a", "d/1", "d/2")]
+    for number in (1, 3, 9):
+        uploads[0].put_part(number, b"x" * number)
+    page = uploads[0].parts_page(limit=2)
+    assert ([part.number for part in page.parts], page.is_truncated) == ([1, 3], True)
+    assert page.checksum == ("SHA256", "COMPOSITE")
+    assert page.parts[0].checksum == ("SHA256", "LXEWQrcmsEQBYnyp+6wy9chTD7GQPMTbAiWHF5IaSIE=")
+    page = uploads[0].parts_page(3)
+    assert ([part.size for part in page.parts], page.is_truncated) == ([9], False)
+
+    page = store.uploads_page(BUCKET, delimiter="/", limit=1)
+    assert [found.id for found in page.uploads] == [uploads[0].id]
+    assert page.uploads[0].checksum == ("SHA256", "COMPOSITE")
+    page = store.uploads_page(BUCKET, delimiter="/", after=page.next)
+    assert (page.uploads, page.prefixes, page.next) == ([], ["d/"], None)
+    page = store.uploads_page(BUCKET, "d/", after=("d/1", None))
+    assert [found.key for found in page.uploads] == ["d/2"]
+    for call in (uploads[0].parts_page, lambda limit: store.uploads_page(BUCKET, limit=limit)):
+        with pytest.raises(errors.InvalidArgumentError, match="up to 1000 entries"):
+            call(limit=1001)
+    with pytest.raises(errors.NotFoundError):
+        store.uploads_page("nowhere")
+
+
 def test_an_upload_that_an_exception_ends_is_aborted(store: fordway.Store) -> None:
     store.put(BUCKET, "source", b"0123456789")
     with store.upload(BUCKET, "key") as upload:

@@ -46,6 +46,7 @@ tests! {
     signed_chunks "signed-chunks"
     object_headers "object-headers"
     header_values "header-values"
+    aws_config "aws-config"
     run_file "run-file"
     lab_tables "lab-tables"
 }

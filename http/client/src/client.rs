@@ -326,6 +326,8 @@ fn send_body(
 
 /// The maximum number of idle connections kept per origin.
 const MAX_IDLE: usize = 64;
+/// The maximum number of origins with idle connections.
+const MAX_ORIGINS: usize = 64;
 
 /// Stacks of idle connections, by origin. The most recently used connection is on top, because it is the least likely
 /// to have been closed.
@@ -338,6 +340,22 @@ pub(super) struct ConnectionPool {
 struct IdleConnections {
     opened_by: ProcessIdentity,
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
+}
+
+impl IdleConnections {
+    /// Closes connections that are too old, and those of the origin that was not used for the longest time if there are
+    /// too many origins. Storage systems redirect reads to many servers, and a hostile server to any number of them.
+    fn make_room(&mut self, now: Instant, idle_limit: Duration) {
+        let last_use = |waiting: &[(BufferedConnection, Instant)]| waiting.last().map(|(_, since)| *since);
+        self.by_origin.retain(|_, waiting| {
+            last_use(waiting).is_some_and(|since| now.saturating_duration_since(since) < idle_limit)
+        });
+        if self.by_origin.len() >= MAX_ORIGINS {
+            let oldest = self.by_origin.iter().min_by_key(|(_, waiting)| last_use(waiting));
+            let oldest = oldest.map(|(origin, _)| origin.clone());
+            oldest.map(|origin| self.by_origin.remove(&origin));
+        }
+    }
 }
 
 impl ConnectionPool {
@@ -370,6 +388,7 @@ impl ConnectionPool {
             Some(waiting) if waiting.len() < MAX_IDLE => waiting.push((connection, now)),
             Some(_) => {}
             None => {
+                idle.make_room(now, self.idle_limit);
                 idle.by_origin.insert(origin.clone(), vec![(connection, now)]);
             }
         }
@@ -384,5 +403,41 @@ impl ConnectionPool {
             idle.opened_by = ProcessIdentity::current();
         }
         idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::Timeouts;
+    use crate::socket::TcpSocket;
+
+    fn origin(number: usize) -> Origin {
+        Origin::parse(&format!("http://h{number}")).unwrap().0
+    }
+
+    /// Keeps a connection of each origin, and returns how many of them are kept afterwards.
+    fn kept(origins: usize, idle_limit: Duration) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let pool = ConnectionPool::new(idle_limit);
+        for number in 0..origins {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            listener.accept().unwrap();
+            let timeouts = Timeouts::default();
+            let socket = TcpSocket::over(stream, &timeouts);
+            pool.put(&origin(number), BufferedConnection::plain(socket, timeouts));
+        }
+        let count = pool.locked().by_origin.values().map(Vec::len).sum();
+        assert!(idle_limit.is_zero() || pool.take(&origin(origins - 1)).is_some(), "the newest is kept");
+        count
+    }
+
+    #[test]
+    fn idle_connections_to_many_servers_are_closed() {
+        assert_eq!(kept(10, Duration::from_secs(60)), 10);
+        assert_eq!(kept(500, Duration::from_secs(60)), MAX_ORIGINS);
+        assert_eq!(kept(10, Duration::ZERO), 1, "connections that may no longer be used are closed");
     }
 }

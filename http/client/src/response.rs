@@ -263,6 +263,8 @@ pub(super) fn body_error(error: io::Error) -> Error {
     io_error(error, "receiving the body", "the body stopped arriving")
 }
 
+/// The maximum size of all trailers.
+const MAX_TRAILER_BYTES: usize = 64 * 1024;
 /// The maximum length of a line between two chunks, extensions and trailers included.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
@@ -290,8 +292,8 @@ pub enum ChunkDecoderState {
     Data(u64),
     /// Before the line break that ends a chunk.
     DataEnd,
-    /// In the trailers.
-    Trailer,
+    /// In the trailers; the value is the number of bytes of trailers so far.
+    Trailer(usize),
 }
 
 impl BodyFraming {
@@ -425,7 +427,7 @@ impl ChunkDecoderState {
                 ChunkDecoderState::Size => {
                     let size = line(connection, keep_until, chunk_size)??;
                     *self =
-                        if size == 0 { ChunkDecoderState::Trailer } else { ChunkDecoderState::Data(size) };
+                        if size == 0 { ChunkDecoderState::Trailer(0) } else { ChunkDecoderState::Data(size) };
                 }
                 ChunkDecoderState::DataEnd => {
                     if !line(connection, keep_until, <[u8]>::is_empty)? {
@@ -433,9 +435,14 @@ impl ChunkDecoderState {
                     }
                     *self = ChunkDecoderState::Size;
                 }
-                ChunkDecoderState::Trailer => {
-                    if line(connection, keep_until, <[u8]>::is_empty)? {
+                ChunkDecoderState::Trailer(bytes) => {
+                    let length = line(connection, keep_until, <[u8]>::len)?;
+                    if length == 0 {
                         return Ok(0);
+                    }
+                    *bytes += length;
+                    if *bytes > MAX_TRAILER_BYTES {
+                        return Err(broken("the trailers of the body are too long"));
                     }
                 }
             }

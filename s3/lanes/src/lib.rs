@@ -189,9 +189,11 @@ fn open_node(address: NodeAddress) -> Lane {
 
 /// Returns the keys that authenticate over TCP. Errors: `InvalidArgument` if there are none.
 fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
-    match config.credentials {
-        S3Credentials::Keys { access_key, secret_key, .. } => Ok(NodeKeyPair { access_key, secret_key }),
-        S3Credentials::Anonymous => Err(Error::new(
+    match &*config.credentials.last() {
+        S3Credentials::Keys { access_key, secret_key, .. } => {
+            Ok(NodeKeyPair { access_key: access_key.clone(), secret_key: secret_key.clone() })
+        }
+        _ => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
                 "tcp://{host} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed"

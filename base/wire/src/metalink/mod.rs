@@ -10,6 +10,7 @@ mod read;
 
 pub use crate::file_hash::{FileHash, FileHashAlgorithm};
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use fordway_store::{Error, ErrorKind, Result};
@@ -183,6 +184,13 @@ fn refused(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the Metalink cannot be used: {}", why.into()))
 }
 
+/// The maximum number of addresses per file, and of files per document.
+const ENTRIES_MAX: usize = 10_000;
+
+fn too_many_addresses() -> Error {
+    refused(format!("a file has more than {ENTRIES_MAX} addresses"))
+}
+
 /// The maximum number of replicas that are read from the headers of one response; the document that describes the file
 /// may name more.
 const REPLICAS_MAX: usize = 100;
@@ -279,7 +287,7 @@ fn parameter_value(text: &str) -> (String, &str) {
 
 /// Reads a list of URLs. Lines that begin with `#` are comments.
 fn read(text: &str) -> Result<Metalink> {
-    let mut file = MetalinkFile::default();
+    let (mut file, mut known) = (MetalinkFile::default(), HashSet::new());
     let lines = text.lines().map(str::trim).enumerate();
     for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
         let is_address =
@@ -289,7 +297,12 @@ fn read(text: &str) -> Result<Metalink> {
             return Err(refused(format!("line {} is {shown:?}; write one URL per line, or XML", number + 1)));
         }
         let priority = file.replicas.len() as u32 + 1;
-        file.push_replica(MetalinkUrl { url: line.to_owned(), priority, location: None });
+        if known.insert(line) {
+            file.replicas.push(MetalinkUrl { url: line.to_owned(), priority, location: None });
+        }
+        if file.replicas.len() > ENTRIES_MAX {
+            return Err(too_many_addresses());
+        }
     }
     if file.replicas.is_empty() {
         return Err(refused("it is empty; write one URL per line, or XML"));
@@ -345,6 +358,25 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Each address is compared with those before it, so their number must be limited.
+    #[test]
+    fn lists_and_documents_have_a_limited_number_of_addresses() {
+        let urls = |count: usize| (0..count).map(|number| format!("http://h/{number}"));
+        let list = |count| urls(count).collect::<Vec<_>>().join("\n");
+        let document = |count| {
+            let urls: String = urls(count).map(|url| format!("<url>{url}</url>")).collect();
+            format!("<metalink><file name='f'>{urls}</file></metalink>")
+        };
+        for text in [list(10_000), document(10_000)] {
+            let found = Metalink::parse(text.as_bytes()).unwrap();
+            assert_eq!(found.files[0].replicas.len(), 10_000);
+        }
+        for text in [list(10_001), document(10_001)] {
+            let error = Metalink::parse(text.as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("more than 10000 addresses"), "{error}");
+        }
+    }
 
     fn some_hash(kind: FileHashAlgorithm) -> impl Strategy<Value = String> {
         prop::collection::vec(any::<u8>(), 0..20).prop_map(move |bytes| FileHash::of(kind, &bytes).hex)

@@ -1,20 +1,19 @@
 //! Reads Metalink documents: version 4 (RFC 5854), and version 3, which grid storage still returns.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fordway_store::Result;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
 use super::{
-    FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes, refused,
+    ENTRIES_MAX, FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST,
+    PieceHashes, refused, too_many_addresses,
 };
 use crate::range::digits;
 
 /// The maximum depth of elements; neither version nests elements that deeply.
 const DEPTH_MAX: usize = 32;
-/// The maximum number of addresses per file, and of files per document.
-const ENTRIES_MAX: usize = 10_000;
 
 /// An element that is being read.
 struct OpenElement {
@@ -28,6 +27,8 @@ struct OpenElement {
 struct MetalinkReader {
     metalink: Metalink,
     file: MetalinkFile,
+    /// The addresses of the file.
+    known: HashSet<String>,
     /// The hashes in the `pieces` element that is being read, each with its piece number if it states one.
     pieces: Vec<(Option<u64>, String)>,
 }
@@ -99,6 +100,7 @@ fn begin(path: &[OpenElement], reading: &mut MetalinkReader) -> Result<bool> {
         "file" => {
             let name = element.attributes.get("name").cloned().unwrap_or_default();
             reading.file = MetalinkFile { name, ..MetalinkFile::default() };
+            reading.known.clear();
         }
         "pieces" => reading.pieces.clear(),
         _ => {}
@@ -126,9 +128,12 @@ fn end(path: &mut Vec<OpenElement>, reading: &mut MetalinkReader) -> Result<()> 
         }
         ("file" | "verification", "pieces") => end_pieces(&element, reading)?,
         ("file" | "resources", "url") if !text.is_empty() => {
-            reading.file.push_replica(replica(&element, text)?);
+            let replica = replica(&element, text)?;
+            if reading.known.insert(replica.url.clone()) {
+                reading.file.replicas.push(replica);
+            }
             if reading.file.replicas.len() > ENTRIES_MAX {
-                return Err(refused(format!("a file has more than {ENTRIES_MAX} addresses")));
+                return Err(too_many_addresses());
             }
         }
         ("metalink" | "files", "file") => {

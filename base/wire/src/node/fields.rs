@@ -25,6 +25,8 @@ use fordway_store::{
     VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
+use crate::s3_error::to_s3;
+
 /// The maximum number of list entries for which memory is reserved before they have arrived.
 const ROOM_MAX: usize = 1024;
 
@@ -456,7 +458,8 @@ names! {
 }
 
 /// Errors are encoded with the name of their kind, which has the same meaning in every version of client and gateway.
-/// The target and the number of attempts are omitted, because the receiver knows them better.
+/// The target and the number of attempts are omitted, because the receiver knows them better. The receiver derives the
+/// S3 error code from the kind.
 impl WriteField for Error {
     fn put(&self, out: &mut Vec<u8>) {
         self.kind().name().put(out);
@@ -475,7 +478,7 @@ impl ReadField for Error {
     fn take(input: &mut MessageCursor<'_>) -> Result<Self> {
         let (name, detail, is_at_marker) = (input.text()?, String::take(input)?, bool::take(input)?);
         let error = match ErrorKind::ALL.iter().find(|kind| kind.name() == name) {
-            Some(kind) => Error::new(*kind, detail),
+            Some(kind) => Error::new(*kind, detail).with_s3_code(to_s3(*kind).1),
             None => Error::new(ErrorKind::Io, format!("{name}, which is unknown to this version: {detail}")),
         };
         Ok(if is_at_marker { error.at_delete_marker() } else { error })

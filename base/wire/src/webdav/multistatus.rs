@@ -113,9 +113,11 @@ impl MultistatusParser {
         let text = self.text.trim();
         match self.path.as_str() {
             "/multistatus/response/href" => {
-                // If a response has several addresses (RFC 4918 section 14.24), all of them share one status.
+                // If a response has several addresses (RFC 4918 section 14.24), all of them share one status, and none
+                // has properties. A copy of the properties for each address could need any amount of memory.
                 if !self.current.href.is_empty() {
-                    self.found.push(self.current.clone());
+                    let href = std::mem::take(&mut self.current.href);
+                    self.found.push(MultistatusEntry { href, ..MultistatusEntry::default() });
                 }
                 text.clone_into(&mut self.current.href);
             }
@@ -241,6 +243,17 @@ mod tests {
                 MultistatusEntry { href: "/d/c%20&ä.txt".into(), status: None, properties: file },
             ]
         );
+    }
+
+    /// Otherwise, each address would get a copy of properties of any size.
+    #[test]
+    fn several_addresses_share_a_status_and_no_properties() {
+        let document = "<multistatus xmlns='DAV:'><response><propstat><prop><getetag>\"large\"</getetag></prop></propstat>\
+            <href>/a</href><href>/b</href><href>/c</href><status>HTTP/1.1 423 Locked</status></response></multistatus>";
+        let found = multistatus(document.as_bytes()).unwrap();
+        let described: Vec<_> =
+            found.iter().map(|it| (&*it.href, it.status, it.properties.etag.is_some())).collect();
+        assert_eq!(described, [("/a", Some(423), false), ("/b", Some(423), false), ("/c", Some(423), true)]);
     }
 
     #[test]

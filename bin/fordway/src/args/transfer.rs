@@ -29,7 +29,8 @@ use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
   fordway cp --metalink events.meta4 .
 
 If the destination ends in / or is a directory, the copy keeps the name of the source. With --recursive, \
-s3://b/p selects everything below s3://b/p/."
+s3://b/p selects everything below s3://b/p/. Without --recursive, s3://b/p/ selects the object with this key, if there \
+is one."
 )]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses

@@ -6,16 +6,16 @@ use std::fmt;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store, Tags, UploadsQuery,
-    VersionId, VersioningState, VersionsQuery,
+    Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
+    VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
-use super::SourceSelection;
 use super::cp::from_item;
+use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
 use crate::transfer::{self, TransferAction, TransferSettings, plan};
-use crate::wildcard::{FilterRules, has_wildcard};
+use crate::wildcard::FilterRules;
 use crate::{dav, web};
 
 /// A bucket that was created or removed.
@@ -105,13 +105,12 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
         }
         return super::for_each(context, web, |text| dav::remove(text, args, context));
     }
+    let options =
+        AddressOptions { recursive: args.recursive, raw: args.raw, has_version: args.version_id.is_some() };
     for text in &args.addresses {
         // Local files can be removed with the system's `rm`. A typo in this command must not remove a local file.
         StorageAddress::parse(text)?.into_s3()?;
-        sources.push(match marker(text, args, context)? {
-            Some(marker) => SourceSelection::One(marker),
-            None => SourceSelection::find(text, args.recursive, args.raw)?,
-        });
+        sources.push(SourceSelection::resolve(text, options, context)?);
     }
     if let Some(version) = &args.version_id {
         let (bucket, key) = only_object(&sources)?;
@@ -120,24 +119,6 @@ pub(super) fn rm(args: &RmArgs, context: &CommandContext) -> Result<CommandExit>
     let settings = TransferSettings::removal(args.dry_run, args.jobs);
     let removals = sources.into_iter().flat_map(|source| removals(context, source, &args.filters));
     transfer::run(context, &settings, removals)
-}
-
-/// Returns the address if it names an object that represents a directory. `mkdir` creates such objects.
-fn marker(text: &str, args: &RmArgs, context: &CommandContext) -> Result<Option<StorageAddress>> {
-    let (bucket, key) = StorageAddress::parse(text)?.into_s3()?;
-    if args.recursive || !key.ends_with('/') || (!args.raw && has_wildcard(&key)) {
-        return Ok(None);
-    }
-    let place = StorageAddress::S3(bucket.clone(), key.clone());
-    // To remove a version, do not look up the latest version, which may be a delete marker.
-    if args.version_id.is_some() {
-        return Ok(Some(place));
-    }
-    match context.store()?.head(&bucket, &Key::new(key)?, &GetOptions::default()) {
-        Ok(_) => Ok(Some(place)),
-        Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Returns the removals to perform for one address. An address that cannot be listed counts as one failure.

@@ -7,15 +7,15 @@ use std::path::Path;
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::SourceSelection;
 use super::change::only_object;
+use super::{AddressOptions, SourceSelection};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
 use crate::transfer::{
     self, ClaimedDestinations, OverwritePolicy, TransferAction, TransferSettings, unsupported,
 };
-use crate::wildcard::FilterRules;
+use crate::wildcard::{FilterRules, directory};
 use crate::{dav, web};
 
 type Actions<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
@@ -42,7 +42,9 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     if order.concerns_web() {
         return dav::copy(&order, context);
     }
-    let sources = sources(&args.sources, args.recursive, args.raw)?;
+    let has_version = args.version_id.is_some();
+    let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version };
+    let sources = sources(&args.sources, options, context)?;
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
@@ -50,9 +52,13 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
 
-/// Resolves the addresses into sources. Errors: the same as [`SourceSelection::find`].
-pub(super) fn sources(addresses: &[String], recursive: bool, raw: bool) -> Result<Vec<SourceSelection>> {
-    addresses.iter().map(|text| SourceSelection::find(text, recursive, raw)).collect()
+/// Resolves the addresses into sources. Errors: the same as [`SourceSelection::resolve`].
+fn sources(
+    addresses: &[String],
+    options: AddressOptions,
+    context: &CommandContext,
+) -> Result<Vec<SourceSelection>> {
+    addresses.iter().map(|text| SourceSelection::resolve(text, options, context)).collect()
 }
 
 /// Copies all files and objects of the sources.
@@ -229,7 +235,8 @@ fn one(
     filters: &FilterRules,
 ) -> Result<Option<TransferAction>> {
     let name = match from {
-        StorageAddress::S3(_, key) => key.rsplit('/').next().unwrap_or_default().to_owned(),
+        // The name of a key that ends in a slash includes the slash.
+        StorageAddress::S3(_, key) => key[directory(key.strip_suffix('/').unwrap_or(key)).len()..].to_owned(),
         StorageAddress::Local(path) => base_name(path)?,
         StorageAddress::Service | StorageAddress::Stdio
             if matches!(target, DestinationPathRule::Exactly(_)) =>
@@ -326,7 +333,8 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
         return dav::copy(&order, context);
     }
     let settings = TransferSettings::of(&args.transfer, existing)?.removing_sources();
-    let sources = sources(&args.sources, args.recursive, args.raw)?;
+    let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
+    let sources = sources(&args.sources, options, context)?;
     copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
 }
 

@@ -34,11 +34,13 @@ impl ClientToolSettings {
             let why = "no endpoint is configured; add --endpoint URL, or set AWS_ENDPOINT_URL";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let (keys, session_token) = match config.credentials {
+        let (keys, session_token) = match &*config.credentials.last() {
             S3Credentials::Keys { access_key, secret_key, session_token, .. } => {
-                (Some(AccessKeyPair { access_key, secret_key }), session_token)
+                let (access_key, secret_key) = (access_key.clone(), secret_key.clone());
+                (Some(AccessKeyPair { access_key, secret_key }), session_token.clone())
             }
-            S3Credentials::Anonymous => (None, None),
+            // `last` never returns keys to be renewed.
+            S3Credentials::Anonymous | S3Credentials::Renewed(_) => (None, None),
         };
         let ca_bundle = match config.tls_roots {
             TlsRoots::File(path) => Some(path.display().to_string()),

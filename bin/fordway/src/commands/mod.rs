@@ -27,7 +27,7 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, external, fil
 use fordway_http::TlsRoots;
 use fordway_http::vector::SessionOptions;
 use fordway_lanes::LaneOptions;
-use fordway_store::{Bucket, Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
@@ -128,20 +128,48 @@ impl fmt::Display for SourceSelection {
     }
 }
 
+/// The options that determine what an address selects.
+#[derive(Clone, Copy)]
+struct AddressOptions {
+    recursive: bool,
+    raw: bool,
+    /// Whether the address is that of a version.
+    has_version: bool,
+}
+
 impl SourceSelection {
-    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards.
-    fn find_flat(text: &str, raw: bool) -> Result<Self> {
-        match StorageAddress::parse(text)? {
-            StorageAddress::S3(bucket, key)
-                if (raw || !has_wildcard(&key)) && (key.is_empty() || key.ends_with('/')) =>
+    /// Parses `text` for a command without `--recursive`, which accepts objects and wildcards. Errors: as for
+    /// [`SourceSelection::resolve`].
+    fn resolve_flat(text: &str, raw: bool, has_version: bool, context: &CommandContext) -> Result<Self> {
+        let options = AddressOptions { recursive: false, raw, has_version };
+        Self::resolve(text, options, context).map_err(|error| match StorageAddress::parse(text) {
+            Ok(StorageAddress::S3(bucket, key))
+                if error.kind() == ErrorKind::InvalidArgument && (key.is_empty() || key.ends_with('/')) =>
             {
                 let place = format!("s3://{bucket}/{key}");
                 let why =
                     format!("{place} is not an object; to select everything below it, write '{place}*'");
-                Err(Error::new(ErrorKind::InvalidArgument, why))
+                Error::new(ErrorKind::InvalidArgument, why)
             }
-            _ => Self::find(text, false, raw),
+            _ => error,
+        })
+    }
+
+    /// Parses `text`. An address that ends in a slash selects the object with this key, if there is one. `mkdir` and
+    /// other programs create such objects. Errors: as for [`SourceSelection::find`]. Cost: a HEAD for such an address.
+    fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {
+        let AddressOptions { recursive, raw, has_version } = options;
+        let place = StorageAddress::parse(text)?;
+        if let StorageAddress::S3(bucket, key) = &place
+            && !recursive
+            && key.ends_with('/')
+            && (raw || !has_wildcard(key))
+            // The latest version may be a delete marker, so it is not looked up for another version.
+            && (has_version || exists(context, bucket, key)?)
+        {
+            return Ok(SourceSelection::One(place));
         }
+        Self::find(text, recursive, raw)
     }
 
     /// Parses `text`. With `raw`, wildcards are literal characters.
@@ -219,6 +247,15 @@ impl SourceSelection {
                 Ok(Some(Box::new(items)))
             }
         }
+    }
+}
+
+/// Returns whether an object exists. Errors: from the store.
+fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> {
+    match context.store()?.head(bucket, &Key::new(key)?, &GetOptions::default()) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

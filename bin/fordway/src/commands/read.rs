@@ -165,7 +165,7 @@ fn write_sources(
     }
     if wanted.options.version.is_some() {
         let sources: Result<Vec<_>> =
-            addresses.iter().map(|text| SourceSelection::find_flat(text, raw)).collect();
+            addresses.iter().map(|text| SourceSelection::resolve_flat(text, raw, true, context)).collect();
         let (bucket, key) = only_object(&sources?)?;
         return write_object(&bucket, &key, wanted, context).map(|()| CommandExit::Ok);
     }
@@ -173,7 +173,7 @@ fn write_sources(
         if web::is_address(text) {
             return web::write_out(text, wanted.options.range, &places, context).map(|()| CommandExit::Ok);
         }
-        write_source(&SourceSelection::find_flat(text, raw)?, wanted, context)
+        write_source(&SourceSelection::resolve_flat(text, raw, false, context)?, wanted, context)
     })
 }
 

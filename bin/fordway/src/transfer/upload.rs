@@ -3,6 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -41,7 +42,7 @@ impl TransferRunner<'_> {
         let options = self.put_options(&name, Some(size));
         let region = FileRegion { file, offset: 0, len: size };
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {
-            self.upload_parts(&name, &region, bucket, key, &options)?;
+            self.upload_parts((&name, &about), &region, bucket, key, &options)?;
         } else {
             let writer = self.store().writer(bucket, key, &options)?;
             // Request one byte more than expected, to detect a growing file.
@@ -101,7 +102,7 @@ impl TransferRunner<'_> {
 
     fn upload_parts(
         &self,
-        name: &str,
+        (name, about): (&str, &Metadata),
         file: &FileRegion,
         bucket: &Bucket,
         key: &Key,
@@ -117,7 +118,9 @@ impl TransferRunner<'_> {
                 let (made, _) = self.pump(name, &mut region, writer, Some(len))?;
                 Ok(CompletedPart { number, etag: made.etag, checksum: made.checksum })
             };
-            Ok((self.each_part(ranges, send)?, file.len))
+            let parts = self.each_part(ranges, send)?;
+            check_unchanged(name, about, &file.file)?;
+            Ok((parts, file.len))
         })
     }
 
@@ -188,6 +191,17 @@ impl TransferRunner<'_> {
             OverwritePolicy::Skip | OverwritePolicy::Fail => Conditions::create_only(),
         }
     }
+}
+
+/// Checks that a file has not changed since `before`. Parts that were read before and after a change do not make one
+/// content. Errors: `IncompleteBody`.
+fn check_unchanged(name: &str, before: &Metadata, file: &File) -> Result<()> {
+    let now = file.metadata().map_err(|error| file_error("reading", name, error))?;
+    let content = |about: &Metadata| (about.size(), about.mtime(), about.mtime_nsec());
+    if content(&now) == content(before) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::IncompleteBody, format!("{name} changed during the read")))
 }
 
 /// Returns the number, first byte and length of each part. There are at most 10,000 parts.

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
@@ -151,6 +151,34 @@ fn options_for_metadata_are_not_ignored() {
         assert!(ran.stderr.contains(why), "{words:?}: {}", ran.stderr);
     }
     assert_eq!(rig.keys(), ["k"]);
+}
+
+/// Otherwise, the object would consist of parts of two contents.
+#[test]
+fn a_file_that_changes_while_its_parts_are_sent_is_not_uploaded() {
+    let rig = Rig::new();
+    rig.write("big", vec![1; 12 << 20]);
+    let done = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::OpenOptions::new().write(true).open(rig.path("big")).unwrap();
+            for size in (12 << 20).. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                file.set_len(size).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let parts = ["--multipart-threshold", "6MiB", "--part-size", "5MiB"];
+        let ran = rig.run(&[&["cp", "DIR/big", "s3://bkt/big"][..], &parts].concat());
+        done.store(true, Ordering::Relaxed);
+        ran
+    });
+    let ran = ran.ended(CommandExit::Corrupt);
+    assert!(ran.stderr.contains("changed during the read"), "{}", ran.stderr);
+    assert!(rig.keys().is_empty());
+    assert!(rig.memory.list_uploads(&bucket("bkt"), &UploadsQuery::default()).unwrap().uploads.is_empty());
 }
 
 #[test]

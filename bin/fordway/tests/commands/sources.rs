@@ -98,6 +98,36 @@ fn rm_removes_what_mkdir_made() {
     assert_eq!(rig.keys(), ["mk/a"]);
 }
 
+/// `ls`, `stat` and `rm` know such objects too.
+#[test]
+fn an_object_whose_key_ends_in_a_slash_is_copied_alone() {
+    let rig = Rig::new();
+    for (key, body) in [("mk/", "of the marker"), ("mk/a", "a")] {
+        rig.put(key, body);
+    }
+    assert_eq!(rig.run(&["cat", "s3://bkt/mk/"]).ok().stdout, "of the marker");
+    assert_eq!(rig.run(&["cp", "s3://bkt/mk/", "-"]).ok().stdout, "of the marker");
+    rig.run(&["cp", "s3://bkt/mk/", "DIR/file"]).ok();
+    assert_eq!(std::fs::read_to_string(rig.path("file")).unwrap(), "of the marker");
+    rig.run(&["cp", "s3://bkt/mk/", "s3://bkt/copy"]).ok();
+    rig.run(&["cp", "s3://bkt/mk/", "s3://bkt/below/"]).ok();
+    assert_eq!(rig.keys(), ["below/mk/", "copy", "mk/", "mk/a"]);
+    assert_eq!(rig.get("below/mk/").unwrap(), b"of the marker");
+    rig.run(&["mv", "s3://bkt/mk/", "s3://bkt/moved/"]).ok();
+    assert_eq!(rig.keys(), ["below/mk/", "copy", "mk/a", "moved/mk/"]);
+
+    std::fs::create_dir(rig.path("dir")).unwrap();
+    let ran = rig.run(&["cp", "s3://bkt/moved/mk/", "DIR/dir/"]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("specify the name of the file"), "{}", ran.stderr);
+    for words in [&["cp", "s3://bkt/mk/", "DIR/no"][..], &["mv", "s3://bkt/mk/", "DIR/no"]] {
+        let ran = rig.run(words).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("add --recursive"), "{}", ran.stderr);
+    }
+    let ran = rig.run(&["cat", "s3://bkt/mk/"]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("write 's3://bkt/mk/*'"), "{}", ran.stderr);
+    assert_eq!(rig.files(), ["file"]);
+}
+
 #[test]
 fn du_of_an_object_shows_its_size() {
     let rig = Rig::new();

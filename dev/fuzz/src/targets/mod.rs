@@ -126,6 +126,28 @@ const TOKENS: &[&str] = &[
     "\r\n",
 ];
 
+/// The configuration files of AWS tools, and the output of a `credential_process`.
+const AWS_CONFIG: &[&str] = &[
+    "\0",
+    "[default]\n",
+    "[profile p]\n",
+    "[services s]\n",
+    "aws_access_key_id = ",
+    "aws_secret_access_key = ",
+    "aws_session_token = ",
+    "services = s\n",
+    "s3 =\n  endpoint_url = ",
+    "credential_process = ",
+    "# comment\n",
+    " ;",
+    "\u{feff}",
+    "'",
+    "\"",
+    "\\",
+    "{\"Version\": 1, \"AccessKeyId\": \"A\", \"SecretAccessKey\": \"S\"}",
+    "\"Expiration\": \"2040-01-01T00:00:00Z\"",
+];
+
 /// All targets.
 pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget {
@@ -305,6 +327,17 @@ pub const TARGETS: &[FuzzTarget] = &[
         ],
         words: S3_HEADERS,
         cost: 10,
+    },
+    FuzzTarget {
+        name: "aws-config",
+        run: fordway_client::fuzzing::aws_config,
+        sources: &[
+            "s3/client/src/s3/profile.rs: CredentialProfile of_sections parse title setting shell_words quoted",
+            "s3/client/src/s3/credentials.rs: in_file pair",
+            "s3/client/src/s3/process.rs: printed",
+        ],
+        words: AWS_CONFIG,
+        cost: 1,
     },
     FuzzTarget {
         name: "run-file",

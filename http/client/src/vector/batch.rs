@@ -174,14 +174,14 @@ impl<S: FragmentSink> FragmentBatch<S> {
     /// bytes cannot be trusted, and the batch fails.
     pub(super) fn refute(&mut self, error: &Error) {
         if self.missing_bytes == 0 && error.kind() == ErrorKind::BadResponse {
-            self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
+            self.failure.get_or_insert_with(|| error.repeated());
         }
     }
 
     /// Fails the batch, because bytes that have already arrived are perhaps from a different position than the server
     /// stated. Returns the error.
     pub(super) fn distrust(&mut self, error: Error) -> Error {
-        self.failure.get_or_insert_with(|| Error::new(error.kind(), error.detail()));
+        self.failure.get_or_insert_with(|| error.repeated());
         error
     }
 

@@ -175,6 +175,9 @@ impl ServerProfile {
 /// An origin, the proxy used for it, and the HTTP version. Each combination may behave differently.
 type ServerRoute = (Origin, Option<String>, HttpVersion);
 
+/// The maximum number of remembered servers.
+const LEARNED_MAX: usize = 10_000;
+
 static LEARNED: Mutex<Option<HashMap<ServerRoute, ServerProfile>>> = Mutex::new(None);
 
 fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
@@ -211,7 +214,12 @@ pub(super) fn note(
     let mut all = all();
     let known = all.get_or_insert_default();
     let guess = || ServerProfile::guess(target.may_know_many_ranges());
-    let learned = known.entry(way(session, target)).or_insert_with(guess);
+    let route = way(session, target);
+    // A hostile server can redirect to any number of servers.
+    if known.len() >= LEARNED_MAX && !known.contains_key(&route) {
+        known.clear();
+    }
+    let learned = known.entry(route).or_insert_with(guess);
     let before = learned.clone();
     change(learned);
     if (before.ranges_per_request, before.pipelines) != (learned.ranges_per_request, learned.pipelines) {

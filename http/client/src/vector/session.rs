@@ -204,9 +204,12 @@ impl OpenConnectionCounts {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if let Some(count) = self.in_use.locked().get_mut(&self.origin) {
-            *count -= 1;
+        let mut in_use = self.in_use.locked();
+        match in_use.get_mut(&self.origin) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(in_use.remove(&self.origin)),
         }
+        drop(in_use);
         // Wake all waiting threads, because some may be waiting for connections to other origins.
         self.in_use.freed.notify_all();
     }

@@ -101,7 +101,7 @@ fn maybe_done(failure: NodeFailure) -> NodeFailure {
 /// Converts the error of a whole batch to an error for one object.
 fn as_each(failed: Option<&Error>) -> Error {
     match failed {
-        Some(error) => Error::new(error.kind(), error.detail()).after_tries(error.tries()),
+        Some(error) => error.repeated(),
         None => ErrorKind::Internal.into(),
     }
 }

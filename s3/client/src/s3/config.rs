@@ -298,6 +298,10 @@ mod tests {
         }
         let token = [("AWS_WEB_IDENTITY_TOKEN_FILE", "f"), ("AWS_ROLE_ARN", "r")];
         assert_eq!(in_files(keys, "", &token).unwrap_err().kind(), ErrorKind::NotImplemented);
+        let container = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.2/keys")];
+        let refused = in_files("", "", &container).unwrap_err();
+        assert!(refused.to_string().contains("AWS_CONTAINER_CREDENTIALS_FULL_URI"), "{refused}");
+        assert!(in_files(keys, "", &container).is_ok(), "keys in files come before those of a container");
         let given = S3Config::resolve_with(
             None,
             &|name| token.iter().find(|(has, _)| *has == name).map(|(_, it)| (*it).to_owned()),

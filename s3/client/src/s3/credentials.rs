@@ -1,11 +1,15 @@
 //! Finds the credentials in the environment, and in the configuration files that all AWS tools share.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::process;
 use super::profile::{CredentialProfile, ProfileFile};
+use super::renewal::RenewedKeys;
 
 /// The credentials with which requests are signed. The secret key never appears in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,6 +27,27 @@ pub enum S3Credentials {
         /// The source of the keys, as a phrase for messages, such as `AWS_ACCESS_KEY_ID in the environment`.
         source: String,
     },
+    /// Requests are signed with keys that expire, and that are renewed before they expire.
+    Renewed(RenewedKeys),
+}
+
+/// Credentials with which a request can be signed: [`S3Credentials::Anonymous`] or [`S3Credentials::Keys`].
+pub enum CurrentCredentials<'a> {
+    /// The credentials do not expire.
+    Permanent(&'a S3Credentials),
+    /// The current keys of [`S3Credentials::Renewed`].
+    Renewed(Arc<S3Credentials>),
+}
+
+impl Deref for CurrentCredentials<'_> {
+    type Target = S3Credentials;
+
+    fn deref(&self) -> &S3Credentials {
+        match self {
+            CurrentCredentials::Permanent(credentials) => credentials,
+            CurrentCredentials::Renewed(credentials) => credentials,
+        }
+    }
 }
 
 impl S3Credentials {
@@ -40,12 +65,29 @@ impl S3Credentials {
         }
     }
 
+    /// Returns the credentials for a request that is sent now. Renews keys that expire soon, which takes at most
+    /// `limit`. Errors: if keys have expired and cannot be renewed. Cost: no system call for other credentials.
+    pub fn current(&self, limit: Duration) -> Result<CurrentCredentials<'_>> {
+        match self {
+            S3Credentials::Renewed(keys) => keys.current(limit).map(CurrentCredentials::Renewed),
+            permanent => Ok(CurrentCredentials::Permanent(permanent)),
+        }
+    }
+
+    /// Returns the credentials without renewing them.
+    pub fn last(&self) -> CurrentCredentials<'_> {
+        match self {
+            S3Credentials::Renewed(keys) => CurrentCredentials::Renewed(keys.last()),
+            permanent => CurrentCredentials::Permanent(permanent),
+        }
+    }
+
     /// Returns the first keys that are found. As in AWS tools, the order is: the environment, the profile in the
-    /// credentials file, the profile's `credential_process`, and the profile in the config file. Returns
-    /// [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if an access key ID has no secret
-    /// access key, or the reverse; `NotImplemented` if AWS tools would first use a kind of credentials that this client
-    /// does not support. Other keys are not used instead of unsupported credentials, because they may belong to another
-    /// user.
+    /// credentials file, the profile's `credential_process` (whose keys are renewed), and the profile in the config
+    /// file. Returns [`S3Credentials::Anonymous`] if there are no keys. Errors: `InvalidArgument` if an access key ID
+    /// has no secret access key, or the reverse; `NotImplemented` if AWS tools would first use a kind of credentials
+    /// that this client does not support. Other keys are not used instead of unsupported credentials, because they may
+    /// belong to another user.
     pub(super) fn find(
         variable: &dyn Fn(&str) -> Option<String>,
         profile: &CredentialProfile,
@@ -67,12 +109,18 @@ impl S3Credentials {
             return Ok(found);
         }
         if let Some(command) = profile.get("credential_process") {
-            return process::run(command, profile.name());
+            return process::credentials(command, profile.name());
         }
-        Ok(Self::in_file(profile, ProfileFile::Config)?.unwrap_or(S3Credentials::Anonymous))
+        if let Some(found) = Self::in_file(profile, ProfileFile::Config)? {
+            return Ok(found);
+        }
+        match CONTAINER_VARIABLES.into_iter().find(|name| get(name).is_some()) {
+            Some(name) => Err(unsupported("the environment", name, "")),
+            None => Ok(S3Credentials::Anonymous),
+        }
     }
 
-    fn in_file(profile: &CredentialProfile, file: ProfileFile) -> Result<Option<Self>> {
+    pub(super) fn in_file(profile: &CredentialProfile, file: ProfileFile) -> Result<Option<Self>> {
         let source = profile.described(file);
         let get = |name: &str| match profile.get_in(file, name).filter(|value| !value.is_empty()) {
             // A value in quotes is refused: AWS tools would use the quotes as a part of the key, and the service would
@@ -96,6 +144,7 @@ impl S3Credentials {
             S3Credentials::Keys { access_key, source, .. } => {
                 format!("access key {access_key} from {source}")
             }
+            S3Credentials::Renewed(keys) => keys.described(),
         }
     }
 }
@@ -109,6 +158,10 @@ const UNSUPPORTED: [&str; 6] = [
     "sso_account_id",
     "login_session",
 ];
+
+/// Variables with which container services tell AWS tools to fetch temporary keys.
+const CONTAINER_VARIABLES: [&str; 2] =
+    ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
 
 fn unsupported(place: &str, setting: &str, export: &str) -> Error {
     let why = format!(

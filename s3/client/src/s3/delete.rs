@@ -54,7 +54,7 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
         .map(|outcome| ResultsByKey::new(outcome, keys));
     let result_of = |key: &Key| match &answer {
         Ok(outcome) => outcome.of(key),
-        Err(error) => Err(Error::new(error.kind(), error.detail()).after_tries(error.tries())),
+        Err(error) => Err(error.repeated()),
     };
     let named = |error: Error, key: &Key| {
         error.during("delete", crate::s3::store::LANE, bucket.as_str(), key.as_str())
@@ -107,7 +107,8 @@ fn unmentioned(stray: &DeleteFailure) -> Error {
 }
 
 fn explained(failure: &DeleteFailure) -> Error {
-    Error::new(s3_error::from_s3(400, &failure.code), format!("{} ({})", failure.message, failure.code))
+    let kind = s3_error::from_s3(400, &failure.code);
+    Error::new(kind, format!("{} ({})", failure.message, failure.code)).with_s3_code(&failure.code)
 }
 
 pub(super) fn get_document(

@@ -63,7 +63,7 @@ pub(super) fn of_answer(
     let status = response.status();
     let kind = kind_of(status, &said, call);
     let wish = response.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
-    let error = Error::new(kind, detail(&response, &said, kind, config, sent));
+    let error = with_code(Error::new(kind, detail(&response, &said, kind, config, sent)), status, &said);
     FailedAttempt {
         error: match response.header("x-amz-delete-marker") {
             Some("true") => error.at_delete_marker(),
@@ -79,16 +79,24 @@ pub(super) fn of_answer(
 }
 
 /// Returns the error that a response with the status `status` and the body `document` reports.
-pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call) -> Error {
+pub(super) fn of_status(status: u16, document: &[u8], call: &S3Call, config: &S3Config) -> Error {
     let said = error_document(document).ok().flatten().unwrap_or_default();
     let kind = kind_of(status, &said, call);
-    Error::new(kind, sentence(status, &said, kind))
+    let mut detail = sentence(status, &said, kind);
+    add_credentials(&mut detail, status, config);
+    with_code(Error::new(kind, detail), status, &said)
 }
 
 /// Returns the error of a call whose response has status 200 and an error document.
 pub(super) fn of_document(said: &ErrorDocument) -> Error {
     let kind = s3_error::from_s3(500, &said.code);
-    Error::new(kind, sentence(200, said, kind))
+    with_code(Error::new(kind, sentence(200, said, kind)), 500, said)
+}
+
+/// Records the server's error code, unless the rest of the response says more about the failure than the code.
+fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
+    let is_of_code = s3_error::from_s3(status, &said.code) == error.kind();
+    if is_of_code || is_elsewhere(status, said) { error.with_s3_code(&said.code) } else { error }
 }
 
 fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
@@ -154,10 +162,15 @@ fn detail(
         let ours = date::format_http(sent);
         detail.push_str(&format!("; this machine's clock says {ours}, the server's says {server}"));
     }
-    if matches!(response.status(), 401 | 403) {
+    add_credentials(&mut detail, response.status(), config);
+    detail
+}
+
+/// Adds the credentials of the request to the message, if the service may have refused the request because of them.
+fn add_credentials(detail: &mut String, status: u16, config: &S3Config) {
+    if matches!(status, 401 | 403) {
         detail.push_str(&format!("; the request was made with {}", config.credentials.described()));
     }
-    detail
 }
 
 fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -> String {

@@ -3,7 +3,7 @@
 //! sends too many pages without an entry, or sends names out of order. If such a listing succeeded, a caller that
 //! compares two listings (`sync --delete`) could delete objects that still exist.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use fordway_store::{
@@ -112,7 +112,9 @@ impl MergedEntries<'_> {
 
 /// Lists all buckets, except those whose names [`Bucket`] does not accept.
 pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
-    let (mut buckets, mut token, mut pages) = (Vec::new(), None::<String>, ListingLoopDetector::default());
+    let (mut token, mut pages) = (None::<String>, ListingLoopDetector::default());
+    // A server may name a bucket more than once.
+    let mut buckets = BTreeMap::new();
     loop {
         let mut call = S3Call::on_service("GET", "list buckets");
         if let Some(token) = token.take() {
@@ -120,19 +122,21 @@ pub(super) fn list_buckets(session: &S3Session) -> Result<Vec<BucketInfo>> {
         }
         let document = session.run_for_document(&call)?;
         let (page, next) = s3_xml::list_all_my_buckets(&document).map_err(|error| call.named(error))?;
-        if next.is_some() {
-            pages.go_on(&next, page.len()).map_err(|error| call.named(error))?;
-        }
+        let before = buckets.len();
         for bucket in page {
             match Bucket::new(bucket.name) {
-                Ok(name) => buckets.push(BucketInfo { name, created: bucket.created }),
+                Ok(name) => {
+                    buckets.insert(name, bucket.created);
+                }
                 Err(error) => tracing::warn!(%error, "a bucket is omitted from the list"),
             }
         }
+        if next.is_some() {
+            pages.go_on(&next, buckets.len() - before).map_err(|error| call.named(error))?;
+        }
         token = next;
         if token.is_none() {
-            buckets.sort_by(|a, b| a.name.cmp(&b.name));
-            return Ok(buckets);
+            return Ok(buckets.into_iter().map(|(name, created)| BucketInfo { name, created }).collect());
         }
     }
 }

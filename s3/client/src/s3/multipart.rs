@@ -2,8 +2,8 @@
 
 use fordway_store::{
     Bucket, ByteRange, Checksum, ChecksumAlgorithm, ChecksumType, CompleteOptions, CompletedPart, Error,
-    ErrorKind, GetOptions, Key, ObjectPart, PartListing, PartsQuery, PutOptions, PutResult, Result, UploadId,
-    UploadListing, UploadsQuery, checked_part_number,
+    ErrorKind, GetOptions, Key, MAX_PARTS, ObjectPart, PartListing, PartsQuery, PutOptions, PutResult,
+    Result, UploadId, UploadListing, UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::range::{digits, format_range};
 use fordway_wire::s3_xml;
@@ -185,11 +185,15 @@ pub(super) fn list_parts(
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_parts(&document).map_err(|error| call.named(error))?;
         page.parts.retain(|part| part.number > after);
+        if !page.parts.is_sorted_by(|a, b| a.number < b.number) {
+            return Err(call.named(bad("the list of parts is not in order of their numbers")));
+        }
         // The next page begins after the last part, so a truncated page without new parts is an error. Without this
         // check, the same page would be requested forever.
         let goes_on = page.truncated.then_some(()).zip((!page.parts.is_empty()).then_some(()));
         let is_last = next_of(page.truncated, goes_on).map_err(|error| call.named(error))?.is_none();
         found.parts.append(&mut page.parts);
+        found.checksum = page.checksum;
         if is_last || found.parts.len() >= query.max_parts {
             found.truncated = !is_last || found.parts.len() > query.max_parts;
             found.parts.truncate(query.max_parts);
@@ -208,6 +212,7 @@ pub(super) fn list_uploads(
     let mut pages = ListingLoopDetector::starting_at(&(&key_after, &upload_after));
     loop {
         let wanted = query.max_uploads.saturating_sub(found.uploads.len()).clamp(1, MAX_PAGE);
+        let start = (key_after.clone(), upload_after.clone());
         let mut call = S3Call::on_bucket("GET", "list uploads", bucket)
             .query("uploads", "")
             .query("encoding-type", "url")
@@ -219,6 +224,9 @@ pub(super) fn list_uploads(
         }
         let document = session.run_for_document(&call)?;
         let mut page = s3_xml::list_uploads(&document).map_err(|error| call.named(error))?;
+        if page.listing.uploads.iter().any(|upload| !may_follow(&start, upload)) {
+            return Err(call.named(bad("the list of uploads contains an upload from before its start")));
+        }
         key_after = next_of(page.listing.truncated, page.next_key).map_err(|error| call.named(error))?;
         upload_after = page.next_upload;
         let (is_last, count) = (key_after.is_none(), page.listing.uploads.len());
@@ -234,6 +242,20 @@ pub(super) fn list_uploads(
     }
 }
 
+/// Returns whether an upload may be on the page of a list that begins after `start`, a key and an upload ID. Services
+/// have different orders for the uploads of one key, and some include the key of the start.
+fn may_follow(start: &(Option<String>, Option<String>), upload: &UploadSummary) -> bool {
+    match start {
+        (None, _) => true,
+        (Some(key), None) => upload.key >= *key,
+        (Some(key), Some(id)) => upload.key > *key || (upload.key == *key && upload.upload.as_str() != id),
+    }
+}
+
+fn bad(detail: &str) -> Error {
+    Error::new(ErrorKind::BadResponse, format!("{detail}; report this to the service's operator"))
+}
+
 /// Returns all parts of an object, numbered consecutively from 1, regardless of their numbers in the upload.
 pub(super) fn object_parts(
     session: &S3Session,
@@ -247,6 +269,9 @@ pub(super) fn object_parts(
     let (mut parts, mut after) = (Vec::new(), None);
     loop {
         let ObjectPartsPage { parts: page, total, next } = page(session, target, options, after)?;
+        if usize::from(total).max(parts.len() + page.len()) > usize::from(MAX_PARTS) {
+            return Err(bad(&format!("the object has more than {MAX_PARTS} parts")));
+        }
         // The service states only the number of parts, so each part is requested separately.
         if page.is_empty() && parts.len() < usize::from(total) {
             return (1..=total).map(|number| one(session, target, options, number)).collect();

@@ -28,15 +28,22 @@ impl CredentialProfile {
     /// `InvalidArgument` if `AWS_PROFILE` names a profile that does not exist, `Io`.
     pub(super) fn load(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let wanted = get("AWS_PROFILE");
-        let name = wanted.clone().unwrap_or_else(|| "default".to_owned());
         let home = PathBuf::from(get("HOME").unwrap_or_default());
         let path = |name: &str, usual: &str| get(name).map_or_else(|| home.join(usual), PathBuf::from);
         let credentials_file = path("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials");
         let config_file = path("AWS_CONFIG_FILE", ".aws/config");
         let secrets = read_sections(&credentials_file)?;
         let config = read_sections(&config_file)?;
+        Self::of_files(get("AWS_PROFILE"), (credentials_file, secrets), (config_file, config))
+    }
 
+    /// Returns the profile `wanted`, or `default`, of two files. Errors: `InvalidArgument` if `wanted` does not exist.
+    fn of_files(
+        wanted: Option<String>,
+        (credentials_file, secrets): (PathBuf, Vec<ProfileSection>),
+        (config_file, config): (PathBuf, Vec<ProfileSection>),
+    ) -> Result<Self> {
+        let name = wanted.clone().unwrap_or_else(|| "default".to_owned());
         let titles = [name.clone(), format!("profile {name}")];
         let of_config = of_sections(&config, if name == "default" { &titles } else { &titles[1..] });
         let is_known = secrets.iter().chain(&config).any(|(title, _)| titles.contains(title));
@@ -49,6 +56,19 @@ impl CredentialProfile {
         let mut profile = CredentialProfile { name, credentials, config: (config_file, of_config) };
         profile.add_services(&config);
         Ok(profile)
+    }
+
+    /// Reads the profile `wanted` from texts.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of_texts(wanted: Option<String>, secrets: &str, config: &str) -> Result<Self> {
+        let file = |name: &str, text| (PathBuf::from(name), parse(text));
+        Self::of_files(wanted, file("credentials", secrets), file("config", config))
+    }
+
+    /// Returns all settings in both files.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn settings(&self) -> impl Iterator<Item = &(String, String)> {
+        self.credentials.1.iter().chain(&self.config.1)
     }
 
     pub(super) fn name(&self) -> &str {

@@ -443,10 +443,13 @@ impl RangeTarget for RangeReadTarget {
         for (name, value) in headers {
             call.header(Cow::Owned((*name).to_owned()), (*value).to_owned());
         }
-        self.session.write_head(head, &call, &self.address, SystemTime::now());
+        // If keys cannot be renewed, the service refuses the request, and `refusal` gives the reason.
+        let credentials =
+            self.session.credentials().unwrap_or_else(|_| self.session.config.credentials.last());
+        self.session.write_head(head, &call, &self.address, (&credentials, SystemTime::now()));
     }
 
     fn refusal(&self, status: u16, _: Option<&str>, document: &[u8]) -> Error {
-        failure::of_status(status, document, &self.call("GET"))
+        failure::of_status(status, document, &self.call("GET"), &self.session.config)
     }
 }

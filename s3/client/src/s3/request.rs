@@ -144,8 +144,8 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// The current day's signing key, which is derived when it is first needed.
-    key: Mutex<Option<Arc<SigningKey>>>,
+    /// The current day's signing key and its secret key. The signing key is derived when it is first needed.
+    key: Mutex<Option<(String, Arc<SigningKey>)>>,
 }
 
 /// The parts of a request that are signed, except for the headers that signing adds.
@@ -170,10 +170,21 @@ impl RequestSigner {
         RequestSigner { credentials, region: region.into(), key: Mutex::default() }
     }
 
-    /// Calls `add` for each header that signs `request` at the time `now`. The last header is `authorization`. Cost:
-    /// about 3 µs.
-    pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, mut add: impl FnMut(&'static str, &str)) {
-        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.credentials else {
+    /// Calls `add` for each header that signs `request` at the time `now`. The last header is `authorization`. Does not
+    /// renew keys that have expired. Cost: about 3 µs.
+    pub fn sign(&self, request: &UnsignedRequest, now: SystemTime, add: impl FnMut(&'static str, &str)) {
+        self.sign_with(&self.credentials.last(), request, now, add);
+    }
+
+    /// Like [`sign`](Self::sign), with `credentials` from [`S3Credentials::current`].
+    pub(super) fn sign_with(
+        &self,
+        credentials: &S3Credentials,
+        request: &UnsignedRequest,
+        now: SystemTime,
+        mut add: impl FnMut(&'static str, &str),
+    ) {
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = credentials else {
             return;
         };
         let date = fordway_wire::date::UtcTime::from(now).amz_date();
@@ -191,14 +202,15 @@ impl RequestSigner {
         add("authorization", &self.key(secret_key, now).authorization(access_key, now, &signed));
     }
 
-    /// Returns the signing key for the day of `now`.
+    /// Returns the signing key of a secret key for the day of `now`.
     pub(super) fn key(&self, secret_key: &str, now: SystemTime) -> Arc<SigningKey> {
         let mut cached = self.key.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match &*cached {
-            Some(key) if key.is_for(now) => key.clone(),
+            Some((secret, key)) if secret == secret_key && key.is_for(now) => key.clone(),
             _ => {
                 let key = Arc::new(SigningKey::new(secret_key, now, &self.region, "s3"));
-                cached.insert(key).clone()
+                *cached = Some((secret_key.to_owned(), key.clone()));
+                key
             }
         }
     }

@@ -9,9 +9,10 @@ use fordway_wire::{date, sigv2, uri};
 
 use crate::s3::config::SignatureVersion;
 use crate::s3::failure::{self, FailedAttempt};
+use crate::s3::process::RUN_MAX;
 use crate::s3::request::S3Call;
 use crate::s3::request::{RequestSigner, UnsignedRequest};
-use crate::s3::{BucketAddressing, S3Config, S3Credentials};
+use crate::s3::{BucketAddressing, CurrentCredentials, S3Config, S3Credentials};
 use fordway_http::retry::{RetryBudget, pause};
 use fordway_http::{
     HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
@@ -107,12 +108,21 @@ impl S3Session {
         self.run(call, |mut response| response.read_document())
     }
 
+    /// Returns the credentials for a request that is sent now, and renews them if necessary. Errors: if keys have
+    /// expired and cannot be renewed.
+    pub(super) fn credentials(&self) -> Result<CurrentCredentials<'_>> {
+        self.config.credentials.current(self.config.timeout.unwrap_or(RUN_MAX).min(RUN_MAX))
+    }
+
     fn attempt(&self, call: &S3Call, address: &CallAddress) -> Result<HttpResponse, FailedAttempt> {
+        let credentials = self.credentials();
+        let credentials =
+            credentials.map_err(|error| FailedAttempt { error, may_pass: false, retry_after: None })?;
         let now = SystemTime::now();
         let exchange = HttpExchange {
             origin: &address.origin,
             method: call.method,
-            write_head: &|head| self.write_head(head, call, address, now),
+            write_head: &|head| self.write_head(head, call, address, (&credentials, now)),
             body: call.body,
             replay: call.replay,
         };
@@ -133,7 +143,7 @@ impl S3Session {
         head: &mut Vec<u8>,
         call: &S3Call,
         address: &CallAddress,
-        now: SystemTime,
+        signing: (&S3Credentials, SystemTime),
     ) {
         let length = call.body.len().to_string();
         let sends_length = !call.body.is_empty() || matches!(call.method, "PUT" | "POST");
@@ -148,18 +158,24 @@ impl S3Session {
         if sends_length {
             push_all(head, &["content-length: ", &length, "\r\n"]);
         }
-        self.write_signature(head, call, address, now);
+        self.write_signature(head, call, address, signing);
         head.extend_from_slice(b"\r\n");
     }
 
     /// Appends the signature, and the headers that only the signature needs. The signature also covers all other
     /// headers.
-    fn write_signature(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
-        if self.config.credentials == S3Credentials::Anonymous {
+    fn write_signature(
+        &self,
+        head: &mut Vec<u8>,
+        call: &S3Call,
+        address: &CallAddress,
+        (credentials, now): (&S3Credentials, SystemTime),
+    ) {
+        if *credentials == S3Credentials::Anonymous {
             return;
         }
         if self.config.signature == SignatureVersion::V2 {
-            return self.write_signature_v2(head, call, address, now);
+            return self.write_signature_v2(head, call, address, (credentials, now));
         }
         let hash =
             if self.config.sign_payload { payload_hash(call.body) } else { UNSIGNED_PAYLOAD.to_owned() };
@@ -172,12 +188,18 @@ impl S3Session {
             headers: &headers,
             payload_hash: &hash,
         };
-        self.signer.sign(&request, now, |name, value| push_all(head, &[name, ": ", value, "\r\n"]));
+        let add = |name: &'static str, value: &str| push_all(head, &[name, ": ", value, "\r\n"]);
+        self.signer.sign_with(credentials, &request, now, add);
     }
 
-    fn write_signature_v2(&self, head: &mut Vec<u8>, call: &S3Call, address: &CallAddress, now: SystemTime) {
-        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials
-        else {
+    fn write_signature_v2(
+        &self,
+        head: &mut Vec<u8>,
+        call: &S3Call,
+        address: &CallAddress,
+        (credentials, now): (&S3Credentials, SystemTime),
+    ) {
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = credentials else {
             return;
         };
         let date = date::format_http(now);
@@ -246,12 +268,9 @@ impl S3Session {
                 "a URL can be valid for 1 to {MAX_EXPIRES_S} seconds, not for {expires_s}"
             )));
         }
-        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &self.config.credentials
-        else {
-            return Err(refused(format!(
-                "a URL cannot be signed with {}",
-                self.config.credentials.described()
-            )));
+        let credentials = self.credentials().map_err(|error| call.named(error))?;
+        let S3Credentials::Keys { access_key, secret_key, session_token, .. } = &*credentials else {
+            return Err(refused(format!("a URL cannot be signed with {}", credentials.described())));
         };
         let CallAddress { origin, host, path, .. } = self.address(call);
         let request = PresignedRequest { method: call.method, host: &host, path: &path, parameters: &[] };

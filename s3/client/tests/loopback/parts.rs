@@ -2,8 +2,9 @@
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{
-    ChecksumAlgorithm, DeleteOptions, DeleteResult, ErrorKind, GetOptions, MultipartUploads, ObjectTags,
-    ObjectVersions, Objects, PutOptions, VersionId, VersionsQuery,
+    ChecksumAlgorithm, ChecksumFormat, ChecksumType, DeleteOptions, DeleteResult, ErrorKind, GetOptions,
+    MultipartUploads, ObjectTags, ObjectVersions, Objects, PartsQuery, PutOptions, UploadId, VersionId,
+    VersionsQuery,
 };
 
 fn part(number: u16) -> GetOptions {
@@ -33,6 +34,18 @@ fn a_server_that_knows_no_parts_is_not_believed() {
     for answer in [whole(), wrong("bytes 5-9/10"), wrong("nonsense")] {
         assert_eq!(read(answer, 2).unwrap_err().kind(), ErrorKind::BadResponse);
     }
+}
+
+#[test]
+fn a_list_of_parts_states_the_checksum_of_the_upload() {
+    let page = "<ListPartsResult><Part><PartNumber>1</PartNumber></Part><IsTruncated>false</IsTruncated>\
+                <ChecksumAlgorithm>SHA256</ChecksumAlgorithm><ChecksumType>COMPOSITE</ChecksumType></ListPartsResult>";
+    let server = Server::answering(vec![answer(200, "", page)]);
+    let upload = UploadId::foreign("u");
+    let listed =
+        server.store(|_| {}).list_parts(&bucket(), &key("k"), &upload, &PartsQuery::default()).unwrap();
+    let expected = ChecksumFormat { algorithm: ChecksumAlgorithm::Sha256, kind: ChecksumType::Composite };
+    assert_eq!((listed.parts.len(), listed.checksum), (1, Some(expected)));
 }
 
 #[test]

@@ -285,7 +285,8 @@ fn many_deletions_are_one_request_and_each_has_its_result() {
     let kinds: Vec<_> =
         results.iter().map(|result| result.as_ref().err().map(|error| error.kind())).collect();
     assert_eq!(kinds, [None, Some(ErrorKind::AccessDenied), None]);
-    assert_eq!(results[1].as_ref().unwrap_err().target(), "s3://bucket/b");
+    let failed = results[1].as_ref().unwrap_err();
+    assert_eq!((failed.target(), failed.s3_code()), ("s3://bucket/b", Some("AccessDenied")));
     let seen = server.seen();
     assert_eq!(seen[0].line(), "POST /bucket?delete= HTTP/1.1");
     assert!(seen[0].header("content-md5").is_some());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fordway_store::{
     Bucket, ByteRange, ChecksumFormat, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
-    GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadSummary,
-    UploadsQuery, checked_part_number,
+    GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadPage,
+    UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::{ResponseDocumentBuilder, completed_parts};
@@ -208,22 +208,22 @@ pub(super) fn list_uploads(
         max_uploads: page_size("max-uploads", input.max_uploads, PAGE_MAX)?,
     };
     let delimiter = input.delimiter.as_deref().filter(|delimiter| !delimiter.is_empty());
-    let page = MergedUploads::read(store, &bucket, &query, delimiter)?;
+    let page = UploadPage::read(store, &bucket, &query, delimiter)?;
     let encoding = NameEncoding::new(input.encoding_type.as_ref())?;
-    let last = page.last.filter(|_| page.is_truncated);
     let mut document = ResponseDocumentBuilder::new("ListMultipartUploadsResult");
     document.element("Bucket", bucket.as_str());
     document.element("KeyMarker", &encoding.apply(input.key_marker.as_deref().unwrap_or_default()));
     document.element("UploadIdMarker", input.upload_id_marker.as_deref().unwrap_or_default());
-    if let Some((key, upload)) = &last {
-        document.element("NextKeyMarker", &encoding.apply(key));
-        document.maybe("NextUploadIdMarker", upload.as_deref());
+    if let Some((key, upload)) = &page.next {
+        document
+            .element("NextKeyMarker", &encoding.apply(key))
+            .element("NextUploadIdMarker", upload.as_str());
     }
     document.element("Prefix", &encoding.apply(&query.prefix));
     document.maybe("Delimiter", delimiter.map(|delimiter| encoding.apply(delimiter)).as_deref());
     document.maybe("EncodingType", input.encoding_type.as_ref().map(EncodingType::as_str));
     document.element("MaxUploads", &query.max_uploads.to_string());
-    document.element("IsTruncated", if page.is_truncated { "true" } else { "false" });
+    document.element("IsTruncated", if page.next.is_some() { "true" } else { "false" });
     page.uploads.iter().for_each(|upload| write_summary(&mut document, upload, encoding, owner));
     for prefix in &page.prefixes {
         document.open("CommonPrefixes").element("Prefix", &encoding.apply(prefix)).close();
@@ -242,74 +242,6 @@ fn write_summary(
     document.element("Initiated", &format_iso8601(upload.started));
     write_upload(document, owner, upload.checksum);
     document.close();
-}
-
-#[derive(Default)]
-struct MergedUploads {
-    uploads: Vec<UploadSummary>,
-    prefixes: Vec<String>,
-    /// The last entry of the page: a key or a common prefix, and an upload ID.
-    last: Option<(String, Option<String>)>,
-    is_truncated: bool,
-}
-
-impl MergedUploads {
-    fn read(
-        store: &dyn Store,
-        bucket: &Bucket,
-        query: &UploadsQuery,
-        delimiter: Option<&str>,
-    ) -> fordway_store::Result<Self> {
-        let mut page = MergedUploads::default();
-        let mut next = UploadsQuery { max_uploads: PAGE_MAX, ..query.clone() };
-        loop {
-            let listing = store.list_uploads(bucket, &next)?;
-            let last = listing.uploads.last().map(|upload| (upload.key.clone(), upload.upload.clone()));
-            for upload in listing.uploads {
-                if !page.add(upload, query, delimiter) {
-                    page.is_truncated = query.max_uploads > 0;
-                    return Ok(page);
-                }
-            }
-            let Some((key, upload)) = last.filter(|_| listing.truncated) else { return Ok(page) };
-            next.key_after = Some(key);
-            next.upload_after = Some(upload.as_str().to_owned());
-        }
-    }
-
-    /// Adds an upload to the page. Returns `false` if the page has no room for the upload.
-    fn add(&mut self, upload: UploadSummary, query: &UploadsQuery, delimiter: Option<&str>) -> bool {
-        let prefix = delimiter.and_then(|delimiter| common_prefix(&upload.key, &query.prefix, delimiter));
-        let is_shown = |prefix: &str| {
-            self.prefixes.last().is_some_and(|last| last == prefix)
-                || query.key_after.as_deref() == Some(prefix)
-        };
-        if prefix.is_some_and(is_shown) {
-            return true;
-        }
-        if self.uploads.len() + self.prefixes.len() >= query.max_uploads {
-            return false;
-        }
-        match prefix.map(str::to_owned) {
-            Some(prefix) => {
-                // If the last entry is a common prefix, AWS returns the ID of the first upload with this prefix.
-                self.last = Some((prefix.clone(), Some(upload.upload.as_str().to_owned())));
-                self.prefixes.push(prefix);
-            }
-            None => {
-                self.last = Some((upload.key.clone(), Some(upload.upload.as_str().to_owned())));
-                self.uploads.push(upload);
-            }
-        }
-        true
-    }
-}
-
-/// Returns `key` up to the end of the first delimiter after `prefix`; `None` if there is no such delimiter.
-fn common_prefix<'k>(key: &'k str, prefix: &str, delimiter: &str) -> Option<&'k str> {
-    let rest = key.strip_prefix(prefix)?;
-    let end = rest.find(delimiter)? + delimiter.len();
-    Some(&key[..prefix.len() + end])
 }
 
 pub(super) async fn complete(

@@ -1,0 +1,60 @@
+"""A client of boto3 within the process, and a client of a gateway on the same directory, for comparisons."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gateways import KEYS, endpoint
+
+boto3 = pytest.importorskip("boto3")
+
+import fordway.boto  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from botocore.config import Config
+
+BUCKET = "bucket"
+
+
+@contextlib.contextmanager
+def two_clients(directory: Path, config: Config | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yields a client that uses the store within the process, and a client of a gateway on the same store."""
+    with pytest.MonkeyPatch.context() as environment, contextlib.ExitStack() as stack:
+        for name, value in {**KEYS, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+            environment.setenv(name, value)
+        environment.setenv("AWS_ENDPOINT_URL", stack.enter_context(endpoint("http", directory)))
+        through = boto3.session.Session().client("s3", config=config)
+        fordway.boto.install(f"file://{directory}/root?etag=md5")
+        try:
+            within = boto3.session.Session().client("s3", config=config)
+            within.create_bucket(Bucket=BUCKET)
+            fordway.boto.answered.clear()
+            yield within, through
+        finally:
+            fordway.boto.uninstall()
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[tuple[Any, Any]]:
+    """A client that uses the store within the process, and a client of a gateway."""
+    with two_clients(tmp_path) as both:
+        yield both
+
+
+OF_A_REQUEST = {"connection", "date", "server", "x-amz-request-id", "x-amz-id-2"}
+"""Headers of a response that a call in the process does not have, because it sends no request."""
+
+
+def metadata_of(response: dict[str, Any]) -> dict[str, Any]:
+    """Returns the status and the headers of a response, without those that only a request has."""
+    metadata = response["ResponseMetadata"]
+    headers = {name: it for name, it in metadata["HTTPHeaders"].items() if name not in OF_A_REQUEST}
+    if headers.get("content-type") == "application/xml":
+        # The response has no document.
+        headers.pop("content-length", None)
+    return {"status": metadata["HTTPStatusCode"], "headers": headers}

@@ -1,0 +1,3 @@
+//! Entry points for fuzzing the parsers of the AWS configuration (`dev/fuzz`).
+
+pub use crate::s3::fuzzing::aws_config;
