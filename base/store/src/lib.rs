@@ -222,6 +222,12 @@ pub trait Writer: Send {
         false
     }
 
+    /// Returns whether the [file](Writer::file) has no name until the commit. On file systems without unnamed files, an
+    /// open file with a name can prevent the removal of its bucket.
+    fn is_unnamed(&self) -> bool {
+        false
+    }
+
     /// Checks the content against `expected`, then publishes it.
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;

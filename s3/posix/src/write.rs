@@ -316,6 +316,10 @@ impl Writer for ObjectWriter {
         self.staged.filled(bytes)
     }
 
+    fn is_unnamed(&self) -> bool {
+        self.staged.hidden.is_none()
+    }
+
     fn retarget(&mut self, key: &Key) -> bool {
         let is_fit = plain(&self.bucket, key).is_some_and(|place| self.staged.retarget(place));
         if is_fit {

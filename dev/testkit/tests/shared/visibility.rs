@@ -5,6 +5,9 @@ use std::process::{Child, ChildStdin, ChildStdout};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
+use fordway_client::node::{NodeAddress, NodeStore};
+use fordway_serve::node::{NodeConfig, NodeGateway};
+
 use super::*;
 
 /// The number of repetitions of each race: overwriting an object while it is read, opening a name before it exists,
@@ -337,4 +340,22 @@ pub(super) fn delete_a_bucket_in_use(_: &Member) {
     });
     store.delete_bucket(&bucket).unwrap();
     closer.join().unwrap();
+    delete_a_bucket_of_an_idle_client(&bucket);
+}
+
+/// Checks that a client of a node gateway that has stored objects, and is idle now, holds no file in the bucket.
+fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
+    let away = tempfile::tempdir().unwrap();
+    let socket = away.path().join("socket");
+    let open = || Ok(Arc::new(store(0)) as Arc<dyn Store>);
+    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    let client = || NodeStore::new(NodeAddress::Unix(socket.clone()));
+    let (idle, other) = (client(), client());
+    idle.create_bucket(bucket).unwrap();
+    // Content of this size is written to files that the gateway passes to the client.
+    for _ in 0..3 {
+        idle.put(bucket, &key("k"), &vec![7; 1 << 20], &PutOptions::default()).unwrap();
+    }
+    other.delete(bucket, &key("k"), &DeleteOptions::default()).unwrap();
+    other.delete_bucket(bucket).unwrap();
 }

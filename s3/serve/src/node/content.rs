@@ -320,13 +320,14 @@ pub(super) struct PrecreatedObject {
 }
 
 impl PrecreatedObject {
-    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file.
+    /// Starts to write a spare object with the given bucket and options. Returns `None` if the writer has no file, or if
+    /// the file has a name: NFS would keep the file of an idle client in the bucket, which could then not be removed.
     fn new(store: &dyn Store, (bucket, key, options): PutParameters) -> Option<Self> {
         // The next object may have a different size.
         let options = PutOptions { size_hint: None, ..options };
         let writer = store.writer(&bucket, &key, &options).ok()?;
-        writer.file()?;
-        Some(PrecreatedObject { bucket, options, writer })
+        let is_fit = writer.is_unnamed() && writer.file().is_some();
+        is_fit.then_some(PrecreatedObject { bucket, options, writer })
     }
 
     /// Returns the writer, changed to write the given key; `None` if the bucket or the options differ, or if the writer
