@@ -116,11 +116,14 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
         (Some(user), _) => {
             add("aws:username", user.clone());
             add("aws:userid", user.clone());
+            add("aws:principalisawsservice", "false".to_owned());
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
         // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set that key.
         (None, Some(role)) => {
+            add("aws:multifactorauthpresent", "false".to_owned());
+            add("aws:principalisawsservice", "false".to_owned());
             add("aws:principaltype", "AssumedRole".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::role/{role}"));
             add("aws:tokenissuetime", fordway_wire::date::format_iso8601(now));
@@ -134,6 +137,7 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     add("aws:currenttime", fordway_wire::date::format_iso8601(now));
     add("aws:epochtime", seconds.to_string());
     add("aws:securetransport", "false".to_owned());
+    add("aws:viaawsservice", "false".to_owned());
     for (key, value) in &args.conditions {
         keys.add(key.as_str(), value.as_str());
     }

@@ -62,6 +62,7 @@ pub(crate) async fn authorise(
     if facts.awaits_body(operation) && user.kind != CallerKind::Anonymous {
         return Ok(());
     }
+    let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
     if needs.is_empty() && user.kind == CallerKind::Anonymous {
         return check_without_actions(user, operation, bucket).await;
