@@ -19,7 +19,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("aws:currenttime", &[]),
     ("aws:epochtime", &[]),
     ("aws:multifactorauthpresent", &[]),
-    ("aws:principalarn", &[]),
+    (PRINCIPAL_ARN, &[]),
     ("aws:principalisawsservice", &[]),
     ("aws:principaltype", &[]),
     ("aws:referer", &[]),
@@ -63,6 +63,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("s3:x-amz-website-redirect-location", &["PutObject"]),
 ];
 
+/// The condition key for the ARN of the caller.
+const PRINCIPAL_ARN: &str = "aws:principalarn";
 const LISTING: &[&str] = &["ListBucket", "ListBucketVersions"];
 const VERSIONS: &[&str] = &[
     "DeleteObjectVersion",
@@ -258,7 +260,15 @@ impl Condition {
                     SetQualifier::Any => false,
                 };
         }
-        let mut fits = |value: &str| self.expected.fits(value, request);
+        // A session has two ARNs: the ARN of its role, which is the value of the condition key, and its own ARN.
+        let session = match self.key == PRINCIPAL_ARN {
+            true => request.principal.session_arn(),
+            false => None,
+        };
+        let mut fits = |value: &str| {
+            self.expected.fits(value, request)
+                || session.as_ref().is_some_and(|arn| self.expected.fits(arn, request))
+        };
         match (self.qualifier, self.is_negated) {
             (SetQualifier::None | SetQualifier::Any, false) => values.any(&mut fits),
             (SetQualifier::All, false) => values.all(&mut fits),

@@ -27,6 +27,6 @@ pub use action::{Action, ActionSet};
 pub use condition::{canonical_key, is_known_key};
 pub use decision::{Decision, StatementMismatch, StatementReport, Verdict};
 pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
-pub use principal::Principal;
+pub use principal::{Principal, session_arn};
 pub use request::{AccessRequest, ConditionKeys};
 pub use rules::{BucketAccessDecision, BucketAccessRules, CallerRole, PublicAccessBlock};

@@ -283,6 +283,47 @@ fn public_policies_are_known() {
     assert!(!is_public("\"*\"", &when(r#"{"StringEquals": {"aws:userid": "ann"}}"#)));
 }
 
+/// A session has the ARN of its role and an ARN of its own. Both name the session, in principals and in conditions.
+#[test]
+fn sessions_are_named_by_both_of_their_arns() {
+    let role = "arn:aws:iam:::role/readers";
+    let session = "arn:aws:sts:::assumed-role/readers/night-run";
+    let decide = |statement: &str, caller: &'static str| {
+        let principal = Principal::Role { name: "readers", session: Some(caller) };
+        let mut keys = ConditionKeys::default();
+        keys.add("aws:principalarn", role);
+        let action = Action::new("GetObject").unwrap();
+        let request = AccessRequest { principal, action, bucket: BUCKET, key: Some("k"), keys };
+        parsed(statement).decide(&request).verdict
+    };
+    let statement = |effect: &str, rest: &str| {
+        format!(
+            "{{\"Effect\": \"{effect}\", {rest}, \"Action\": \"s3:*\", \"Resource\": \"arn:aws:s3:::{BUCKET}/*\"}}"
+        )
+    };
+    let when = |operator: &str, arn: &str| {
+        format!("\"Principal\": \"*\", \"Condition\": {{\"{operator}\": {{\"aws:PrincipalArn\": \"{arn}\"}}}}")
+    };
+    let is = |arn: &str| format!("\"Principal\": {{\"AWS\": \"{arn}\"}}");
+    let is_not = |arn: &str| format!("\"NotPrincipal\": {{\"AWS\": \"{arn}\"}}");
+    for (effect, rest, of_night, of_day) in [
+        ("Allow", is(session), Allowed, NotAllowed),
+        ("Allow", is(role), Allowed, Allowed),
+        ("Deny", is_not(session), NotAllowed, Denied),
+        ("Deny", is_not(role), NotAllowed, NotAllowed),
+        ("Allow", when("ArnEquals", session), Allowed, NotAllowed),
+        ("Allow", when("ArnLike", "arn:aws:sts:::assumed-role/readers/day-*"), NotAllowed, Allowed),
+        ("Allow", when("StringEquals", role), Allowed, Allowed),
+        ("Allow", when("ForAllValues:StringEquals", role), Allowed, Allowed),
+        ("Deny", when("ArnNotEquals", session), NotAllowed, Denied),
+        ("Deny", when("StringNotEquals", role), NotAllowed, NotAllowed),
+    ] {
+        let statement = statement(effect, &rest);
+        assert_eq!(decide(&statement, "night-run"), of_night, "{statement}");
+        assert_eq!(decide(&statement, "day-run"), of_day, "{statement}");
+    }
+}
+
 #[test]
 fn rules_know_the_owner_and_the_public() {
     let request = |user| AccessRequest {

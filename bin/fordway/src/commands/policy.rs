@@ -31,7 +31,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     add_keys(&mut keys, args);
     let principal = match (&args.user, &args.role) {
         (Some(user), _) => Principal::User(user),
-        (None, Some(role)) => Principal::Role(role),
+        (None, Some(role)) => Principal::Role { name: role, session: args.session.as_deref() },
         (None, None) => Principal::Anonymous,
     };
     let request =
@@ -120,8 +120,11 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
-        // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set that key.
         (None, Some(role)) => {
+            // The ID of a session contains the name of the session.
+            if let Some(session) = &args.session {
+                add("aws:userid", format!("{role}:{session}"));
+            }
             add("aws:multifactorauthpresent", "false".to_owned());
             add("aws:principalisawsservice", "false".to_owned());
             add("aws:principaltype", "AssumedRole".to_owned());

@@ -52,9 +52,10 @@ fn a_role_is_not_the_user_of_its_name() {
     rig.write("policy.json", policy.replace("10.0.0.0/8", "readers:night"));
     let words = ["policy", "explain", "s3://bkt/k", "--action", "GetObject", "--file", "DIR/policy.json"];
     let explain = |more: &[&str]| rig.run(&[&words[..], more].concat());
-    let session = ["--with", "aws:userid=readers:night"];
-    let allowed = explain(&[&["--role", "readers"][..], &session].concat()).ok();
-    assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    for session in [["--with", "aws:userid=readers:night"], ["--session", "night"]] {
+        let allowed = explain(&[&["--role", "readers"][..], &session].concat()).ok();
+        assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    }
     for more in [&["--role", "readers"][..], &["--role", "writers"], &["--user", "readers"]] {
         assert_eq!(explain(more).exit, CommandExit::Denied, "{more:?}");
     }

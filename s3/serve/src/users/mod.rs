@@ -159,12 +159,12 @@ impl User {
     /// Returns the user as a principal of policies.
     pub(crate) fn principal(&self) -> Principal<'_> {
         match self.role_session() {
-            Some(_) => Principal::Role(&self.name),
+            Some(session) => Principal::Role { name: &self.name, session: Some(session) },
             None => Principal::User(&self.name),
         }
     }
 
-    /// Returns the ARN of the user or the role for policies.
+    /// Returns the ARN of the user, or of the role that the user has assumed, for policies.
     pub(crate) fn arn(&self) -> String {
         let kind = if self.role_session().is_some() { "role" } else { "user" };
         format!("arn:aws:iam:::{kind}/{}", self.name)
