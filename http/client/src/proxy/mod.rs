@@ -10,8 +10,10 @@
 mod tunnel;
 
 use std::fmt;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,7 +22,7 @@ use fordway_wire::uri;
 
 use super::carrier::Carrier;
 use super::socket::TcpSocket;
-use super::tls::TlsConnector;
+use super::tls::{TlsConnector, TlsRoots};
 use super::{Origin, Timeouts, USER_AGENT};
 
 /// The default port of a proxy, as in curl.
@@ -80,6 +82,19 @@ impl ProxySettings {
         ProxySettings::default()
     }
 
+    /// Returns settings with one proxy for all origins. `url` has the same form as the value of a variable. Errors:
+    /// `InvalidArgument`, with the reason and without the password.
+    pub fn only(url: &str) -> Result<Self> {
+        let proxy = Proxy::parse(url)
+            .map_err(|why| Error::new(ErrorKind::InvalidArgument, format!("the proxy {why}")))?;
+        let proxy: ProxyFromEnv = Arc::new(Ok(proxy));
+        Ok(ProxySettings {
+            http: Some(proxy.clone()),
+            https: Some(proxy),
+            except: NoProxyList::default(),
+        })
+    }
+
     /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
     /// for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY` have no proxy.
     /// `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header (CVE-2016-5385).
@@ -107,10 +122,21 @@ impl ProxySettings {
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
-        if self.except.has(&origin.host) {
+        if self.except.has(origin) {
             return Ok(None);
         }
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
+    }
+
+    /// Opens a tunnel to `origin` through its proxy. Returns `None` if the origin has no proxy. The proxy itself is
+    /// trusted according to `roots` if it requires TLS. Errors: `InvalidArgument` if the proxy's URL is not valid;
+    /// `Unavailable`, `Timeout`; `AccessDenied` if the proxy refuses; `BadResponse`. Cost: a connection to the proxy,
+    /// and further round trips; connecting and waiting for the proxy's response take at most `limit` each.
+    pub fn tunnel(&self, origin: &Origin, limit: Duration, roots: &TlsRoots) -> Result<Option<ProxyTunnel>> {
+        let Some(proxy) = self.of(origin)? else { return Ok(None) };
+        let timeouts = Timeouts::default().within(limit);
+        let tls = TlsConnector::new(roots.clone(), b"http/1.1");
+        proxy.tunnel(origin, &timeouts, &tls).map(|carrier| Some(ProxyTunnel(carrier)))
     }
 
     /// Returns the name of the proxy, which identifies the route. An unusable proxy counts as no proxy.
@@ -269,12 +295,46 @@ impl fmt::Debug for Proxy {
     }
 }
 
+/// A connection to an origin through a proxy. Neither TLS nor HTTP with the origin has begun.
+pub struct ProxyTunnel(Carrier);
+
+impl ProxyTunnel {
+    /// Sets the timeout for reads. Errors: from the system. Cost: a system call if the value changes.
+    pub fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.0.tcp_mut().set_read_timeout(timeout)
+    }
+}
+
+impl Read for ProxyTunnel {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
+    }
+}
+
+impl Write for ProxyTunnel {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// The hosts that requests reach without a proxy.
 #[derive(Clone, Debug, Default)]
 struct NoProxyList(Vec<NoProxyRule>);
 
+/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum NoProxyRule {
+struct NoProxyRule {
+    hosts: NoProxyHosts,
+    /// The port to which the entry is limited; `None` for all ports.
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum NoProxyHosts {
     /// All hosts (`*`); there must be no other entry in the list.
     All,
     /// A host name, and its subdomains.
@@ -287,21 +347,37 @@ impl NoProxyList {
     /// Parses names and addresses separated by commas or spaces; skips anything else.
     fn parse(list: &str) -> Self {
         if list.trim() == "*" {
-            return NoProxyList(vec![NoProxyRule::All]);
+            return NoProxyList(vec![NoProxyRule { hosts: NoProxyHosts::All, port: None }]);
         }
         let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty());
         NoProxyList(words.filter_map(NoProxyRule::parse).collect())
     }
 
-    /// Returns whether `host`, a name or an address without brackets, is in the list.
-    fn has(&self, host: &str) -> bool {
-        let host = host.strip_suffix('.').unwrap_or(host);
+    /// Returns whether the list contains the origin's host, with the origin's port or without a port.
+    fn has(&self, origin: &Origin) -> bool {
+        let host = origin.host.strip_suffix('.').unwrap_or(&origin.host);
         let address = host.parse().ok();
-        self.0.iter().any(|exception| exception.fits(host, address))
+        self.0.iter().any(|entry| {
+            entry.port.is_none_or(|port| port == origin.port) && entry.hosts.have(host, address)
+        })
     }
 }
 
 impl NoProxyRule {
+    /// Parses `HOSTS` or `HOSTS:PORT`. curl knows no ports here, but Python and Go do, and the meaning is clear.
+    fn parse(word: &str) -> Option<Self> {
+        // An IPv6 address without brackets also has colons, and no port.
+        let (hosts, port) = match word.rsplit_once(':') {
+            Some((hosts, port)) if !hosts.contains(':') || hosts.ends_with(']') => {
+                (hosts, Some(port.parse().ok().filter(|port| *port != 0)?))
+            }
+            _ => (word, None),
+        };
+        NoProxyHosts::parse(hosts).map(|hosts| NoProxyRule { hosts, port })
+    }
+}
+
+impl NoProxyHosts {
     fn parse(word: &str) -> Option<Self> {
         let (address, bits) =
             word.split_once('/').map_or((word, None), |(address, bits)| (address, Some(bits)));
@@ -309,23 +385,23 @@ impl NoProxyRule {
         if let Ok(address) = address.parse::<IpAddr>() {
             let most = if address.is_ipv4() { 32 } else { 128 };
             let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
-            return bits.map(|bits| NoProxyRule::Network(address, bits));
+            return bits.map(|bits| NoProxyHosts::Network(address, bits));
         }
         // curl does not support names such as `*.example.org`, but many other programs do, and the meaning is clear.
         let name = word.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(word);
         let name = name.strip_prefix('.').unwrap_or(name);
         let name = name.strip_suffix('.').unwrap_or(name);
-        (!name.is_empty()).then(|| NoProxyRule::Domain(name.to_ascii_lowercase()))
+        (!name.is_empty()).then(|| NoProxyHosts::Domain(name.to_ascii_lowercase()))
     }
 
-    fn fits(&self, host: &str, address: Option<IpAddr>) -> bool {
+    fn have(&self, host: &str, address: Option<IpAddr>) -> bool {
         match (self, address) {
-            (NoProxyRule::All, _) => true,
-            (NoProxyRule::Domain(name), None) => {
+            (NoProxyHosts::All, _) => true,
+            (NoProxyHosts::Domain(name), None) => {
                 let host = host.to_ascii_lowercase();
                 host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            (NoProxyRule::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
+            (NoProxyHosts::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
             _ => false,
         }
     }
@@ -504,20 +580,50 @@ mod tests {
             ("1", "127.0.0.1", false),
             ("", "h", false),
         ] {
-            assert_eq!(NoProxyList::parse(list).has(host), is_excepted, "{list:?} {host}");
+            assert_eq!(NoProxyList::parse(list).has(&of_host(host)), is_excepted, "{list:?} {host}");
+        }
+    }
+
+    /// Returns the origin with the default port of HTTPS.
+    fn of_host(host: &str) -> Origin {
+        Origin { tls: true, host: host.to_owned(), port: 443 }
+    }
+
+    #[test]
+    fn exceptions_may_have_a_port() {
+        for (list, url, is_excepted) in [
+            ("example.org:8443", "https://example.org:8443", true),
+            ("example.org:8443", "https://www.example.org:8443", true),
+            ("*.example.org:8443", "https://www.example.org:8443", true),
+            ("example.org:8443", "https://example.org", false),
+            ("example.org:443", "https://example.org", true),
+            ("example.org:80", "https://example.org", false),
+            ("127.0.0.1:9000", "https://127.0.0.1:9000", true),
+            ("127.0.0.1:9000", "https://127.0.0.1:9001", false),
+            ("10.0.0.0/8:9000", "https://10.1.2.3:9000", true),
+            ("[fd00::1]:9000", "https://[fd00::1]:9000", true),
+            ("[fd00::1]:9000", "https://[fd00::1]", false),
+            ("fd00::1:9000", "https://[fd00::1:9000]", true),
+            ("example.org:", "https://example.org", false),
+            ("example.org:x", "https://example.org", false),
+            ("example.org:0", "https://example.org", false),
+            ("x:1, example.org:8443 y:2", "https://example.org:8443", true),
+        ] {
+            let origin = Origin::parse(url).unwrap().0;
+            assert_eq!(NoProxyList::parse(list).has(&origin), is_excepted, "{list:?} {url}");
         }
     }
 
     proptest! {
         #[test]
         fn any_list_is_read(list in ".{0,60}", host in "[a-z0-9.:]{0,20}") {
-            let _ = NoProxyList::parse(&list).has(&host);
+            let _ = NoProxyList::parse(&list).has(&of_host(&host));
         }
 
         #[test]
         fn a_host_that_is_named_is_excepted(before in "[a-z.,/ ]{0,20}", host in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}") {
             let list = format!("{before} {host}");
-            prop_assert!(NoProxyList::parse(&list).has(&host));
+            prop_assert!(NoProxyList::parse(&list).has(&of_host(&host)));
         }
     }
 
