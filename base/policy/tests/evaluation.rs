@@ -1,8 +1,8 @@
 //! Tests AWS's documented examples of policy evaluation, and properties that hold for all policies.
 
 use fordway_policy::{
-    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Policy,
-    Principal, PublicAccessBlock, Verdict,
+    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeys,
+    Policy, Principal, PublicAccessBlock, Verdict,
 };
 use proptest::prelude::*;
 
@@ -302,7 +302,9 @@ fn sessions_are_named_by_both_of_their_arns() {
         )
     };
     let when = |operator: &str, arn: &str| {
-        format!("\"Principal\": \"*\", \"Condition\": {{\"{operator}\": {{\"aws:PrincipalArn\": \"{arn}\"}}}}")
+        format!(
+            "\"Principal\": \"*\", \"Condition\": {{\"{operator}\": {{\"aws:PrincipalArn\": \"{arn}\"}}}}"
+        )
     };
     let is = |arn: &str| format!("\"Principal\": {{\"AWS\": \"{arn}\"}}");
     let is_not = |arn: &str| format!("\"NotPrincipal\": {{\"AWS\": \"{arn}\"}}");
@@ -338,12 +340,53 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(nothing.rule(CallerRole::User, &ann), BucketAccessDecision::NoPolicy);
     assert_eq!(nothing.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Anonymous);
     let policy = parsed(CASES[0].0);
-    let mut rules = BucketAccessRules { policy: Some(policy), block: PublicAccessBlock::default() };
+    let mut rules = BucketAccessRules { policy: Some(policy), ..BucketAccessRules::default() };
     assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Allowed(0));
     rules.block.restrict_public_buckets = true;
     assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Restricted);
     assert_eq!(rules.rule(CallerRole::User, &ann), BucketAccessDecision::Restricted);
     assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
+}
+
+/// An ACL is one more thing that can allow a request. A denial and the public access block come first.
+#[test]
+fn acls_allow_what_no_statement_denies() {
+    let request = |principal, action: &str| AccessRequest {
+        principal,
+        action: Action::new(action).unwrap(),
+        bucket: BUCKET,
+        key: None,
+        keys: ConditionKeys::default(),
+    };
+    let (ann, none) = (Principal::User("ann"), Principal::Anonymous);
+    let statement = |effect: &str, who: &str| {
+        format!(
+            "{{\"Effect\": \"{effect}\", \"Principal\": {who}, \"Action\": \"s3:ListBucket\", \
+             \"Resource\": \"arn:aws:s3:::{BUCKET}\"}}"
+        )
+    };
+    let mut rules = BucketAccessRules { acl: CannedAcl::PublicRead, ..BucketAccessRules::default() };
+    let rule =
+        |rules: &BucketAccessRules, role, principal, action| rules.rule(role, &request(principal, action));
+    let (user, anonymous) = (CallerRole::User, CallerRole::Anonymous);
+    assert_eq!(rule(&rules, anonymous, none, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, anonymous, none, "PutObject"), BucketAccessDecision::Anonymous);
+    assert_eq!(rule(&rules, user, ann, "PutObject"), BucketAccessDecision::NoPolicy);
+    rules.policy = Some(parsed(&statement("Allow", "\"bob\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, user, ann, "PutObject"), BucketAccessDecision::NotAllowed);
+    rules.acl = CannedAcl::AuthenticatedRead;
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, anonymous, none, "ListBucket"), BucketAccessDecision::NotAllowed);
+    rules.block.ignore_public_acls = true;
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::NotAllowed);
+    rules.block = PublicAccessBlock { restrict_public_buckets: true, ..PublicAccessBlock::default() };
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    rules.policy = Some(parsed(&statement("Allow", "\"*\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::Restricted);
+    rules.policy = Some(parsed(&statement("Deny", "\"*\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::Denied(0));
+    assert_eq!(rule(&rules, CallerRole::Owner, ann, "PutObject"), BucketAccessDecision::Owner);
 }
 
 /// Generates random statements, some of which have malformed elements.

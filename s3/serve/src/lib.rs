@@ -64,6 +64,7 @@ pub use crate::http3::{prepare_quic_socket, quic_server_config};
 pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;
+pub use s3::acl::{acl_document, acl_of_document, bucket_acl, set_bucket_acl};
 pub use s3::documents::checked_document;
 pub use sockets::GatewaySockets;
 pub use sts::SessionKey;

@@ -568,9 +568,8 @@ fn a_provider_is_reached_through_a_proxy() {
     };
     let trusted = format!("ca_bundle='{}'\n", ca_bundle.display());
     let by_proxy = format!("http://{}", proxy.address);
-    let assume = |oidc: &str| {
-        Ground::with(oidc, &provider.issuer()).assume(&key.token("k", &provider.claims()))
-    };
+    let assume =
+        |oidc: &str| Ground::with(oidc, &provider.issuer()).assume(&key.token("k", &provider.claims()));
     // The proxy's own address is private, and the entry has no `allow_private`.
     assume(&entry(&trusted, &by_proxy)).ok();
     let line = format!("CONNECT {NAME}:{} HTTP/1.1", provider.address.port());

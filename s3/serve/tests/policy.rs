@@ -376,7 +376,8 @@ fn policies_tell_new_objects_from_parts() {
     let started = put(Call::on("POST", "parts").query("uploads")).ok();
     let upload = started.element("UploadId").unwrap();
     let part = format!("partNumber=1&uploadId={upload}");
-    let etag = put(Call::on("PUT", "parts").query(&part).body("content")).ok().header("etag").unwrap().to_owned();
+    let etag =
+        put(Call::on("PUT", "parts").query(&part).body("content")).ok().header("etag").unwrap().to_owned();
     let list = format!(
         "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
     );

@@ -74,7 +74,7 @@ fn wrong_documents_are_refused() {
             CommandExit::Usage,
         ),
         ("cors", r#"{"CORSRule": [{"AllowedMethod": "GET", "x": "y"}]}"#, CommandExit::Failure),
-        ("ownership", r#"{"Rules": [{"ObjectOwnership": "ObjectWriter"}]}"#, CommandExit::Failure),
+        ("ownership", r#"{"Rules": [{"ObjectOwnership": "Nobody"}]}"#, CommandExit::Usage),
         ("lifecycle", r#"{"Rules": []}"#, CommandExit::Usage),
         ("policy", "{}", CommandExit::Usage),
         ("policy", CORS, CommandExit::Usage),
@@ -119,6 +119,7 @@ cors           none
 lifecycle      1 rule, 1 disabled
 lock           enabled; by default GOVERNANCE for 9 days
 tags           a=1, b=
+acl            private
 ";
     assert_eq!(shown, expected);
     let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ok().stdout;
@@ -131,7 +132,7 @@ tags           a=1, b=
     let kind = DocumentKind::known("tagging");
     rig.memory.set_document(&bucket("bkt"), &kind, forged.as_bytes()).unwrap();
     let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
-    assert!(shown.ends_with("tags           a=1\\npolicy  none\n"), "{shown}");
+    assert!(shown.ends_with("tags           a=1\\npolicy  none\nacl            private\n"), "{shown}");
     rig.memory.set_document(&bucket("bkt"), &kind, b"<Tagging>").unwrap();
     let broken = rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable);
     assert!(broken.stderr.contains("the tags setting: the XML document is truncated"), "{}", broken.stderr);
@@ -150,7 +151,7 @@ fn one_failing_setting_does_not_hide_the_others() {
         set(&rig, "tags", r#"{"TagSet": []}"#).ok();
         let shown = rig.run(&["admin", "show", "s3://bkt"]).ended(exit).stdout;
         assert!(shown.contains(&format!("cors           {words}\n")), "{shown}");
-        assert!(shown.ends_with("tags           no tags\n"), "{shown}");
+        assert!(shown.ends_with("tags           no tags\nacl            private\n"), "{shown}");
         let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ended(exit).stdout;
         assert!(!record.contains("cors") && record.contains("TagSet"), "{record}");
     }
@@ -161,4 +162,27 @@ fn one_failing_setting_does_not_hide_the_others() {
     let fault = Fault::Fails("cors", ErrorKind::Unavailable);
     let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
     assert_eq!(rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable).stdout, "");
+}
+
+#[test]
+fn acls_need_an_ownership_setting_and_no_block() {
+    let rig = Rig::new();
+    let acl = |name: &[&str]| rig.run(&[&["admin", "acl", "s3://bkt"], name].concat());
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: private\n");
+    let refused = acl(&["public-read"]).ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("BucketOwnerPreferred"), "{}", refused.stderr);
+    set(&rig, "ownership", r#"{"Rules": [{"ObjectOwnership": "BucketOwnerPreferred"}]}"#).ok();
+    assert_eq!(acl(&["public-read-write"]).ok().stdout, "s3://bkt: public-read-write\n");
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: public-read-write\n");
+    let record: Value = serde_json::from_str(&acl(&["--json"]).ok().stdout).unwrap();
+    assert_eq!(record, json!({"bucket": "bkt", "acl": "public-read-write"}));
+    let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
+    assert!(shown.ends_with("acl            public-read-write\n"), "{shown}");
+    assert!(stored(&rig, "acl").is_some());
+    set(&rig, "public-access", r#"{"BlockPublicAcls": true}"#).ok();
+    acl(&["public-read"]).ended(CommandExit::Denied);
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: public-read-write\n");
+    acl(&["private", "--quiet"]).ok();
+    assert_eq!(stored(&rig, "acl"), None);
+    rig.run(&["admin", "acl", "s3://none"]).ended(CommandExit::NotFound);
 }

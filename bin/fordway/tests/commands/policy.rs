@@ -74,3 +74,20 @@ fn a_file_is_tried_before_it_is_set_and_json_has_the_same() {
     rig.write("policy.json", "{}");
     assert_eq!(rig.run(&[&words[..], &["--file", "DIR/policy.json"]].concat()).exit, CommandExit::Usage);
 }
+
+#[test]
+fn the_acl_of_the_bucket_counts() {
+    let rig = Rig::new();
+    let explain = |more: &[&str]| {
+        rig.run(&[&["policy", "explain", "s3://bkt", "--action", "ListBucket"], more].concat())
+    };
+    assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
+    rig.write("file", r#"{"Rules": [{"ObjectOwnership": "ObjectWriter"}]}"#);
+    rig.run(&["admin", "set", "ownership", "s3://bkt", "--file", "DIR/file"]).ok();
+    rig.run(&["admin", "acl", "s3://bkt", "public-read"]).ok();
+    let allowed = explain(&["--anonymous"]).ok().stdout;
+    assert!(allowed.contains("the ACL of the bucket allows it"), "{allowed}");
+    rig.write("file", r#"{"IgnorePublicAcls": true}"#);
+    rig.run(&["admin", "set", "public-access", "s3://bkt", "--file", "DIR/file"]).ok();
+    assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
+}

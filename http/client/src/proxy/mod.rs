@@ -88,11 +88,7 @@ impl ProxySettings {
         let proxy = Proxy::parse(url)
             .map_err(|why| Error::new(ErrorKind::InvalidArgument, format!("the proxy {why}")))?;
         let proxy: ProxyFromEnv = Arc::new(Ok(proxy));
-        Ok(ProxySettings {
-            http: Some(proxy.clone()),
-            https: Some(proxy),
-            except: NoProxyList::default(),
-        })
+        Ok(ProxySettings { http: Some(proxy.clone()), https: Some(proxy), except: NoProxyList::default() })
     }
 
     /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
@@ -357,9 +353,9 @@ impl NoProxyList {
     fn has(&self, origin: &Origin) -> bool {
         let host = origin.host.strip_suffix('.').unwrap_or(&origin.host);
         let address = host.parse().ok();
-        self.0.iter().any(|entry| {
-            entry.port.is_none_or(|port| port == origin.port) && entry.hosts.have(host, address)
-        })
+        self.0
+            .iter()
+            .any(|entry| entry.port.is_none_or(|port| port == origin.port) && entry.hosts.have(host, address))
     }
 }
 

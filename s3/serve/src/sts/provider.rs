@@ -331,7 +331,8 @@ mod tests {
         let good = "issuer='https://i.example'\naudience=['a']\n";
         check(good).unwrap();
         check("issuer='http://127.0.0.1:1'\naudience=['a']\nallow_private=true").unwrap();
-        for proxy in ["", "proxy.example:3128", "https://me:secret@proxy.example", "socks5h://proxy.example"] {
+        for proxy in ["", "proxy.example:3128", "https://me:secret@proxy.example", "socks5h://proxy.example"]
+        {
             check(&format!("{good}proxy='{proxy}'")).unwrap();
         }
         let wrong = check(&format!("{good}proxy='ftp://me:secret@proxy.example'")).expect_err("no proxy");

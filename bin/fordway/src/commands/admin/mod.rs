@@ -3,6 +3,7 @@
 //! A setting is a document in S3's format. Over HTTP, the document is sent unchanged, and the service checks it. Other
 //! lanes store the document without a check, so this command makes the same checks as the gateway.
 
+pub(in crate::commands) mod acl;
 mod json;
 mod show;
 
@@ -27,6 +28,7 @@ pub(super) fn run(args: &AdminArgs, context: &CommandContext) -> Result<CommandE
         AdminSubcommand::Set(args) => set(args, context),
         AdminSubcommand::Rm(args) => rm(args, context),
         AdminSubcommand::Show(args) => show::run(args, context),
+        AdminSubcommand::Acl(args) => acl::run(args, context),
     }
 }
 
