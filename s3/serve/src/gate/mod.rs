@@ -400,8 +400,8 @@ fn check_header(
 }
 
 /// Refuses unsupported values with AWS's errors. AWS either does not know these values, or refuses them for a bucket
-/// with ACLs disabled. Objects never have ACLs, and buckets only as the operations on ACLs permit. Errors: `InvalidArgument`,
-/// `AccessControlListNotSupported`, `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
+/// with ACLs disabled. Objects never have ACLs. Errors: `InvalidArgument`, `AccessControlListNotSupported`,
+/// `InvalidBucketAclWithObjectOwnership`, `InvalidRedirectLocation`, `InvalidRequest`.
 fn check_value(operation: &OperationRule, name: &str, value: &str) -> Result<(), GateRefusal> {
     let detail = format!("{} does not support {name}: {}; remove it", operation.name, shown(value));
     let refused = |code, words| Err(GateRefusal::bad(code, composed(words, &detail, &[])));

@@ -83,9 +83,9 @@ pub fn bucket_acl(store: &dyn Store, bucket: &Bucket) -> Result<CannedAcl> {
     read_acl(store, bucket)
 }
 
-/// Sets the ACL of a bucket of a store without a gateway, with the checks of a gateway. Errors: `InvalidArgument` if the
-/// bucket's ownership controls disable ACLs; `AccessDenied` if its public access block refuses the ACL, and for users
-/// who may not change the bucket's settings; `NoSuchBucket`.
+/// Sets the ACL of a bucket of a store without a gateway, with the checks of a gateway. Errors: `InvalidArgument` if
+/// the bucket's ownership controls disable ACLs; `AccessDenied` if its public access block refuses the ACL, and for
+/// users who may not change the bucket's settings; `NoSuchBucket`.
 pub fn set_bucket_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Result<()> {
     store.head_bucket(bucket)?;
     if !enables_acls(store, bucket)? {
@@ -98,7 +98,8 @@ pub fn set_bucket_acl(store: &dyn Store, bucket: &Bucket, acl: CannedAcl) -> Res
 }
 
 /// The gateway's own texts for a bucket that does not permit a change of its ACL.
-const DISABLED: &str = "the bucket's ownership setting disables ACLs; use a policy, or set the ownership to BucketOwnerPreferred first";
+const DISABLED: &str = "the bucket's ownership setting disables ACLs; use a policy, or set the ownership to \
+    BucketOwnerPreferred first";
 const BLOCKED: &str = "the bucket's public access block refuses public ACLs; change that first";
 
 /// Stores the ACL of a bucket. Errors: from the store.
@@ -128,7 +129,8 @@ fn stated_acl(headers: &HeaderMap, document: &[u8], owner: &Owner) -> OperationR
         (Some(name), true) => named_acl(name.to_str().unwrap_or_default()),
         (Some(_), false) => refused("UnexpectedContent", "This request does not support content"),
         (None, true) => {
-            let words = "Your request was missing a required header: x-amz-acl, or a document with an access control list";
+            let words = "Your request was missing a required header: x-amz-acl, or a document with an access \
+                         control list";
             refused("MissingSecurityHeader", words)
         }
         (None, false) => {

@@ -72,8 +72,8 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags, the ownership setting and the ACL that the request states. `region` is the gateway's region;
-/// `None` if the gateway has no region.
+/// Creates a bucket with the tags, the ownership setting and the ACL that the request states. `region` is the gateway's
+/// region; `None` if the gateway has no region.
 pub(super) async fn create(
     user: &Arc<User>,
     region: Option<&str>,
