@@ -86,8 +86,16 @@ impl ProviderEntry {
     /// Returns the proxies through which the provider and the hosts with its keys are reached. Errors:
     /// `InvalidArgument` if the entry has a proxy whose URL is not valid.
     fn proxies(&self) -> fordway_store::Result<ProxySettings> {
+        self.proxies_with(&|name| std::env::var(name).ok())
+    }
+
+    /// Like [`ProviderEntry::proxies`], with `variable` in place of the environment.
+    fn proxies_with(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> fordway_store::Result<ProxySettings> {
         match self.proxy.as_deref() {
-            None => Ok(ProxySettings::discover()),
+            None => Ok(ProxySettings::resolve(variable)),
             Some("") => Ok(ProxySettings::none()),
             Some(url) => ProxySettings::only(url),
         }
@@ -347,6 +355,28 @@ mod tests {
         ] {
             assert!(check(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_entry_or_the_environment_names_the_proxy() {
+        let shown = |proxy: &str| {
+            let entry = format!("issuer='https://i.example'\naudience=['a']\n{proxy}");
+            let entry: ProviderEntry = toml::from_str(&entry).unwrap();
+            let variable = |name: &str| match name {
+                "HTTPS_PROXY" => Some("http://of-environment:1".to_owned()),
+                "NO_PROXY" => Some("other.example".to_owned()),
+                _ => None,
+            };
+            format!("{:?}", entry.proxies_with(&variable).unwrap())
+        };
+        let of_environment = shown("");
+        assert!(of_environment.contains("http://of-environment:1"), "{of_environment}");
+        assert!(of_environment.contains("other.example"), "{of_environment}");
+        let of_entry = shown("proxy='http://of-entry:2'");
+        assert!(of_entry.contains("http://of-entry:2"), "{of_entry}");
+        assert!(!of_entry.contains("of-environment") && !of_entry.contains("other.example"), "{of_entry}");
+        let none = shown("proxy=''");
+        assert!(!none.contains("http://") && !none.contains("other.example"), "{none}");
     }
 
     #[test]
