@@ -69,5 +69,5 @@ pub use s3::documents::checked_document;
 pub use sockets::GatewaySockets;
 pub use sts::SessionKey;
 pub use tls::TlsCertificate;
-pub use users::{AnonymousUser, StoreOpener, Users};
+pub use users::{AnonymousUser, StoreOpener, Users, UsersFileEntry, read_users_file};
 pub use watch::ReloadSignal;

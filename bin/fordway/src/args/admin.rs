@@ -32,6 +32,8 @@ pub enum AdminSubcommand {
     Show(AdminShowArgs),
     /// Show or set the ACL of a bucket
     Acl(AdminAclArgs),
+    /// Check a users file, and list its users and roles
+    Users(AdminUsersArgs),
 }
 
 /// A setting of a bucket.
@@ -137,6 +139,21 @@ pub struct AdminAclArgs {
     /// New ACL: private, public-read, public-read-write or authenticated-read
     #[arg(value_name = "ACL", value_parser = canned_acl)]
     pub name: Option<CannedAcl>,
+}
+
+/// Options of `admin users`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin users users.toml
+  sudo -u fordway fordway admin users /etc/fordway/users.toml --json
+
+The command checks the file in the same way as `fordway serve --credentials FILE`. Run it as the user who runs the \
+gateway, because this user decides which uids are possible. For each user, role and OIDC provider, the command prints a \
+line without the secret key. It warns about roles that nobody may assume, and about providers that no role trusts. The \
+exit code is 2 if the file is invalid.")]
+pub struct AdminUsersArgs {
+    /// Users file
+    pub file: PathBuf,
 }
 
 fn canned_acl(name: &str) -> Result<CannedAcl, String> {

@@ -10,7 +10,7 @@ mod transfer;
 
 pub(crate) use admin::{
     AdminAclArgs, AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
-    BucketSettingArg,
+    AdminUsersArgs, BucketSettingArg,
 };
 pub(crate) use fordway_command::args::{
     DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs, byte_range,

@@ -1,5 +1,6 @@
 //! Tests `admin` against an in-memory store. `lanes.rs` tests `admin` on all lanes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use fordway_command::CommandExit;
@@ -185,4 +186,44 @@ fn acls_need_an_ownership_setting_and_no_block() {
     acl(&["private", "--quiet"]).ok();
     assert_eq!(stored(&rig, "acl"), None);
     rig.run(&["admin", "acl", "s3://none"]).ended(CommandExit::NotFound);
+}
+
+#[test]
+fn a_users_file_is_checked_and_shown_without_secrets() {
+    let rig = Rig::new();
+    let who = format!("uid = {}\ngid = {}\n", fordway_sys::user_id(), fordway_sys::group_id());
+    let user = |name: &str, more: &str| {
+        let keys = format!("access_key = \"{name}-key\"\nsecret_key = \"{name}-secret\"\n");
+        format!("[[user]]\nname = \"{name}\"\n{keys}{who}{more}")
+    };
+    let good = format!(
+        "{}{}[[role]]\nname = \"r\"\n{who}[[oidc]]\nissuer = \"https://i.example\"\naudience = [\"a\"]\n",
+        user("ann", ""),
+        user("bob", "buckets = [\"b-*\"]\nread_only = true\n")
+    );
+    let run = |content: &str, mode: u32, more: &[&str]| {
+        rig.write("users.toml", content);
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(rig.path("users.toml"), mode).unwrap();
+        rig.run(&[&["admin", "users", "DIR/users.toml"], more].concat())
+    };
+    let shown = run(&good, 0o600, &[]).ended(CommandExit::Ok);
+    let ids = format!("uid {}, gid {}", fordway_sys::user_id(), fordway_sys::group_id());
+    let expected = format!(
+        "user ann: access key ann-key, {ids}, all buckets\nuser bob: access key bob-key, {ids}, buckets b-*, read-only\n\
+         role r: {ids}, all buckets\noidc https://i.example\n"
+    );
+    assert_eq!(shown.stdout, expected);
+    assert!(shown.stderr.contains("nobody may assume the role r"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("no role trusts the provider https://i.example"), "{}", shown.stderr);
+    let records = run(&good, 0o600, &["--json"]).ended(CommandExit::Ok).stdout;
+    let records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&records[1]["name"], &records[1]["buckets"]), (&json!("bob"), &json!(["b-*"])));
+    assert!(!format!("{records:?}{}", shown.stdout).contains("secret"));
+    let assumed = good.replace("name = \"r\"", "name = \"r\"\nassumed_by = [\"ann\"]");
+    let shown = run(&assumed, 0o600, &[]).ended(CommandExit::Ok);
+    assert!(shown.stdout.contains("assumed by ann") && !shown.stderr.contains("nobody"), "{}", shown.stderr);
+    let wrong = run(&good.replace("read_only", "readonly"), 0o600, &[]).ended(CommandExit::Usage);
+    assert!(wrong.stderr.contains("line 14: unknown field `readonly`"), "{}", wrong.stderr);
+    run(&good, 0o644, &[]).ended(CommandExit::Denied);
 }

@@ -25,10 +25,10 @@ pub(super) struct UserEntry {
     pub(super) name: String,
     pub(super) access_key: String,
     secret_key: String,
-    uid: Option<u32>,
-    gid: Option<u32>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
     #[serde(default)]
-    groups: Vec<u32>,
+    pub(super) groups: Vec<u32>,
     /// Names and name patterns of buckets; `None` allows all buckets.
     pub(super) buckets: Option<Vec<String>>,
     /// The prefixes of the keys that the user may read and write; `None` allows all keys.

@@ -3,9 +3,11 @@
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store that enforces the permissions of one user
+//! * `summary`: the content of the credentials file without secrets
 
 mod confined;
 mod file;
+mod summary;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,6 +32,7 @@ use confined::ConfinedStore;
 pub(crate) use confined::fits;
 use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
 pub(crate) use file::{IdClaims, read_private};
+pub use summary::{UsersFileEntry, read_users_file};
 
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
