@@ -39,6 +39,6 @@ fn answer(case: &Value) -> String {
     };
     let principal = text("user").map_or(Principal::Anonymous, Principal::User);
     let request = AccessRequest { principal, action, bucket, key: text("key"), keys };
-    let rules = BucketAccessRules { policy: Some(policy), block: Default::default() };
+    let rules = BucketAccessRules { policy: Some(policy), ..BucketAccessRules::default() };
     if rules.rule(role, &request).is_permitted() { "allow".to_owned() } else { "deny".to_owned() }
 }

@@ -18,7 +18,9 @@ use crate::request::AccessRequest;
 const KEYS: &[(&str, &[&str])] = &[
     ("aws:currenttime", &[]),
     ("aws:epochtime", &[]),
-    ("aws:principalarn", &[]),
+    ("aws:multifactorauthpresent", &[]),
+    (PRINCIPAL_ARN, &[]),
+    ("aws:principalisawsservice", &[]),
     ("aws:principaltype", &[]),
     ("aws:referer", &[]),
     ("aws:securetransport", &[]),
@@ -27,6 +29,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("aws:useragent", &[]),
     ("aws:userid", &[]),
     ("aws:username", &[]),
+    ("aws:viaawsservice", &[]),
     ("s3:authtype", &[]),
     ("s3:delimiter", LISTING),
     ("s3:if-match", &["PutObject", "DeleteObject", "DeleteObjectVersion"]),
@@ -36,10 +39,12 @@ const KEYS: &[(&str, &[&str])] = &[
     ("s3:object-lock-mode", &["PutObject", "PutObjectRetention"]),
     ("s3:object-lock-remaining-retention-days", &["PutObject", "PutObjectRetention"]),
     ("s3:object-lock-retain-until-date", &["PutObject", "PutObjectRetention"]),
+    ("s3:objectcreationoperation", &["PutObject"]),
     ("s3:prefix", LISTING),
     ("s3:requestobjecttagkeys", &["PutObject", "PutObjectTagging", "PutObjectVersionTagging"]),
     ("s3:signatureage", &[]),
     ("s3:signatureversion", &[]),
+    ("s3:tlsversion", &[]),
     ("s3:versionid", VERSIONS),
     ("s3:x-amz-acl", ACCESS_LISTS),
     ("s3:x-amz-content-sha256", &[]),
@@ -58,6 +63,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("s3:x-amz-website-redirect-location", &["PutObject"]),
 ];
 
+/// The condition key for the ARN of the caller.
+const PRINCIPAL_ARN: &str = "aws:principalarn";
 const LISTING: &[&str] = &["ListBucket", "ListBucketVersions"];
 const VERSIONS: &[&str] = &[
     "DeleteObjectVersion",
@@ -253,7 +260,15 @@ impl Condition {
                     SetQualifier::Any => false,
                 };
         }
-        let mut fits = |value: &str| self.expected.fits(value, request);
+        // A session has two ARNs: the ARN of its role, which is the value of the condition key, and its own ARN.
+        let session = match self.key == PRINCIPAL_ARN {
+            true => request.principal.session_arn(),
+            false => None,
+        };
+        let mut fits = |value: &str| {
+            self.expected.fits(value, request)
+                || session.as_ref().is_some_and(|arn| self.expected.fits(arn, request))
+        };
         match (self.qualifier, self.is_negated) {
             (SetQualifier::None | SetQualifier::Any, false) => values.any(&mut fits),
             (SetQualifier::All, false) => values.all(&mut fits),

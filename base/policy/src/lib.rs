@@ -1,7 +1,7 @@
 //! Bucket policies: decides whether a policy document allows a request. This crate uses no files, sockets or clocks.
 //!
 //! A [`Policy`] is parsed once. [`Policy::decide`] then evaluates a request, and seldom allocates memory.
-//! [`BucketAccessRules`] combines the policy with the bucket's public access block and the caller's role.
+//! [`BucketAccessRules`] combines the policy with the bucket's ACL, its public access block and the caller's role.
 //! [`Policy::explain`] returns, for each statement, whether it applies, and if not, which element does not match.
 //!
 //! The language follows AWS (IAM user guide, "IAM JSON policy elements reference"). A document with an unsupported
@@ -10,8 +10,10 @@
 //! * `document`: the elements of a policy; `json`: the JSON values that contain them
 //! * `action`, `principal`, `pattern`, `condition`: the elements of a statement
 //! * `request`: the properties of a request that a policy can refer to
+//! * `acl`: the canned ACLs of buckets
 //! * `decision`: the evaluation; `rules`: the rules of a bucket as a whole; `public`: the meaning of "public"
 
+mod acl;
 mod action;
 mod condition;
 mod decision;
@@ -23,10 +25,11 @@ mod public;
 mod request;
 mod rules;
 
+pub use acl::{AclGrant, AclGroup, AclPermission, CannedAcl};
 pub use action::{Action, ActionSet};
 pub use condition::{canonical_key, is_known_key};
 pub use decision::{Decision, StatementMismatch, StatementReport, Verdict};
 pub use document::{Effect, MAX_POLICY_BYTES, Policy, PolicyError, Statement, Version};
-pub use principal::Principal;
+pub use principal::{Principal, session_arn};
 pub use request::{AccessRequest, ConditionKeys};
 pub use rules::{BucketAccessDecision, BucketAccessRules, CallerRole, PublicAccessBlock};

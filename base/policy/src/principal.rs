@@ -9,8 +9,28 @@ pub enum Principal<'r> {
     Anonymous,
     /// The request is signed by the user with this name.
     User(&'r str),
-    /// The request is signed in a session of the role with this name.
-    Role(&'r str),
+    /// The request is signed in a session of a role.
+    Role {
+        /// The name of the role.
+        name: &'r str,
+        /// The name of the session; `None` if it is not known, in which case no policy can name the session.
+        session: Option<&'r str>,
+    },
+}
+
+impl Principal<'_> {
+    /// Returns the ARN of the session; `None` for a caller that is not a session of a role.
+    pub(crate) fn session_arn(&self) -> Option<String> {
+        match *self {
+            Principal::Role { name, session } => session.map(|session| session_arn(name, session)),
+            Principal::Anonymous | Principal::User(_) => None,
+        }
+    }
+}
+
+/// Returns the ARN of a session of a role. The ARN has no account, because a gateway has none.
+pub fn session_arn(role: &str, session: &str) -> String {
+    format!("arn:aws:sts:::assumed-role/{role}/{session}")
 }
 
 /// The callers named in a `Principal` or `NotPrincipal` element.
@@ -21,27 +41,28 @@ pub(crate) struct PrincipalSet {
     pub(crate) users: Vec<NamedUser>,
 }
 
-/// A user or a role, as named in a document.
+/// A user, a role or a session of a role, as named in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedUser {
     pub(crate) name: String,
     /// Whether the document gives only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
-    /// Whether this is the name of a role. A role and a user with the same name are different callers.
-    pub(crate) is_role: bool,
+    pub(crate) kind: NamedKind,
+}
+
+/// The kind of caller that a document names. A role and a user with the same name are different callers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NamedKind {
+    User,
+    /// A role, which stands for all its sessions.
+    Role,
+    /// The session of a role with this name.
+    Session(String),
 }
 
 impl PrincipalSet {
     pub(crate) fn has(&self, principal: Principal<'_>) -> bool {
-        let names = |wanted: &str, is_role| {
-            self.users.iter().any(|user| user.name == wanted && user.is_role == is_role)
-        };
-        self.is_everybody
-            || match principal {
-                Principal::Anonymous => false,
-                Principal::User(name) => names(name, false),
-                Principal::Role(name) => names(name, true),
-            }
+        self.is_everybody || self.users.iter().any(|user| user.is(principal))
     }
 
     /// Reads `"*"`, a name, a list of names, or an object with `AWS` or `CanonicalUser`. Errors: the reason why the
@@ -88,27 +109,62 @@ impl PrincipalSet {
 }
 
 impl NamedUser {
-    /// Reads a bare name of a user, or an ARN of an account's root, of a user or of a role.
+    /// Returns whether this name means the caller.
+    fn is(&self, principal: Principal<'_>) -> bool {
+        match (principal, &self.kind) {
+            (Principal::User(name), NamedKind::User) => self.name == name,
+            (Principal::Role { name, .. }, NamedKind::Role) => self.name == name,
+            (Principal::Role { name, session }, NamedKind::Session(named)) => {
+                self.name == name && session == Some(named)
+            }
+            _ => false,
+        }
+    }
+
+    /// Reads a bare name of a user, or an ARN of an account's root, of a user, of a role or of a session. The account
+    /// of an ARN is ignored, except in the ARN of an account's root.
     fn read(text: &str) -> Option<Self> {
         let Some(arn) = text.strip_prefix("arn:") else {
-            let is_name = !text.is_empty() && !text.contains(['*', '?']);
-            return is_name.then(|| NamedUser { name: text.to_owned(), is_bare: true, is_role: false });
+            let name = text.to_owned();
+            return is_name(text).then_some(NamedUser { name, is_bare: true, kind: NamedKind::User });
         };
         let mut parts = arn.splitn(5, ':');
         let [partition, service, region, account, resource] =
             std::array::from_fn(|_| parts.next().unwrap_or(""));
-        let path = resource.strip_prefix("user/").or_else(|| resource.strip_prefix("role/"));
-        let name = match path {
-            // A path before the name is ignored.
-            Some(path) => path.rsplit('/').next()?,
-            None if resource == "root" => account,
-            None => return None,
+        if partition != "aws" || !region.is_empty() {
+            return None;
+        }
+        let (name, kind) = match service {
+            "iam" => NamedUser::of_iam(account, resource)?,
+            "sts" => NamedUser::of_session(resource)?,
+            _ => return None,
         };
-        let is_role = resource.starts_with("role/");
-        let is_whole = partition == "aws" && service == "iam" && region.is_empty();
-        let is_name = !name.is_empty() && !name.contains(['*', '?']);
-        (is_whole && is_name).then(|| NamedUser { name: name.to_owned(), is_bare: false, is_role })
+        is_name(name).then(|| NamedUser { name: name.to_owned(), is_bare: false, kind })
     }
+
+    /// Reads the end of an ARN of an account's root, of a user or of a role.
+    fn of_iam<'t>(account: &'t str, resource: &'t str) -> Option<(&'t str, NamedKind)> {
+        let (path, kind) = match resource.split_once('/') {
+            Some(("user", path)) => (path, NamedKind::User),
+            Some(("role", path)) => (path, NamedKind::Role),
+            None if resource == "root" => return Some((account, NamedKind::User)),
+            _ => return None,
+        };
+        // A path before the name is ignored.
+        path.rsplit('/').next().map(|name| (name, kind))
+    }
+
+    /// Reads the end of an ARN of a session: `assumed-role/ROLE/SESSION`.
+    fn of_session(resource: &str) -> Option<(&str, NamedKind)> {
+        let (role, session) = resource.strip_prefix("assumed-role/")?.split_once('/')?;
+        let is_session = is_name(session) && !session.contains('/');
+        is_session.then(|| (role, NamedKind::Session(session.to_owned())))
+    }
+}
+
+/// Returns whether a text can be a name. Names have no wildcards.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['*', '?'])
 }
 
 #[cfg(test)]
@@ -141,10 +197,31 @@ mod tests {
     #[test]
     fn a_role_is_not_the_user_of_its_name() {
         let role = read("{\"AWS\": \"arn:aws:iam::123456789012:role/physics/readers\"}").unwrap();
-        assert!(role.has(Principal::Role("readers")) && !role.has(Principal::User("readers")));
+        let session = |session| Principal::Role { name: "readers", session };
+        assert!(role.has(session(None)) && !role.has(Principal::User("readers")));
+        assert!(role.has(session(Some("night-run"))));
         let user = read("{\"AWS\": \"arn:aws:iam:::user/readers\"}").unwrap();
-        assert!(user.has(Principal::User("readers")) && !user.has(Principal::Role("readers")));
-        assert!(read("\"*\"").unwrap().has(Principal::Role("readers")));
+        assert!(user.has(Principal::User("readers")) && !user.has(session(None)));
+        assert!(read("\"*\"").unwrap().has(session(None)));
+    }
+
+    #[test]
+    fn a_session_is_named_by_its_role_and_its_own_name() {
+        let of = |name, session| Principal::Role { name, session };
+        for account in ["", "123456789012"] {
+            let arn = format!("{{\"AWS\": \"arn:aws:sts::{account}:assumed-role/readers/night-run\"}}");
+            let named = read(&arn).unwrap();
+            assert!(named.has(of("readers", Some("night-run"))), "{arn}");
+            for other in [
+                of("readers", Some("day-run")),
+                of("readers", None),
+                of("writers", Some("night-run")),
+                Principal::User("readers"),
+                Principal::Anonymous,
+            ] {
+                assert!(!named.has(other), "{arn} {other:?}");
+            }
+        }
     }
 
     #[test]
@@ -163,6 +240,14 @@ mod tests {
             "{\"AWS\": \"arn:aws:iam::1:group/x\"}",
             "{\"AWS\": \"arn:aws:s3:::x\"}",
             "{\"AWS\": \"arn:aws:iam:::root\"}",
+            "{\"AWS\": \"arn:aws:sts:::assumed-role/readers\"}",
+            "{\"AWS\": \"arn:aws:sts:::assumed-role/readers/\"}",
+            "{\"AWS\": \"arn:aws:sts:::assumed-role//night-run\"}",
+            "{\"AWS\": \"arn:aws:sts:::assumed-role/readers/*\"}",
+            "{\"AWS\": \"arn:aws:sts:::assumed-role/path/readers/night-run\"}",
+            "{\"AWS\": \"arn:aws:sts:eu:1:assumed-role/readers/night-run\"}",
+            "{\"AWS\": \"arn:aws:iam:::assumed-role/readers/night-run\"}",
+            "{\"AWS\": \"arn:aws:sts:::federated-user/ann\"}",
         ] {
             assert!(read(text).is_err(), "{text}");
         }

@@ -1,5 +1,6 @@
-//! The rules of a bucket as a whole: its policy, its public access block, and the caller's role.
+//! The rules of a bucket as a whole: its policy, its ACL, its public access block, and the caller's role.
 
+use crate::acl::CannedAcl;
 use crate::decision::{Decision, Verdict};
 use crate::document::Policy;
 use crate::request::AccessRequest;
@@ -33,6 +34,8 @@ pub struct PublicAccessBlock {
 pub struct BucketAccessRules {
     /// The policy; `None` if the bucket has none.
     pub policy: Option<Policy>,
+    /// The ACL; private if the bucket has none, or if its ownership controls disable ACLs.
+    pub acl: CannedAcl,
     /// The public access block.
     pub block: PublicAccessBlock,
 }
@@ -46,13 +49,15 @@ pub enum BucketAccessDecision {
     Owner,
     /// A statement allows the request, and no statement denies it.
     Allowed(usize),
+    /// The ACL allows the request, and no statement denies it.
+    AllowedByAcl,
     /// A statement denies the request.
     Denied(usize),
-    /// The bucket has a policy, and no statement allows the request.
+    /// The bucket has a policy, and neither a statement nor the ACL allows the request.
     NotAllowed,
     /// The policy is public, and the bucket's public access block limits a public policy to the owner.
     Restricted,
-    /// The request is anonymous, and the bucket has no policy.
+    /// The request is anonymous, the bucket has no policy, and the ACL does not allow the request.
     Anonymous,
 }
 
@@ -61,7 +66,10 @@ impl BucketAccessDecision {
     pub fn is_permitted(self) -> bool {
         matches!(
             self,
-            BucketAccessDecision::NoPolicy | BucketAccessDecision::Owner | BucketAccessDecision::Allowed(_)
+            BucketAccessDecision::NoPolicy
+                | BucketAccessDecision::Owner
+                | BucketAccessDecision::Allowed(_)
+                | BucketAccessDecision::AllowedByAcl
         )
     }
 }
@@ -75,11 +83,12 @@ impl BucketAccessRules {
 
     /// Decides whether the rules permit a request.
     pub fn rule(&self, role: CallerRole, request: &AccessRequest<'_>) -> BucketAccessDecision {
+        let is_in_acl = || !self.block.ignore_public_acls && self.acl.allows(request);
         let Some(policy) = &self.policy else {
-            return if role == CallerRole::Anonymous {
-                BucketAccessDecision::Anonymous
-            } else {
-                BucketAccessDecision::NoPolicy
+            return match role {
+                CallerRole::Anonymous if is_in_acl() => BucketAccessDecision::AllowedByAcl,
+                CallerRole::Anonymous => BucketAccessDecision::Anonymous,
+                CallerRole::Owner | CallerRole::User => BucketAccessDecision::NoPolicy,
             };
         };
         let decision = policy.decide(request);
@@ -92,6 +101,7 @@ impl BucketAccessRules {
             (_, Decision { verdict: Verdict::Allowed, statement }) => {
                 BucketAccessDecision::Allowed(statement.unwrap_or(0))
             }
+            _ if is_in_acl() => BucketAccessDecision::AllowedByAcl,
             _ => BucketAccessDecision::NotAllowed,
         }
     }

@@ -1,8 +1,8 @@
 //! Tests AWS's documented examples of policy evaluation, and properties that hold for all policies.
 
 use fordway_policy::{
-    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Policy,
-    Principal, PublicAccessBlock, Verdict,
+    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeys,
+    Policy, Principal, PublicAccessBlock, Verdict,
 };
 use proptest::prelude::*;
 
@@ -283,6 +283,49 @@ fn public_policies_are_known() {
     assert!(!is_public("\"*\"", &when(r#"{"StringEquals": {"aws:userid": "ann"}}"#)));
 }
 
+/// A session has the ARN of its role and an ARN of its own. Both name the session, in principals and in conditions.
+#[test]
+fn sessions_are_named_by_both_of_their_arns() {
+    let role = "arn:aws:iam:::role/readers";
+    let session = "arn:aws:sts:::assumed-role/readers/night-run";
+    let decide = |statement: &str, caller: &'static str| {
+        let principal = Principal::Role { name: "readers", session: Some(caller) };
+        let mut keys = ConditionKeys::default();
+        keys.add("aws:principalarn", role);
+        let action = Action::new("GetObject").unwrap();
+        let request = AccessRequest { principal, action, bucket: BUCKET, key: Some("k"), keys };
+        parsed(statement).decide(&request).verdict
+    };
+    let statement = |effect: &str, rest: &str| {
+        format!(
+            "{{\"Effect\": \"{effect}\", {rest}, \"Action\": \"s3:*\", \"Resource\": \"arn:aws:s3:::{BUCKET}/*\"}}"
+        )
+    };
+    let when = |operator: &str, arn: &str| {
+        format!(
+            "\"Principal\": \"*\", \"Condition\": {{\"{operator}\": {{\"aws:PrincipalArn\": \"{arn}\"}}}}"
+        )
+    };
+    let is = |arn: &str| format!("\"Principal\": {{\"AWS\": \"{arn}\"}}");
+    let is_not = |arn: &str| format!("\"NotPrincipal\": {{\"AWS\": \"{arn}\"}}");
+    for (effect, rest, of_night, of_day) in [
+        ("Allow", is(session), Allowed, NotAllowed),
+        ("Allow", is(role), Allowed, Allowed),
+        ("Deny", is_not(session), NotAllowed, Denied),
+        ("Deny", is_not(role), NotAllowed, NotAllowed),
+        ("Allow", when("ArnEquals", session), Allowed, NotAllowed),
+        ("Allow", when("ArnLike", "arn:aws:sts:::assumed-role/readers/day-*"), NotAllowed, Allowed),
+        ("Allow", when("StringEquals", role), Allowed, Allowed),
+        ("Allow", when("ForAllValues:StringEquals", role), Allowed, Allowed),
+        ("Deny", when("ArnNotEquals", session), NotAllowed, Denied),
+        ("Deny", when("StringNotEquals", role), NotAllowed, NotAllowed),
+    ] {
+        let statement = statement(effect, &rest);
+        assert_eq!(decide(&statement, "night-run"), of_night, "{statement}");
+        assert_eq!(decide(&statement, "day-run"), of_day, "{statement}");
+    }
+}
+
 #[test]
 fn rules_know_the_owner_and_the_public() {
     let request = |user| AccessRequest {
@@ -297,12 +340,53 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(nothing.rule(CallerRole::User, &ann), BucketAccessDecision::NoPolicy);
     assert_eq!(nothing.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Anonymous);
     let policy = parsed(CASES[0].0);
-    let mut rules = BucketAccessRules { policy: Some(policy), block: PublicAccessBlock::default() };
+    let mut rules = BucketAccessRules { policy: Some(policy), ..BucketAccessRules::default() };
     assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Allowed(0));
     rules.block.restrict_public_buckets = true;
     assert_eq!(rules.rule(CallerRole::Anonymous, &none), BucketAccessDecision::Restricted);
     assert_eq!(rules.rule(CallerRole::User, &ann), BucketAccessDecision::Restricted);
     assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
+}
+
+/// An ACL is one more thing that can allow a request. A denial and the public access block come first.
+#[test]
+fn acls_allow_what_no_statement_denies() {
+    let request = |principal, action: &str| AccessRequest {
+        principal,
+        action: Action::new(action).unwrap(),
+        bucket: BUCKET,
+        key: None,
+        keys: ConditionKeys::default(),
+    };
+    let (ann, none) = (Principal::User("ann"), Principal::Anonymous);
+    let statement = |effect: &str, who: &str| {
+        format!(
+            "{{\"Effect\": \"{effect}\", \"Principal\": {who}, \"Action\": \"s3:ListBucket\", \
+             \"Resource\": \"arn:aws:s3:::{BUCKET}\"}}"
+        )
+    };
+    let mut rules = BucketAccessRules { acl: CannedAcl::PublicRead, ..BucketAccessRules::default() };
+    let rule =
+        |rules: &BucketAccessRules, role, principal, action| rules.rule(role, &request(principal, action));
+    let (user, anonymous) = (CallerRole::User, CallerRole::Anonymous);
+    assert_eq!(rule(&rules, anonymous, none, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, anonymous, none, "PutObject"), BucketAccessDecision::Anonymous);
+    assert_eq!(rule(&rules, user, ann, "PutObject"), BucketAccessDecision::NoPolicy);
+    rules.policy = Some(parsed(&statement("Allow", "\"bob\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, user, ann, "PutObject"), BucketAccessDecision::NotAllowed);
+    rules.acl = CannedAcl::AuthenticatedRead;
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    assert_eq!(rule(&rules, anonymous, none, "ListBucket"), BucketAccessDecision::NotAllowed);
+    rules.block.ignore_public_acls = true;
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::NotAllowed);
+    rules.block = PublicAccessBlock { restrict_public_buckets: true, ..PublicAccessBlock::default() };
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::AllowedByAcl);
+    rules.policy = Some(parsed(&statement("Allow", "\"*\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::Restricted);
+    rules.policy = Some(parsed(&statement("Deny", "\"*\"")));
+    assert_eq!(rule(&rules, user, ann, "ListBucket"), BucketAccessDecision::Denied(0));
+    assert_eq!(rule(&rules, CallerRole::Owner, ann, "PutObject"), BucketAccessDecision::Owner);
 }
 
 /// Generates random statements, some of which have malformed elements.

@@ -202,7 +202,7 @@ impl DocumentKind {
     /// Returns whether documents of this kind control access to the bucket. Only root and the bucket's owner can set
     /// them, and a document that another user wrote is ignored.
     pub fn decides_access(&self) -> bool {
-        ["policy", "public-access-block"].contains(&self.as_str())
+        ["acl", "ownership", "policy", "public-access-block"].contains(&self.as_str())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,9 +81,16 @@ impl Ground {
 
     /// Returns the status of an anonymous GET.
     fn anonymous(&self, at: &str) -> u16 {
+        self.anonymous_request(&format!("GET /data/{at}"), "")
+    }
+
+    /// Returns the status of an anonymous request; `line` is the method and the path.
+    fn anonymous_request(&self, line: &str, body: &str) -> u16 {
         let mut stream = TcpStream::connect(self.gateway.local_addr()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        write!(stream, "GET /data/{at} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let length = body.len();
+        let headers = format!("Host: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        write!(stream, "{line} HTTP/1.1\r\n{headers}{body}").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         String::from_utf8_lossy(&answer)[9..12].parse().unwrap()
@@ -220,6 +227,49 @@ fn a_document_by_another_user_is_not_believed() {
     ground.client("alice").delete_document(&bucket(), &POLICY).unwrap();
     ground.set_policy(PUBLIC);
     assert_eq!(ground.anonymous("public/k"), 200);
+}
+
+/// In a bucket that everybody may write to, only the owner sets the ACL, and an ACL that another user has written is
+/// ignored. The kernel checks what the ACL permits.
+#[test]
+fn an_acl_is_the_owners_and_grants_nothing_that_the_kernel_denies() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new();
+    let (alice, bob) = (ground.client("alice"), ground.client("bob"));
+    let [acl, ownership] = ["acl", "ownership"].map(DocumentKind::known);
+    let enabled = b"<OwnershipControls><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>";
+    let grants = ["READ", "WRITE"].map(|permission| {
+        let everybody = "<URI>http://acs.amazonaws.com/groups/global/AllUsers</URI>";
+        format!("<Grant><Grantee>{everybody}</Grantee><Permission>{permission}</Permission></Grant>")
+    });
+    let of_grants = |grants: &str| {
+        format!("<AccessControlPolicy><AccessControlList>{grants}</AccessControlList></AccessControlPolicy>")
+    };
+    let open = of_grants(&grants.concat());
+    assert_eq!(kind(bob.set_document(&bucket(), &ownership, enabled)), DENIED);
+    alice.set_document(&bucket(), &ownership, enabled).unwrap();
+    assert_eq!(kind(bob.set_document(&bucket(), &acl, open.as_bytes())), DENIED);
+    alice.set_document(&bucket(), &acl, open.as_bytes()).unwrap();
+    let upload = || ground.anonymous_request("PUT /data/new", "x");
+    assert_eq!((ground.anonymous(""), upload(), ground.anonymous("public/k")), (200, 200, 403));
+    assert_eq!(fs::metadata(ground.path("data/new")).unwrap().uid(), NOBODY);
+    ground.allow("data", 0o755);
+    fs::remove_file(ground.path("data/new")).unwrap();
+    assert_eq!((ground.anonymous(""), upload()), (200, 403));
+    // A policy that allows Bob nothing leaves him what the ACL permits.
+    ground.set_policy(PUBLIC);
+    bob.list(&bucket(), &ListQuery::default()).unwrap();
+    alice.delete_document(&bucket(), &POLICY).unwrap();
+    let document = ground.path("data/.fordway/document-acl");
+    chown(&document, Some(BOB), Some(BOB)).unwrap();
+    wait_for_rules();
+    assert_eq!((ground.anonymous(""), kind(bob.list(&bucket(), &ListQuery::default()))), (403, DENIED));
+    assert_eq!(ground.read("alice", "private/k").unwrap(), b"hello");
+    alice.set_document(&bucket(), &acl, of_grants("").as_bytes()).unwrap();
+    assert_eq!(ground.anonymous(""), 403);
+    bob.list(&bucket(), &ListQuery::default()).unwrap();
 }
 
 /// Tests documents of the owner that are not valid policies, which may occur after a disk failure.

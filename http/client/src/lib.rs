@@ -29,7 +29,7 @@ pub mod webdav;
 pub use access::SessionCredentials;
 pub use client::{ExchangeFailure, HttpClient, HttpExchange, ReplayPolicy};
 pub use connector::Origin;
-pub use proxy::ProxySettings;
+pub use proxy::{ProxySettings, ProxyTunnel};
 pub use response::HttpResponse;
 pub use tls::TlsRoots;
 

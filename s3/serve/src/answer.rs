@@ -170,9 +170,9 @@ async fn answered(
             request = unsigned(request);
             request.extensions_mut().insert(user.clone());
         }
-        ConnectionPeer::Remote(address) => {
+        ConnectionPeer::Remote { address, tls } => {
             request = ending_whole(request);
-            let origin = RequestOrigin { address: Some(address.ip()), is_secure: shared.tls.is_some() };
+            let origin = RequestOrigin { address: Some(address.ip()), tls: *tls };
             request.extensions_mut().insert(origin);
         }
     }
@@ -258,7 +258,7 @@ impl CorsRequest {
         }
         let store = match caller {
             ConnectionPeer::Peer(user) => Some(user.store.clone()),
-            ConnectionPeer::Remote(_) => None,
+            ConnectionPeer::Remote { .. } => None,
         };
         let (bucket, _) = shared.domains.names(request.headers(), request.uri());
         let (method, headers) = (request.method().clone(), request.headers().clone());
@@ -456,7 +456,7 @@ impl S3Responder {
             tokens: None,
         };
         let connection = ConnectionState::new(ConnectionLimitState::new(None, counters));
-        S3Responder { shared, caller: ConnectionPeer::Remote(nowhere), connection }
+        S3Responder { shared, caller: ConnectionPeer::Remote { address: nowhere, tls: None }, connection }
     }
 
     /// Returns the response without its body, which is dropped unread. A failure becomes an error response.

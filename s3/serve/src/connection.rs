@@ -18,6 +18,7 @@ use crate::answer::{GatewayState, too_many_connections};
 use crate::gateway::StopReceiver;
 use crate::http1::turn_away;
 use crate::limits::ConnectionLimitState;
+use crate::tls::TlsVersion;
 use crate::unsigned::ConnectionPeer;
 use crate::{http1, http2};
 
@@ -40,12 +41,12 @@ async fn speak(
 ) -> io::Result<()> {
     let peer = socket.peer_addr()?;
     let Some(account) = shared.addresses.admit(peer.ip()) else { return refuse(socket, shared).await };
-    let caller = ConnectionPeer::Remote(peer);
     let plain = TcpStream::from_std(socket)?;
     let socket = match &shared.tls {
         None => ClientSocket::Plain(plain),
         Some(tls) => tls.accept(plain, shared.limits.header_timeout).await?,
     };
+    let caller = ConnectionPeer::Remote { address: peer, tls: socket.tls_version() };
     match socket.chose_http2() {
         true => http2::serve(socket, Vec::new(), (caller, account), shared, stopped).await,
         false => exchange(socket, Vec::new(), (caller, account), shared, stopped).await,
@@ -89,6 +90,14 @@ impl ClientSocket {
         match self {
             ClientSocket::Plain(_) | ClientSocket::Unix(_) => false,
             ClientSocket::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+
+    /// Returns the version of TLS; `None` for a socket without TLS.
+    fn tls_version(&self) -> Option<TlsVersion> {
+        match self {
+            ClientSocket::Plain(_) | ClientSocket::Unix(_) => None,
+            ClientSocket::Tls(stream) => Some(TlsVersion::of(stream.get_ref().1)),
         }
     }
 

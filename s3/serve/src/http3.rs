@@ -35,6 +35,7 @@ use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
 use crate::limits::{BodyLimits, ConnectionLimitState};
 use crate::multiplexed::{ConnectionState, ReplyBody};
+use crate::tls::TlsVersion;
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 
@@ -60,7 +61,9 @@ async fn speak(
     shared: &Arc<GatewayState>,
     stopped: StopReceiver,
 ) -> io::Result<()> {
-    let (caller, header_timeout) = (ConnectionPeer::Remote(accepted.remote()), shared.limits.header_timeout);
+    // QUIC has no TLS version but 1.3 (RFC 9001).
+    let caller = ConnectionPeer::Remote { address: accepted.remote(), tls: Some(TlsVersion::V1_3) };
+    let header_timeout = shared.limits.header_timeout;
     let quic = timeout(header_timeout, accepted.handshake()).await??;
     // The address is checked after the handshake, because before the handshake it may be forged.
     let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {

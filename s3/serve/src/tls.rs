@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use rustls::ServerConfig;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ProtocolVersion, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -16,6 +16,32 @@ use crate::connection::ClientSocket;
 
 /// The protocols that the gateway offers to clients, in the order of preference (ALPN, RFC 7301).
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The version of TLS of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsVersion {
+    V1_2,
+    V1_3,
+}
+
+impl TlsVersion {
+    /// Returns the version of a connection whose handshake is complete.
+    pub(crate) fn of(connection: &rustls::ServerConnection) -> Self {
+        // rustls supports no version but these two.
+        match connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => TlsVersion::V1_3,
+            _ => TlsVersion::V1_2,
+        }
+    }
+
+    /// Returns the version as a number, for policies.
+    pub(crate) fn number(self) -> &'static str {
+        match self {
+            TlsVersion::V1_2 => "1.2",
+            TlsVersion::V1_3 => "1.3",
+        }
+    }
+}
 
 /// A certificate and its key, from two PEM files. Clones share the certificate.
 #[derive(Clone, Debug)]

@@ -15,6 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use serde::{Serialize, Serializer};
 
 use crate::http1::{ChunkDecoder, ChunkStep};
+use crate::tls::TlsVersion;
 use crate::users::User;
 
 /// The text of the error for a body that is not encoded as its head states. The conversion to an S3 error recognizes
@@ -206,7 +207,11 @@ impl Body for UnchunkedBody {
 #[derive(Clone)]
 pub(crate) enum ConnectionPeer {
     /// A remote address, whose requests must be signed.
-    Remote(SocketAddr),
+    Remote {
+        address: SocketAddr,
+        /// The version of TLS; `None` for a connection that is not encrypted.
+        tls: Option<TlsVersion>,
+    },
     /// A program on this machine, whose user the kernel has identified. The signatures of its requests have no meaning.
     Peer(Arc<User>),
 }
@@ -214,7 +219,7 @@ pub(crate) enum ConnectionPeer {
 impl fmt::Display for ConnectionPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectionPeer::Remote(address) => address.fmt(f),
+            ConnectionPeer::Remote { address, .. } => address.fmt(f),
             ConnectionPeer::Peer(user) => f.write_str(&user.name),
         }
     }

@@ -59,6 +59,24 @@ fn a_tour() {
 }
 
 #[test]
+fn policies_see_that_quic_has_tls_1_3() {
+    let (fixture, certificate) = serve_http3(|_| ());
+    run(async {
+        let mut http3 = Http3::connect(&fixture.client, &certificate).await;
+        for (version, status) in [("1.2", 404), ("1.3", 403)] {
+            let policy = format!(
+                "{{\"Version\": \"2012-10-17\", \"Statement\": {{\"Effect\": \"Deny\", \"Principal\": \"*\", \
+                 \"Action\": \"s3:GetObject\", \"Resource\": \"arn:aws:s3:::{BUCKET}/*\", \
+                 \"Condition\": {{\"NumericEquals\": {{\"s3:TlsVersion\": {version}}}}}}}}}"
+            );
+            let put = Call::new("PUT", format!("/{BUCKET}")).query("policy").body(policy);
+            assert_eq!(http3.send(&put).await.status, 204);
+            assert_eq!(http3.send(&Call::on("GET", "none")).await.status, status, "{version}");
+        }
+    });
+}
+
+#[test]
 fn who_is_not_known_is_refused_and_too_much_too() {
     let (fixture, certificate) = serve_http3(|config| {
         config.body_bytes_max = 100_000;

@@ -246,12 +246,15 @@ fn objects_belong_to_the_owner_of_the_bucket() {
     let none = (404, "OwnershipControlsNotFoundError".to_owned());
     assert_eq!(controls("GET", "").error(), none);
     controls("PUT", &rules(&["BucketOwnerEnforced"])).ok();
-    assert_eq!(controls("PUT", &rules(&["ObjectWriter"])).error(), (501, "NotImplemented".to_owned()));
     for bad in [&[][..], &["Everybody"], &["BucketOwnerEnforced", "BucketOwnerEnforced"]] {
         assert_eq!(controls("PUT", &rules(bad)).error(), (400, "MalformedXML".to_owned()), "{bad:?}");
     }
     let read = |answer: Answer| answer.ok().element("ObjectOwnership");
     assert_eq!(read(controls("GET", "")).as_deref(), Some("BucketOwnerEnforced"));
+    for setting in ["ObjectWriter", "BucketOwnerPreferred"] {
+        controls("PUT", &rules(&[setting])).ok();
+        assert_eq!(read(controls("GET", "")).as_deref(), Some(setting));
+    }
     assert_eq!(controls("DELETE", "").status, 204);
     assert_eq!(controls("GET", "").error(), none);
     let create = Call::new("PUT", "/owned-bucket").header("x-amz-object-ownership", "BucketOwnerEnforced");

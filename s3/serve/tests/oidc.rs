@@ -5,9 +5,10 @@ mod client;
 
 use std::collections::HashMap;
 use std::fs::Permissions;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
@@ -23,6 +24,8 @@ use ring::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RSA_PKCS1_SHA256,
     RsaKeyPair, RsaPublicKeyComponents,
 };
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 /// A key that exists only for these tests.
@@ -126,6 +129,7 @@ fn unsigned(header: &Value, claims: &Value) -> String {
 /// A provider on this machine. The test sets the responses of the provider.
 struct Provider {
     address: SocketAddr,
+    issuer: String,
     /// The responses with their heads, by path.
     responses: Arc<Mutex<HashMap<String, String>>>,
     requests: Arc<AtomicUsize>,
@@ -133,22 +137,51 @@ struct Provider {
 
 impl Provider {
     fn start() -> Self {
+        Provider::serving(|address| format!("http://{address}"), respond)
+    }
+
+    /// Starts a provider with TLS at the name [`NAME`], and writes its certificate into `ca_bundle`.
+    fn start_tls(ca_bundle: &Path) -> Self {
+        let made = rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
+        std::fs::write(ca_bundle, made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let config = Arc::new(config);
+        Provider::serving(
+            |address| format!("https://{NAME}:{}", address.port()),
+            move |stream, responses| {
+                let session = ServerConnection::new(config.clone()).unwrap();
+                respond(StreamOwned::new(session, stream), responses);
+            },
+        )
+    }
+
+    fn serving(
+        issuer: impl Fn(SocketAddr) -> String,
+        respond: impl Fn(TcpStream, &Mutex<HashMap<String, String>>) + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (responses, requests) = (Arc::new(Mutex::new(HashMap::new())), Arc::new(AtomicUsize::new(0)));
-        let provider = Provider { address, responses: responses.clone(), requests: requests.clone() };
+        let (heard, counted, issuer) = (responses.clone(), requests.clone(), issuer(address));
+        let provider = Provider { address, issuer, responses, requests };
         provider.discover(&format!("{}/jwks", provider.issuer()));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                requests.fetch_add(1, Ordering::SeqCst);
-                respond(stream, &responses);
+                counted.fetch_add(1, Ordering::SeqCst);
+                respond(stream, &heard);
             }
         });
         provider
     }
 
     fn issuer(&self) -> String {
-        format!("http://{}", self.address)
+        self.issuer.clone()
     }
 
     fn set(&self, path: &str, response: String) {
@@ -189,7 +222,7 @@ fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-fn respond(mut stream: TcpStream, responses: &Mutex<HashMap<String, String>>) {
+fn respond(mut stream: impl Read + Write, responses: &Mutex<HashMap<String, String>>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -204,6 +237,55 @@ fn respond(mut stream: TcpStream, responses: &Mutex<HashMap<String, String>>) {
     // An error is ignored, because a gateway that refuses a response may close the connection before it has received
     // the whole response.
     let _ = stream.write_all(response.as_bytes());
+    let _ = stream.flush();
+}
+
+/// The name of the provider with TLS, which only the proxy can resolve.
+const NAME: &str = "oidc.test";
+
+/// A proxy that opens tunnels to this machine, whatever the name of the host. It records the requested hosts.
+struct TunnelProxy {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl TunnelProxy {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let proxy = TunnelProxy { address, asked: asked.clone() };
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let asked = asked.clone();
+                std::thread::spawn(move || TunnelProxy::serve(client, &asked));
+            }
+        });
+        proxy
+    }
+
+    fn serve(mut client: TcpStream, asked: &Mutex<Vec<String>>) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if !matches!(client.read(&mut byte), Ok(1)) {
+                return;
+            }
+            head.push(byte[0]);
+        }
+        let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+        let port = line.split([' ', ':']).nth(2).and_then(|port| port.parse::<u16>().ok());
+        asked.lock().unwrap().push(line);
+        let Some(Ok(server)) = port.map(|port| TcpStream::connect(("127.0.0.1", port))) else { return };
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        let (mut to_server, mut from_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+        let _ = std::io::copy(&mut &server, &mut client);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
 }
 
 fn now() -> u64 {
@@ -471,6 +553,39 @@ fn private_addresses_need_permission() {
     let claims = json!({"iss": issuer, "sub": "s", "aud": AUDIENCE, "exp": now() + 600});
     refused(&ground.assume(&Key::p256().token("k", &claims)), 400, "IDPCommunicationError");
     assert_eq!(provider.requests(), 0);
+}
+
+/// The gateway tells the proxy the names of the two places that the users file permits, and no other name.
+#[test]
+fn a_provider_is_reached_through_a_proxy() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca_bundle = dir.path().join("ca.pem");
+    let (provider, proxy, key) = (Provider::start_tls(&ca_bundle), TunnelProxy::start(), Key::p256());
+    provider.keys(&[("k", &key)]);
+    let entry = |ca_bundle: &str, proxy: &str| {
+        let issuer = provider.issuer();
+        format!("[[oidc]]\nissuer='{issuer}'\naudience=['{AUDIENCE}']\nproxy='{proxy}'\n{ca_bundle}")
+    };
+    let trusted = format!("ca_bundle='{}'\n", ca_bundle.display());
+    let by_proxy = format!("http://{}", proxy.address);
+    let assume =
+        |oidc: &str| Ground::with(oidc, &provider.issuer()).assume(&key.token("k", &provider.claims()));
+    // The proxy's own address is private, and the entry has no `allow_private`.
+    assume(&entry(&trusted, &by_proxy)).ok();
+    let line = format!("CONNECT {NAME}:{} HTTP/1.1", provider.address.port());
+    assert_eq!(proxy.asked(), [&*line, &*line], "the discovery document and the keys");
+    let failed = (400, "IDPCommunicationError".to_owned());
+    assert_eq!(assume(&entry("", &by_proxy)).error(), failed, "the certificate is checked through the proxy");
+    assert_eq!(assume(&entry(&trusted, "")).error(), failed, "only the proxy can resolve the name");
+    let before = proxy.asked().len();
+    provider.discover("https://elsewhere.test/jwks");
+    assert_eq!(assume(&entry(&trusted, &by_proxy)).error(), failed);
+    assert_eq!(proxy.asked()[before..], [&*line], "the keys are at a host that the users file does not name");
+    let inside = entry(&trusted, &by_proxy).replace(NAME, "127.0.0.1");
+    let claims = provider.claims_with("iss", json!(provider.issuer().replace(NAME, "127.0.0.1")));
+    let ground = Ground::with(&inside, &provider.issuer().replace(NAME, "127.0.0.1"));
+    assert_eq!(ground.assume(&key.token("k", &claims)).error(), failed);
+    assert_eq!(proxy.asked().len(), before + 1, "a private address is not asked for");
 }
 
 #[test]

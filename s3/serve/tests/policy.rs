@@ -336,6 +336,12 @@ fn conditions_see_the_request() {
         ("DateLessThan", "aws:CurrentTime", "2020-01-01T00:00:00Z", "", 403),
         ("StringEquals", "aws:PrincipalType", "Anonymous", "", 200),
         ("Null", "s3:signatureversion", "true", "", 200),
+        ("NumericGreaterThanEquals", "s3:TlsVersion", "1.2", "", 403),
+        ("NumericGreaterThanEqualsIfExists", "s3:TlsVersion", "1.2", "", 200),
+        ("NumericLessThan", "s3:TlsVersion", "1.2", "", 403),
+        ("Bool", "aws:ViaAWSService", "false", "", 200),
+        ("Null", "aws:PrincipalIsAWSService", "true", "", 200),
+        ("BoolIfExists", "aws:MultiFactorAuthPresent", "true", "", 200),
         ("StringEquals", "s3:ExistingObjectTag/class", "open", "", 200),
         ("StringEquals", "s3:ExistingObjectTag/class", "closed", "", 403),
     ] {
@@ -353,6 +359,34 @@ fn conditions_see_the_request() {
     assert_eq!(list("prefix=a%20b/&delimiter=/"), 403);
     assert_eq!(list("prefix=a&delimiter=/&max-keys=10"), 403);
     assert_eq!(list(""), 403);
+}
+
+/// A policy that demands a condition for each new object must exempt the parts of an upload, which take no conditions.
+#[test]
+fn policies_tell_new_objects_from_parts() {
+    let fixture = client::serve();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "ARN/*",
+            "Condition": {"Null": {"s3:if-none-match": true}, "Bool": {"s3:ObjectCreationOperation": true}}}"#,
+    );
+    let put = |call: Call<'_>| fixture.client.send(&call);
+    assert_denied(&put(Call::on("PUT", "k").body("one")));
+    put(Call::on("PUT", "k").body("one").header("if-none-match", "*")).ok();
+    let started = put(Call::on("POST", "parts").query("uploads")).ok();
+    let upload = started.element("UploadId").unwrap();
+    let part = format!("partNumber=1&uploadId={upload}");
+    let etag =
+        put(Call::on("PUT", "parts").query(&part).body("content")).ok().header("etag").unwrap().to_owned();
+    let list = format!(
+        "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part></CompleteMultipartUpload>"
+    );
+    let of_upload = format!("uploadId={upload}");
+    let complete = || Call::on("POST", "parts").query(&of_upload).body(list.clone());
+    assert_denied(&put(complete()));
+    put(complete().header("if-none-match", "*")).ok();
+    let copy = Call::on("PUT", "copy").header("x-amz-copy-source", format!("/{BUCKET}/k"));
+    assert_denied(&put(copy));
 }
 
 /// The tags of a request are in its body, so they are checked after the body has been read.

@@ -494,6 +494,8 @@ fn policies_and_logs_name_roles() {
         |key: &str, value: &str| format!(",\"Condition\":{{\"StringEquals\":{{\"{key}\":\"{value}\"}}}}");
     for (principal, condition) in [
         ("{\"AWS\":\"arn:aws:iam:::role/readers\"}", String::new()),
+        ("{\"AWS\":\"arn:aws:sts:::assumed-role/readers/job-1\"}", String::new()),
+        ("\"*\"", is("aws:PrincipalArn", "arn:aws:sts:::assumed-role/readers/job-1")),
         ("\"*\"", is("aws:PrincipalArn", "arn:aws:iam:::role/readers")),
         ("\"*\"", is("aws:userid", "readers:job-1")),
         ("\"*\"", is("aws:PrincipalType", "AssumedRole")),
@@ -503,8 +505,10 @@ fn policies_and_logs_name_roles() {
         refused(&client.send(&get(&session.token)), 403, "AccessDenied");
         ground.alice().send(&Call::on("GET", "k")).ok();
     }
-    deny("{\"AWS\":\"arn:aws:iam:::user/readers\"}", "");
-    client.send(&get(&session.token)).ok();
+    for other in ["arn:aws:iam:::user/readers", "arn:aws:sts:::assumed-role/readers/job-2"] {
+        deny(&format!("{{\"AWS\":\"{other}\"}}"), "");
+        client.send(&get(&session.token)).ok();
+    }
     drop(ground);
     let text = std::fs::read_to_string(log.path()).unwrap();
     assert!(text.contains("\"user\":\"readers/job-1\",\"operation\":\"GetObject\""), "{text}");

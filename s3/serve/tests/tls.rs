@@ -6,7 +6,8 @@ use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use client::tls::{Certificate, TlsStream};
-use client::{Call, Fixture, lasting, next_answer, serve_with};
+use client::{BUCKET, Call, Fixture, lasting, next_answer, serve_with};
+use rustls::version::{TLS12, TLS13};
 
 fn serve_tls(certificate: &Certificate) -> Fixture {
     serve_with(|config| config.tls = Some(certificate.load()))
@@ -59,6 +60,41 @@ fn a_newer_certificate_is_shown_to_newer_connections() {
     for stream in [&mut old, &mut new] {
         assert!(ask(stream, &fixture, &Call::on("GET", "none")).0.starts_with("HTTP/1.1 404"));
     }
+}
+
+#[test]
+fn policies_see_the_version_of_tls() {
+    let certificate = Certificate::new();
+    let fixture = serve_tls(&certificate);
+    let connect = |version| certificate.connect_with(&fixture.client, &[version]).unwrap();
+    let put = |stream: &mut TlsStream, operator: &str, key: &str, value: &str| {
+        let policy = format!(
+            "{{\"Version\": \"2012-10-17\", \"Statement\": {{\"Effect\": \"Deny\", \"Principal\": \"*\", \
+             \"Action\": \"s3:GetObject\", \"Resource\": \"arn:aws:s3:::{BUCKET}/*\", \
+             \"Condition\": {{\"{operator}\": {{\"{key}\": {value}}}}}}}}}"
+        );
+        let call = Call::new("PUT", format!("/{BUCKET}")).query("policy").body(policy);
+        let (head, body) = ask(stream, &fixture, &call);
+        assert!(head.starts_with("HTTP/1.1 204"), "{}", String::from_utf8_lossy(&body));
+    };
+    let (mut old, mut new) = (connect(&TLS12), connect(&TLS13));
+    let status = |stream: &mut TlsStream| {
+        let (head, _) = ask(stream, &fixture, &Call::on("GET", "none"));
+        head.split(' ').nth(1).map(str::to_owned)
+    };
+    for (operator, value, of_old, of_new) in [
+        ("NumericLessThan", "1.2", "404", "404"),
+        ("NumericLessThan", "\"1.3\"", "403", "404"),
+        ("NumericGreaterThanEquals", "1.3", "404", "403"),
+        ("NumericEquals", "[1.2, 1.3]", "403", "403"),
+        ("Null", "true", "404", "404"),
+    ] {
+        put(&mut new, operator, "s3:TlsVersion", value);
+        assert_eq!(status(&mut old).as_deref(), Some(of_old), "{operator} {value}");
+        assert_eq!(status(&mut new).as_deref(), Some(of_new), "{operator} {value}");
+    }
+    put(&mut new, "Bool", "aws:SecureTransport", "true");
+    assert_eq!(status(&mut old).as_deref(), Some("403"));
 }
 
 #[test]

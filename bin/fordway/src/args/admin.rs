@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use fordway_policy::CannedAcl;
 
 /// Options of `admin`.
 #[derive(Debug, Args)]
@@ -10,7 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
   fordway admin show s3://data
   fordway admin get cors s3://data > cors.xml
   fordway admin set cors s3://data --file cors.xml
-  fordway admin rm cors s3://data")]
+  fordway admin rm cors s3://data
+  fordway admin acl s3://data public-read")]
 pub struct AdminArgs {
     /// The action to perform.
     #[command(subcommand)]
@@ -28,6 +30,10 @@ pub enum AdminSubcommand {
     Rm(AdminRmArgs),
     /// Show all settings of a bucket
     Show(AdminShowArgs),
+    /// Show or set the ACL of a bucket
+    Acl(AdminAclArgs),
+    /// Check a users file, and list its users and roles
+    Users(AdminUsersArgs),
 }
 
 /// A setting of a bucket.
@@ -115,4 +121,42 @@ settings that the endpoint does not support, or that you are not allowed to read
 pub struct AdminShowArgs {
     /// s3://BUCKET
     pub bucket: String,
+}
+
+/// Options of `admin acl`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin acl s3://data
+  fordway admin acl s3://data public-read
+  fordway admin acl s3://data --json
+
+The ACL permits everybody (public-read) or all users with keys (authenticated-read) to list the bucket. \
+public-read-write also permits everybody to create objects. No ACL of a bucket permits reading objects; use a policy. \
+A bucket can have an ACL only if its ownership setting is BucketOwnerPreferred or ObjectWriter.")]
+pub struct AdminAclArgs {
+    /// s3://BUCKET
+    pub bucket: String,
+    /// New ACL: private, public-read, public-read-write or authenticated-read
+    #[arg(value_name = "ACL", value_parser = canned_acl)]
+    pub name: Option<CannedAcl>,
+}
+
+/// Options of `admin users`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  fordway admin users users.toml
+  sudo -u fordway fordway admin users /etc/fordway/users.toml --json
+
+The command checks the file in the same way as `fordway serve --credentials FILE`. Run it as the user who runs the \
+gateway, because this user decides which uids are possible. For each user, role and OIDC provider, the command prints a \
+line without the secret key. It warns about roles that nobody may assume, and about providers that no role trusts. The \
+exit code is 2 if the file is invalid.")]
+pub struct AdminUsersArgs {
+    /// Users file
+    pub file: PathBuf,
+}
+
+fn canned_acl(name: &str) -> Result<CannedAcl, String> {
+    let known = CannedAcl::ALL.map(CannedAcl::name).join(", ");
+    CannedAcl::named(name).ok_or_else(|| format!("use one of {known}"))
 }

@@ -9,7 +9,8 @@ mod serve;
 mod transfer;
 
 pub(crate) use admin::{
-    AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand, BucketSettingArg,
+    AdminAclArgs, AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
+    AdminUsersArgs, BucketSettingArg,
 };
 pub(crate) use fordway_command::args::{
     DurabilityArg, ETagArg, GlobalArgs, ReplicaArgs, VectorReadArgs, byte_range,

@@ -30,7 +30,7 @@ pub enum PolicySubcommand {
   fordway policy explain s3://data --action ListBucket --anonymous --with s3:prefix=public/ \\
     --with aws:SourceIp=10.1.2.3
   fordway policy explain s3://data/run.h5 --action PutObject --user bob --file new-policy.json --json
-  fordway policy explain s3://data/run.h5 --action GetObject --role readers --with aws:userid=readers:night-run
+  fordway policy explain s3://data/run.h5 --action GetObject --role readers --session night-run
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
 one request. For each statement, it reports whether the statement applies, or the first element that does not match. \
@@ -48,6 +48,9 @@ pub struct ExplainArgs {
     /// Name of the role whose session signs the request
     #[arg(long, value_name = "NAME", conflicts_with = "user")]
     pub role: Option<String>,
+    /// Name of the role's session, for policies that name a session
+    #[arg(long, value_name = "NAME", requires = "role")]
+    pub session: Option<String>,
     /// Assume that the user or the role owns the bucket
     #[arg(long, conflicts_with = "anonymous")]
     pub owner: bool,

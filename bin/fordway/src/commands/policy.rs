@@ -5,10 +5,11 @@ use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_policy::{
-    AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, ConditionKeys, Effect, Policy,
-    Principal, PublicAccessBlock, StatementMismatch, StatementReport,
+    AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeys, Effect,
+    Policy, Principal, PublicAccessBlock, StatementMismatch, StatementReport,
 };
 use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 
 use crate::args::{ExplainArgs, PolicyArgs, PolicySubcommand};
@@ -23,7 +24,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     let (bucket, key) = target(args)?;
     let rules = match &args.file {
         Some(file) => {
-            BucketAccessRules { policy: Some(from_file(file, &bucket)?), block: Default::default() }
+            BucketAccessRules { policy: Some(from_file(file, &bucket)?), ..BucketAccessRules::default() }
         }
         None => stored_rules(&*context.store()?, &bucket)?,
     };
@@ -31,7 +32,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     add_keys(&mut keys, args);
     let principal = match (&args.user, &args.role) {
         (Some(user), _) => Principal::User(user),
-        (None, Some(role)) => Principal::Role(role),
+        (None, Some(role)) => Principal::Role { name: role, session: args.session.as_deref() },
         (None, None) => Principal::Anonymous,
     };
     let request =
@@ -92,14 +93,23 @@ pub(super) fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
 fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules> {
     let policy = store.document(bucket, &DocumentKind::known("policy"))?;
     let block = store.document(bucket, &DocumentKind::known("public-access-block"))?;
-    let restricts = |document: Vec<u8>| {
-        String::from_utf8_lossy(&document).contains("<RestrictPublicBuckets>true</RestrictPublicBuckets>")
+    let block = block.map(|block| XmlElement::read(&block)).transpose()?.unwrap_or_default();
+    let is_set = |name| block.child(name).is_some_and(|flag| flag.text.trim() == "true");
+    // Other services may have no ACLs, or may not show the ACL to the caller.
+    let acl = match super::admin::acl::read(store, bucket) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotImplemented | ErrorKind::AccessDenied) => {
+            CannedAcl::Private
+        }
+        acl => acl?,
     };
     Ok(BucketAccessRules {
         policy: policy.map(|document| parsed(&document, bucket)).transpose()?,
+        acl,
         block: PublicAccessBlock {
-            restrict_public_buckets: block.is_some_and(restricts),
-            ..PublicAccessBlock::default()
+            block_public_acls: is_set("BlockPublicAcls"),
+            ignore_public_acls: is_set("IgnorePublicAcls"),
+            block_public_policy: is_set("BlockPublicPolicy"),
+            restrict_public_buckets: is_set("RestrictPublicBuckets"),
         },
     })
 }
@@ -116,11 +126,17 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
         (Some(user), _) => {
             add("aws:username", user.clone());
             add("aws:userid", user.clone());
+            add("aws:principalisawsservice", "false".to_owned());
             add("aws:principaltype", "User".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::user/{user}"));
         }
-        // Do not add `aws:userid`, because it contains the name of the session. Only the command line can set that key.
         (None, Some(role)) => {
+            // The ID of a session contains the name of the session.
+            if let Some(session) = &args.session {
+                add("aws:userid", format!("{role}:{session}"));
+            }
+            add("aws:multifactorauthpresent", "false".to_owned());
+            add("aws:principalisawsservice", "false".to_owned());
             add("aws:principaltype", "AssumedRole".to_owned());
             add("aws:principalarn", format!("arn:aws:iam:::role/{role}"));
             add("aws:tokenissuetime", fordway_wire::date::format_iso8601(now));
@@ -134,6 +150,7 @@ fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
     add("aws:currenttime", fordway_wire::date::format_iso8601(now));
     add("aws:epochtime", seconds.to_string());
     add("aws:securetransport", "false".to_owned());
+    add("aws:viaawsservice", "false".to_owned());
     for (key, value) in &args.conditions {
         keys.add(key.as_str(), value.as_str());
     }
@@ -144,6 +161,7 @@ fn reason(ruling: BucketAccessDecision) -> &'static str {
         BucketAccessDecision::NoPolicy => "the bucket has no policy; only the file system checks access",
         BucketAccessDecision::Owner => "the caller owns the bucket, and no statement denies it",
         BucketAccessDecision::Allowed(_) => "a statement allows it, and none denies it",
+        BucketAccessDecision::AllowedByAcl => "the ACL of the bucket allows it, and no statement denies it",
         BucketAccessDecision::Denied(_) => "a statement denies it",
         BucketAccessDecision::NotAllowed => "no statement allows it",
         BucketAccessDecision::Restricted => {

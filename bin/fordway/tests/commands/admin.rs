@@ -1,5 +1,6 @@
 //! Tests `admin` against an in-memory store. `lanes.rs` tests `admin` on all lanes.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use fordway_command::CommandExit;
@@ -74,7 +75,7 @@ fn wrong_documents_are_refused() {
             CommandExit::Usage,
         ),
         ("cors", r#"{"CORSRule": [{"AllowedMethod": "GET", "x": "y"}]}"#, CommandExit::Failure),
-        ("ownership", r#"{"Rules": [{"ObjectOwnership": "ObjectWriter"}]}"#, CommandExit::Failure),
+        ("ownership", r#"{"Rules": [{"ObjectOwnership": "Nobody"}]}"#, CommandExit::Usage),
         ("lifecycle", r#"{"Rules": []}"#, CommandExit::Usage),
         ("policy", "{}", CommandExit::Usage),
         ("policy", CORS, CommandExit::Usage),
@@ -119,6 +120,7 @@ cors           none
 lifecycle      1 rule, 1 disabled
 lock           enabled; by default GOVERNANCE for 9 days
 tags           a=1, b=
+acl            private
 ";
     assert_eq!(shown, expected);
     let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ok().stdout;
@@ -131,7 +133,7 @@ tags           a=1, b=
     let kind = DocumentKind::known("tagging");
     rig.memory.set_document(&bucket("bkt"), &kind, forged.as_bytes()).unwrap();
     let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
-    assert!(shown.ends_with("tags           a=1\\npolicy  none\n"), "{shown}");
+    assert!(shown.ends_with("tags           a=1\\npolicy  none\nacl            private\n"), "{shown}");
     rig.memory.set_document(&bucket("bkt"), &kind, b"<Tagging>").unwrap();
     let broken = rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable);
     assert!(broken.stderr.contains("the tags setting: the XML document is truncated"), "{}", broken.stderr);
@@ -150,7 +152,7 @@ fn one_failing_setting_does_not_hide_the_others() {
         set(&rig, "tags", r#"{"TagSet": []}"#).ok();
         let shown = rig.run(&["admin", "show", "s3://bkt"]).ended(exit).stdout;
         assert!(shown.contains(&format!("cors           {words}\n")), "{shown}");
-        assert!(shown.ends_with("tags           no tags\n"), "{shown}");
+        assert!(shown.ends_with("tags           no tags\nacl            private\n"), "{shown}");
         let record = rig.run(&["admin", "show", "s3://bkt", "--json"]).ended(exit).stdout;
         assert!(!record.contains("cors") && record.contains("TagSet"), "{record}");
     }
@@ -161,4 +163,67 @@ fn one_failing_setting_does_not_hide_the_others() {
     let fault = Fault::Fails("cors", ErrorKind::Unavailable);
     let rig = Rig::over(|inner| Arc::new(FaultyStore { inner, fault }));
     assert_eq!(rig.run(&["admin", "show", "s3://bkt"]).ended(CommandExit::Unavailable).stdout, "");
+}
+
+#[test]
+fn acls_need_an_ownership_setting_and_no_block() {
+    let rig = Rig::new();
+    let acl = |name: &[&str]| rig.run(&[&["admin", "acl", "s3://bkt"], name].concat());
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: private\n");
+    let refused = acl(&["public-read"]).ended(CommandExit::Usage);
+    assert!(refused.stderr.contains("BucketOwnerPreferred"), "{}", refused.stderr);
+    set(&rig, "ownership", r#"{"Rules": [{"ObjectOwnership": "BucketOwnerPreferred"}]}"#).ok();
+    assert_eq!(acl(&["public-read-write"]).ok().stdout, "s3://bkt: public-read-write\n");
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: public-read-write\n");
+    let record: Value = serde_json::from_str(&acl(&["--json"]).ok().stdout).unwrap();
+    assert_eq!(record, json!({"bucket": "bkt", "acl": "public-read-write"}));
+    let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
+    assert!(shown.ends_with("acl            public-read-write\n"), "{shown}");
+    assert!(stored(&rig, "acl").is_some());
+    set(&rig, "public-access", r#"{"BlockPublicAcls": true}"#).ok();
+    acl(&["public-read"]).ended(CommandExit::Denied);
+    assert_eq!(acl(&[]).ok().stdout, "s3://bkt: public-read-write\n");
+    acl(&["private", "--quiet"]).ok();
+    assert_eq!(stored(&rig, "acl"), None);
+    rig.run(&["admin", "acl", "s3://none"]).ended(CommandExit::NotFound);
+}
+
+#[test]
+fn a_users_file_is_checked_and_shown_without_secrets() {
+    let rig = Rig::new();
+    let who = format!("uid = {}\ngid = {}\n", fordway_sys::user_id(), fordway_sys::group_id());
+    let user = |name: &str, more: &str| {
+        let keys = format!("access_key = \"{name}-key\"\nsecret_key = \"{name}-secret\"\n");
+        format!("[[user]]\nname = \"{name}\"\n{keys}{who}{more}")
+    };
+    let good = format!(
+        "{}{}[[role]]\nname = \"r\"\n{who}[[oidc]]\nissuer = \"https://i.example\"\naudience = [\"a\"]\n",
+        user("ann", ""),
+        user("bob", "buckets = [\"b-*\"]\nread_only = true\n")
+    );
+    let run = |content: &str, mode: u32, more: &[&str]| {
+        rig.write("users.toml", content);
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(rig.path("users.toml"), mode).unwrap();
+        rig.run(&[&["admin", "users", "DIR/users.toml"], more].concat())
+    };
+    let shown = run(&good, 0o600, &[]).ended(CommandExit::Ok);
+    let ids = format!("uid {}, gid {}", fordway_sys::user_id(), fordway_sys::group_id());
+    let expected = format!(
+        "user ann: access key ann-key, {ids}, all buckets\nuser bob: access key bob-key, {ids}, buckets b-*, read-only\n\
+         role r: {ids}, all buckets\noidc https://i.example\n"
+    );
+    assert_eq!(shown.stdout, expected);
+    assert!(shown.stderr.contains("nobody may assume the role r"), "{}", shown.stderr);
+    assert!(shown.stderr.contains("no role trusts the provider https://i.example"), "{}", shown.stderr);
+    let records = run(&good, 0o600, &["--json"]).ended(CommandExit::Ok).stdout;
+    let records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&records[1]["name"], &records[1]["buckets"]), (&json!("bob"), &json!(["b-*"])));
+    assert!(!format!("{records:?}{}", shown.stdout).contains("secret"));
+    let assumed = good.replace("name = \"r\"", "name = \"r\"\nassumed_by = [\"ann\"]");
+    let shown = run(&assumed, 0o600, &[]).ended(CommandExit::Ok);
+    assert!(shown.stdout.contains("assumed by ann") && !shown.stderr.contains("nobody"), "{}", shown.stderr);
+    let wrong = run(&good.replace("read_only", "readonly"), 0o600, &[]).ended(CommandExit::Usage);
+    assert!(wrong.stderr.contains("line 14: unknown field `readonly`"), "{}", wrong.stderr);
+    run(&good, 0o644, &[]).ended(CommandExit::Denied);
 }

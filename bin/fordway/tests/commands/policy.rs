@@ -52,9 +52,10 @@ fn a_role_is_not_the_user_of_its_name() {
     rig.write("policy.json", policy.replace("10.0.0.0/8", "readers:night"));
     let words = ["policy", "explain", "s3://bkt/k", "--action", "GetObject", "--file", "DIR/policy.json"];
     let explain = |more: &[&str]| rig.run(&[&words[..], more].concat());
-    let session = ["--with", "aws:userid=readers:night"];
-    let allowed = explain(&[&["--role", "readers"][..], &session].concat()).ok();
-    assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    for session in [["--with", "aws:userid=readers:night"], ["--session", "night"]] {
+        let allowed = explain(&[&["--role", "readers"][..], &session].concat()).ok();
+        assert!(allowed.stdout.contains("statement 2, Allow: applies"), "{}", allowed.stdout);
+    }
     for more in [&["--role", "readers"][..], &["--role", "writers"], &["--user", "readers"]] {
         assert_eq!(explain(more).exit, CommandExit::Denied, "{more:?}");
     }
@@ -72,4 +73,21 @@ fn a_file_is_tried_before_it_is_set_and_json_has_the_same() {
     assert_eq!(record["statements"][1]["misfit"], "Condition IpAddress aws:sourceip");
     rig.write("policy.json", "{}");
     assert_eq!(rig.run(&[&words[..], &["--file", "DIR/policy.json"]].concat()).exit, CommandExit::Usage);
+}
+
+#[test]
+fn the_acl_of_the_bucket_counts() {
+    let rig = Rig::new();
+    let explain = |more: &[&str]| {
+        rig.run(&[&["policy", "explain", "s3://bkt", "--action", "ListBucket"], more].concat())
+    };
+    assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
+    rig.write("file", r#"{"Rules": [{"ObjectOwnership": "ObjectWriter"}]}"#);
+    rig.run(&["admin", "set", "ownership", "s3://bkt", "--file", "DIR/file"]).ok();
+    rig.run(&["admin", "acl", "s3://bkt", "public-read"]).ok();
+    let allowed = explain(&["--anonymous"]).ok().stdout;
+    assert!(allowed.contains("the ACL of the bucket allows it"), "{allowed}");
+    rig.write("file", r#"{"IgnorePublicAcls": true}"#);
+    rig.run(&["admin", "set", "public-access", "s3://bkt", "--file", "DIR/file"]).ok();
+    assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
 }

@@ -7,11 +7,14 @@
 //! connection to an HTTP proxy may itself be encrypted. The proxy's credentials are sent only to the proxy: in
 //! `Proxy-Authorization` of a forwarded request, or in the messages that open a tunnel.
 
+mod no_proxy;
 mod tunnel;
 
 use std::fmt;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::io::{self, Read, Write};
+use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -20,8 +23,9 @@ use fordway_wire::uri;
 
 use super::carrier::Carrier;
 use super::socket::TcpSocket;
-use super::tls::TlsConnector;
+use super::tls::{TlsConnector, TlsRoots};
 use super::{Origin, Timeouts, USER_AGENT};
+use no_proxy::NoProxyList;
 
 /// The default port of a proxy, as in curl.
 const PORT: u16 = 1080;
@@ -80,6 +84,15 @@ impl ProxySettings {
         ProxySettings::default()
     }
 
+    /// Returns settings with one proxy for all origins. `url` has the same form as the value of a variable. Errors:
+    /// `InvalidArgument`, with the reason and without the password.
+    pub fn only(url: &str) -> Result<Self> {
+        let proxy = Proxy::parse(url)
+            .map_err(|why| Error::new(ErrorKind::InvalidArgument, format!("the proxy {why}")))?;
+        let proxy: ProxyFromEnv = Arc::new(Ok(proxy));
+        Ok(ProxySettings { http: Some(proxy.clone()), https: Some(proxy), except: NoProxyList::default() })
+    }
+
     /// Returns the proxies that the environment names: `http_proxy` for `http` origins, `https_proxy` or `HTTPS_PROXY`
     /// for `https` origins, and otherwise `all_proxy` or `ALL_PROXY`. Hosts in `no_proxy` or `NO_PROXY` have no proxy.
     /// `HTTP_PROXY` is ignored, because a client of a CGI program can set it with a `Proxy` header (CVE-2016-5385).
@@ -107,10 +120,21 @@ impl ProxySettings {
     pub(super) fn of(&self, origin: &Origin) -> Result<Option<&Proxy>> {
         let named = if origin.tls { &self.https } else { &self.http };
         let Some(named) = named else { return Ok(None) };
-        if self.except.has(&origin.host) {
+        if self.except.has(origin) {
             return Ok(None);
         }
         named.as_ref().as_ref().map(Some).map_err(|why| Error::new(ErrorKind::InvalidArgument, why.clone()))
+    }
+
+    /// Opens a tunnel to `origin` through its proxy. Returns `None` if the origin has no proxy. The proxy itself is
+    /// trusted according to `roots` if it requires TLS. Errors: `InvalidArgument` if the proxy's URL is not valid;
+    /// `Unavailable`, `Timeout`; `AccessDenied` if the proxy refuses; `BadResponse`. Cost: a connection to the proxy,
+    /// and further round trips; connecting and waiting for the proxy's response take at most `limit` each.
+    pub fn tunnel(&self, origin: &Origin, limit: Duration, roots: &TlsRoots) -> Result<Option<ProxyTunnel>> {
+        let Some(proxy) = self.of(origin)? else { return Ok(None) };
+        let timeouts = Timeouts::default().within(limit);
+        let tls = TlsConnector::new(roots.clone(), b"http/1.1");
+        proxy.tunnel(origin, &timeouts, &tls).map(|carrier| Some(ProxyTunnel(carrier)))
     }
 
     /// Returns the name of the proxy, which identifies the route. An unusable proxy counts as no proxy.
@@ -270,79 +294,29 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// The hosts that requests reach without a proxy.
-#[derive(Clone, Debug, Default)]
-struct NoProxyList(Vec<NoProxyRule>);
+/// A connection to an origin through a proxy. Neither TLS nor HTTP with the origin has begun.
+pub struct ProxyTunnel(Carrier);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum NoProxyRule {
-    /// All hosts (`*`); there must be no other entry in the list.
-    All,
-    /// A host name, and its subdomains.
-    Domain(String),
-    /// Addresses with this prefix.
-    Network(IpAddr, u8),
-}
-
-impl NoProxyList {
-    /// Parses names and addresses separated by commas or spaces; skips anything else.
-    fn parse(list: &str) -> Self {
-        if list.trim() == "*" {
-            return NoProxyList(vec![NoProxyRule::All]);
-        }
-        let words = list.split([',', ' ', '\t']).filter(|word| !word.is_empty());
-        NoProxyList(words.filter_map(NoProxyRule::parse).collect())
-    }
-
-    /// Returns whether `host`, a name or an address without brackets, is in the list.
-    fn has(&self, host: &str) -> bool {
-        let host = host.strip_suffix('.').unwrap_or(host);
-        let address = host.parse().ok();
-        self.0.iter().any(|exception| exception.fits(host, address))
+impl ProxyTunnel {
+    /// Sets the timeout for reads. Errors: from the system. Cost: a system call if the value changes.
+    pub fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+        self.0.tcp_mut().set_read_timeout(timeout)
     }
 }
 
-impl NoProxyRule {
-    fn parse(word: &str) -> Option<Self> {
-        let (address, bits) =
-            word.split_once('/').map_or((word, None), |(address, bits)| (address, Some(bits)));
-        let address = address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(address);
-        if let Ok(address) = address.parse::<IpAddr>() {
-            let most = if address.is_ipv4() { 32 } else { 128 };
-            let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
-            return bits.map(|bits| NoProxyRule::Network(address, bits));
-        }
-        // curl does not support names such as `*.example.org`, but many other programs do, and the meaning is clear.
-        let name = word.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(word);
-        let name = name.strip_prefix('.').unwrap_or(name);
-        let name = name.strip_suffix('.').unwrap_or(name);
-        (!name.is_empty()).then(|| NoProxyRule::Domain(name.to_ascii_lowercase()))
-    }
-
-    fn fits(&self, host: &str, address: Option<IpAddr>) -> bool {
-        match (self, address) {
-            (NoProxyRule::All, _) => true,
-            (NoProxyRule::Domain(name), None) => {
-                let host = host.to_ascii_lowercase();
-                host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-            }
-            (NoProxyRule::Network(network, bits), Some(address)) => is_within(*network, *bits, address),
-            _ => false,
-        }
+impl Read for ProxyTunnel {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
     }
 }
 
-fn is_within(network: IpAddr, bits: u8, address: IpAddr) -> bool {
-    match (network, address) {
-        (IpAddr::V4(network), IpAddr::V4(address)) => {
-            let differs = u32::from(network) ^ u32::from(address);
-            differs.checked_shr(32 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(network), IpAddr::V6(address)) => {
-            let differs = u128::from(network) ^ u128::from(address);
-            differs.checked_shr(128 - u32::from(bits)).unwrap_or(0) == 0
-        }
-        _ => false,
+impl Write for ProxyTunnel {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -393,8 +367,6 @@ fn wants_login(proxy: &str, has_said: bool) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     fn proxies(variables: &[(&str, &str)]) -> ProxySettings {
@@ -477,48 +449,6 @@ mod tests {
             let request = proxy.connect_request(&Origin::parse(url).unwrap().0);
             assert_eq!(request.lines().next(), Some(line));
             assert!(request.ends_with("\r\n\r\n") && !request.contains("Authorization"));
-        }
-    }
-
-    #[test]
-    fn hosts_are_excepted_as_by_curl() {
-        for (list, host, is_excepted) in [
-            ("*", "anything", true),
-            ("a,*", "anything", false),
-            ("example.org", "example.org", true),
-            ("Example.ORG.", "www.example.org.", true),
-            (".example.org", "example.org", true),
-            ("a,*.example.org", "www.example.org", true),
-            ("*.example.org", "anexample.org", false),
-            ("*example.org", "example.org", false),
-            ("example.org", "anexample.org", false),
-            ("www.example.org", "example.org", false),
-            ("a b,,c", "b", true),
-            ("127.0.0.1", "127.0.0.1", true),
-            ("10.0.0.0/8", "10.200.3.4", true),
-            ("10.0.0.0/8", "11.0.0.1", false),
-            ("0.0.0.0/0", "8.8.8.8", true),
-            ("10.0.0.0/33", "10.0.0.0", false),
-            ("fd00::/8", "fdab::1", true),
-            ("[::1]", "::1", true),
-            ("fd00::/8", "fe80::1", false),
-            ("1", "127.0.0.1", false),
-            ("", "h", false),
-        ] {
-            assert_eq!(NoProxyList::parse(list).has(host), is_excepted, "{list:?} {host}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_list_is_read(list in ".{0,60}", host in "[a-z0-9.:]{0,20}") {
-            let _ = NoProxyList::parse(&list).has(&host);
-        }
-
-        #[test]
-        fn a_host_that_is_named_is_excepted(before in "[a-z.,/ ]{0,20}", host in "[a-z]{1,9}(\\.[a-z]{1,9}){0,3}") {
-            let list = format!("{before} {host}");
-            prop_assert!(NoProxyList::parse(&list).has(&host));
         }
     }
 

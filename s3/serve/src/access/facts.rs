@@ -12,6 +12,7 @@ use http::{HeaderMap, Uri, header};
 use percent_encoding::percent_decode_str;
 
 use crate::access::actions::RequiredPermission;
+use crate::tls::TlsVersion;
 use crate::users::{CallerKind, User};
 
 /// The origin of a request, stored as an extension of `http` requests.
@@ -19,8 +20,8 @@ use crate::users::{CallerKind, User};
 pub(crate) struct RequestOrigin {
     /// The address of the client, or of the proxy in front of this gateway.
     pub(crate) address: Option<IpAddr>,
-    /// Whether the connection is encrypted.
-    pub(crate) is_secure: bool,
+    /// The version of TLS; `None` if the connection is not encrypted.
+    pub(crate) tls: Option<TlsVersion>,
 }
 
 /// The facts about a request that policies use, apart from the names of its bucket and object.
@@ -33,6 +34,8 @@ pub(crate) struct PolicyRequestContext<'r> {
     version: Option<&'r str>,
     /// The tags in the request's body.
     tags: Option<&'r Tags>,
+    /// Whether the request starts a multipart upload or adds a part to one.
+    is_of_parts: bool,
     /// The condition keys whose values come from the request's body; `None` until the body has been read.
     stated: Option<&'r [(&'static str, String)]>,
 }
@@ -68,15 +71,19 @@ pub(crate) const IF_MATCH: &str = "s3:if-match";
 /// Parameters of listings that are condition keys `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
+/// The operations that need `s3:PutObject` although they create no object (Enforce conditional writes, S3 user guide).
+const OF_PARTS: [&str; 3] = ["CreateMultipartUpload", "UploadPart", "UploadPartCopy"];
+
 impl<'r> PolicyRequestContext<'r> {
     pub(crate) fn new(headers: &'r HeaderMap, uri: &'r Uri, origin: Option<RequestOrigin>) -> Self {
-        let nowhere = RequestOrigin { address: None, is_secure: false };
+        let nowhere = RequestOrigin { address: None, tls: None };
         PolicyRequestContext {
             headers,
             uri,
             origin: origin.unwrap_or(nowhere),
             version: None,
             tags: None,
+            is_of_parts: false,
             stated: None,
         }
     }
@@ -85,6 +92,11 @@ impl<'r> PolicyRequestContext<'r> {
     /// `s3:x-amz-acl`. The added values replace the values of headers.
     pub(crate) fn with(self, stated: &'r [(&'static str, String)]) -> Self {
         PolicyRequestContext { stated: Some(stated), ..self }
+    }
+
+    /// Sets the operation of the request.
+    pub(super) fn of_operation(self, operation: &str) -> Self {
+        PolicyRequestContext { is_of_parts: OF_PARTS.contains(&operation), ..self }
     }
 
     /// Returns whether an operation can be checked only with values from the request's body, which has not been read
@@ -157,6 +169,9 @@ impl<'r> PolicyRequestContext<'r> {
                 keys.add(format!("s3:{name}"), value);
             }
         }
+        if need.action.short_name() == "PutObject" {
+            keys.add("s3:objectcreationoperation", if self.is_of_parts { "false" } else { "true" });
+        }
         if let Some(version) = &need.version {
             keys.add("s3:versionid", version.clone());
         }
@@ -209,7 +224,12 @@ impl<'r> PolicyRequestContext<'r> {
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         keys.add("aws:currenttime", format_iso8601(now));
         keys.add("aws:epochtime", seconds.to_string());
-        keys.add("aws:securetransport", if self.origin.is_secure { "true" } else { "false" });
+        keys.add("aws:securetransport", if self.origin.tls.is_some() { "true" } else { "false" });
+        if let Some(version) = self.origin.tls {
+            keys.add("s3:tlsversion", version.number());
+        }
+        // No service of AWS sends requests to this gateway.
+        keys.add("aws:viaawsservice", "false");
         if let Some(address) = self.origin.address {
             keys.add("aws:sourceip", address.to_canonical().to_string());
         }
@@ -233,9 +253,12 @@ impl<'r> PolicyRequestContext<'r> {
             }
         }
         keys.add("aws:principalarn", user.arn());
+        keys.add("aws:principalisawsservice", "false");
         if let Some(session) = &user.session {
             let issued = UNIX_EPOCH + Duration::from_secs(session.issued_s);
             keys.add("aws:tokenissuetime", format_iso8601(issued));
+            // Sessions are started without MFA. As on AWS, requests with permanent keys lack this condition key.
+            keys.add("aws:multifactorauthpresent", "false");
         }
     }
 

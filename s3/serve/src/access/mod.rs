@@ -27,7 +27,10 @@ use http::{HeaderMap, StatusCode};
 pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RETAIN_UNTIL, RequestOrigin, signature_age_ms};
 #[cfg(test)]
 pub(crate) use known::block_of;
-pub(crate) use known::{BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, forget_rules, read as read_rules};
+pub(crate) use known::{
+    ACL, BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, acl as read_acl, block as read_block, forget_rules,
+    read as read_rules,
+};
 
 use crate::s3::{OperationResult, S3Failure, look_up};
 use crate::users::{CallerKind, User};
@@ -62,6 +65,7 @@ pub(crate) async fn authorise(
     if facts.awaits_body(operation) && user.kind != CallerKind::Anonymous {
         return Ok(());
     }
+    let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
     if needs.is_empty() && user.kind == CallerKind::Anonymous {
         return check_without_actions(user, operation, bucket).await;
@@ -234,7 +238,9 @@ async fn check(
             Err(S3Failure::aws("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED, words, detail))
         }
         ruling if ruling.is_permitted() => Ok(()),
-        BucketAccessDecision::NotAllowed if is_missing(user, rules, role, &mut request, need).await => {
+        BucketAccessDecision::NotAllowed | BucketAccessDecision::Anonymous
+            if is_missing(user, rules, role, &mut request, need).await =>
+        {
             Err(fordway_store::Error::from(ErrorKind::NoSuchKey).into())
         }
         ruling => Err(refusal(ruling, user, need)),

@@ -288,7 +288,8 @@ mod tests {
             let socket = ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
             let limits = BodyLimits::of_tests(Duration::from_secs(60));
             let wire = BufferedSocket::new(socket, Vec::new(), limits);
-            let caller = ConnectionPeer::Remote(std::net::SocketAddr::from(([127, 0, 0, 1], 1)));
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+            let caller = ConnectionPeer::Remote { address, tls: None };
             let trace = RequestMonitor::new(None).start("PUT", "/b/k", &caller, std::time::Instant::now());
             let framing = RequestFraming::Length(4);
             let mut incoming = IncomingBody::new(wire, framing, true, 100, Arc::new(trace));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fordway_policy::CannedAcl;
 use fordway_store::{Bucket, Error, ErrorKind, LockConfiguration, Store, VersioningState};
 use fordway_wire::s3_xml::{CreateBucketDocument, new_bucket};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -12,6 +13,8 @@ use s3s::dto::{
 use s3s::{Body, S3Request, S3Response};
 
 use crate::access::forget_rules;
+use crate::gate::{NO_BUCKET_ACLS, OWNERSHIP};
+use crate::s3::acl;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{add_text, timestamp};
 use crate::s3::documents::{malformed, ownership, tagging};
@@ -69,8 +72,8 @@ fn page_size(asked: Option<i32>) -> OperationResult<usize> {
     }
 }
 
-/// Creates a bucket with the tags and the ownership setting that the request states. `region` is the gateway's region;
-/// `None` if the gateway has no region.
+/// Creates a bucket with the tags, the ownership setting and the ACL that the request states. `region` is the gateway's
+/// region; `None` if the gateway has no region.
 pub(super) async fn create(
     user: &Arc<User>,
     region: Option<&str>,
@@ -91,8 +94,8 @@ pub(super) async fn create(
     let bucket = Bucket::new(bucket)?;
     check_name(&bucket)?;
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
-    // The gate admits only the value `BucketOwnerEnforced` of `x-amz-object-ownership`.
-    let states_ownership = request.headers.contains_key("x-amz-object-ownership");
+    let ownership = text_of(&request.headers, OWNERSHIP).map(str::to_owned);
+    let acl = stated_acl(&request.headers, ownership.as_deref())?;
     let make = move |store: &dyn Store| -> OperationResult<()> {
         store.create_bucket(&new)?;
         if has_lock {
@@ -102,10 +105,13 @@ pub(super) async fn create(
         if let Some(tags) = tags {
             store.set_document(&new, &tagging::KIND, &tags)?;
         }
-        if states_ownership {
-            store.set_document(&new, &ownership::KIND, ownership::ENFORCED.as_bytes())?;
+        if let Some(setting) = ownership {
+            store.set_document(&new, &ownership::KIND, ownership::document_of(&setting).as_bytes())?;
         }
-        Ok(())
+        match acl {
+            CannedAcl::Private => Ok(()),
+            public => Ok(acl::store_acl(store, &new, public)?),
+        }
     };
     // Changing the settings takes locks of the new bucket. The owner of the bucket can already hold these locks, so the
     // changes run on a thread that may wait.
@@ -113,6 +119,25 @@ pub(super) async fn create(
     let mut headers = arn(&bucket);
     add_text(&mut headers, header::LOCATION, &format!("/{bucket}"));
     Ok(S3Response::with_headers(Body::empty(), headers))
+}
+
+/// Returns the ACL that is stated for a new bucket with this ownership setting. Errors:
+/// `InvalidBucketAclWithObjectOwnership` if the setting, or the default, disables ACLs.
+fn stated_acl(headers: &HeaderMap, ownership: Option<&str>) -> OperationResult<CannedAcl> {
+    let acl = text_of(headers, "x-amz-acl").map_or(Ok(CannedAcl::Private), acl::named_acl)?;
+    let has_acls = ownership.is_some_and(|setting| setting != "BucketOwnerEnforced");
+    match acl.is_public() && !has_acls {
+        true => {
+            let detail = format!("send {OWNERSHIP}: BucketOwnerPreferred, or use a policy");
+            let code = "InvalidBucketAclWithObjectOwnership";
+            Err(S3Failure::aws(code, StatusCode::BAD_REQUEST, NO_BUCKET_ACLS, &detail))
+        }
+        false => Ok(acl),
+    }
+}
+
+fn text_of<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// Returns whether a header has the value `true`, ignoring case.
@@ -207,7 +232,7 @@ pub(super) fn without(code: &str) -> S3Failure {
     S3Failure::new(code, StatusCode::NOT_FOUND, "this configuration is not supported")
 }
 
-/// Returns the only grant that exists: full control for `owner`.
+/// Returns the grant of the owner, who always has full control.
 pub(super) fn full_control(owner: &Owner) -> Vec<Grant> {
     let grantee = Grantee {
         id: owner.id.clone(),

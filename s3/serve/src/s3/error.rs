@@ -192,7 +192,7 @@ pub(super) fn refusal(
 ) -> S3Failure {
     // s3cmd copies the ACL of an object as a document. s3cmd continues after NotImplemented, but fails after AWS's
     // error.
-    let is_access_list = has_document && matches!(operation, "PutBucketAcl" | "PutObjectAcl");
+    let is_access_list = has_document && operation == "PutObjectAcl";
     let checked = if is_access_list { Ok(()) } else { unconfigured(store, bucket, key, operation) };
     match checked {
         Err(failure) => failure,
@@ -203,8 +203,8 @@ pub(super) fn refusal(
     }
 }
 
-/// Checks that the bucket of an unsupported operation exists, and refuses changes to ACLs. Errors: AWS's errors for a
-/// bucket with ACLs disabled; errors from the store.
+/// Checks that the bucket of an unsupported operation exists, and refuses changes to the ACLs of objects. Errors: AWS's
+/// errors for a bucket with ACLs disabled; errors from the store.
 fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> OperationResult<()> {
     if bucket.is_empty() {
         return Ok(());
@@ -216,13 +216,13 @@ fn unconfigured(store: &dyn Store, bucket: &str, key: &str, operation: &str) -> 
             store.head(&bucket, &Key::new(key)?, &GetOptions::default())?;
             Err(no_access_lists())
         }
-        "PutBucketAcl" => Err(no_access_lists()),
         _ => Ok(()),
     }
 }
 
 fn no_access_lists() -> S3Failure {
-    let detail = "the holder of the key pair already has full access; remove the access list";
+    let detail =
+        "objects have no ACLs of their own; remove the ACL, and use a policy to permit access to objects";
     S3Failure::aws("AccessControlListNotSupported", StatusCode::BAD_REQUEST, NO_ACLS, detail)
 }
 

@@ -2,6 +2,7 @@
 //! and writes responses. The S3 layer responds with NotImplemented to operations that have no method in this module.
 
 mod absent;
+pub(crate) mod acl;
 mod apart;
 mod attributes;
 mod buckets;
@@ -225,13 +226,10 @@ impl S3 for S3Frontend {
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
         let user = caller(&request)?;
         let owner = owner(&user);
-        let found = here_unless_remote(&user, |store| bucket_exists(store, request.input.bucket)).await;
-        plain(
-            found.map(|()| GetBucketAclOutput {
-                grants: Some(buckets::full_control(&owner)),
-                owner: Some(owner),
-            }),
-        )
+        let (of, bucket) = (owner.clone(), request.input.bucket);
+        let grants =
+            look_up(user, move |store| acl::grants(store, &Bucket::new(bucket.clone())?, &of)).await?;
+        plain(Ok(GetBucketAclOutput { grants: Some(grants), owner: Some(owner) }))
     }
 
     absent! {

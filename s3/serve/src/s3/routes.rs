@@ -19,10 +19,10 @@ use crate::s3::apart::{PublishLatency, change_apart, here_unless_remote};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
-use crate::s3::{buckets, caller, copy, documents, error, lock, multipart, rename, upload};
+use crate::s3::{acl, buckets, caller, copy, documents, error, lock, multipart, owner, rename, upload};
 
 /// The operations that this module serves, except operations on documents.
-const SERVED: [&str; 16] = [
+const SERVED: [&str; 17] = [
     "CompleteMultipartUpload",
     "CopyObject",
     "CreateBucket",
@@ -32,6 +32,7 @@ const SERVED: [&str; 16] = [
     "GetObjectLockConfiguration",
     "GetObjectRetention",
     "HeadObject",
+    "PutBucketAcl",
     "PutObject",
     "PutObjectLegalHold",
     "PutObjectLockConfiguration",
@@ -132,6 +133,10 @@ impl ObjectRoutes {
                 let rename =
                     move |store: &dyn fordway_store::Store| rename::rename(store, &names, &request.headers);
                 change_apart(user, rename).await
+            }
+            "PutBucketAcl" => {
+                let owner = owner(&user);
+                acl::put(user, owner, names.0, request).await
             }
             "PutObject" => upload::put(&user, &names, request, &self.publishing).await,
             "UploadPart" => upload::put_part(&user, &names, request, &self.publishing).await,

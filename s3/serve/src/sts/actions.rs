@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use fordway_policy::session_arn;
 use fordway_wire::date::format_iso8601;
 use http::HeaderMap;
 use serde_json::Value;
@@ -233,13 +234,9 @@ fn stated_ids(token: &WebIdentityToken<'_>, claims: &IdClaims) -> Result<(u32, u
     Ok((id(&claims.uid)?, id(&claims.gid)?))
 }
 
-fn assumed_role_arn(role: &str, session: &str) -> String {
-    format!("arn:aws:sts:::assumed-role/{role}/{session}")
-}
-
 fn assumed_role_user(role: &RoleInToken) -> String {
     let RoleInToken { name, session, .. } = role;
-    let (id, arn) = (format!("{name}:{session}"), assumed_role_arn(name, session));
+    let (id, arn) = (format!("{name}:{session}"), session_arn(name, session));
     format!("<AssumedRoleUser>{}</AssumedRoleUser>", elements(&[("AssumedRoleId", &id), ("Arn", &arn)]))
 }
 
@@ -284,7 +281,7 @@ fn get_caller_identity(caller: &Caller, parameters: &Parameters) -> Result<Strin
     parameters.check_all_taken()?;
     let user = &caller.user;
     let arn = match user.role_session() {
-        Some(session) => assumed_role_arn(&user.name, session),
+        Some(session) => session_arn(&user.name, session),
         None => user.arn(),
     };
     let id = user.userid();

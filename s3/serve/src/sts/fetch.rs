@@ -2,13 +2,17 @@
 //! connects to addresses in private networks or on this machine only if the users file permits them. Without this
 //! restriction, anyone who controls a name in the DNS could make the gateway send requests to services that trust the
 //! gateway.
+//!
+//! If a host has a proxy, the gateway connects only to the proxy, which the administrator has named. The proxy resolves
+//! the host's name, so the proxy alone decides about the address. TLS reaches through the proxy to the host: the proxy
+//! sees neither the request nor the response, and no other server can take the host's place.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use fordway_http::parts::{TlsConnector, connect_any};
-use fordway_http::{Origin, TlsRoots};
+use fordway_http::{Origin, ProxySettings, ProxyTunnel, TlsRoots};
 use rustls::{ClientConnection, StreamOwned};
 
 use crate::http1::{ChunkDecoder, ChunkStep};
@@ -24,6 +28,7 @@ const HEADERS_MAX: usize = 100;
 pub(super) struct FetchRules {
     pub(super) roots: TlsRoots,
     pub(super) allows_private: bool,
+    pub(super) proxies: ProxySettings,
     pub(super) deadline: Instant,
 }
 
@@ -55,10 +60,16 @@ pub(super) fn fetch(url: &str, rules: &FetchRules) -> Result<Vec<u8>, String> {
     exchanged.map_err(|error| failed(error.to_string()))
 }
 
-/// A socket whose calls fail after the deadline, even if the peer is still sending slowly.
+/// A connection whose calls fail after the deadline, even if the peer is still sending slowly.
 struct DeadlineStream {
-    stream: TcpStream,
+    route: Route,
     deadline: Instant,
+}
+
+/// The way to a host.
+enum Route {
+    Direct(TcpStream),
+    Proxy(ProxyTunnel),
 }
 
 impl DeadlineStream {
@@ -69,19 +80,38 @@ impl DeadlineStream {
 
 impl Read for DeadlineStream {
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(target)
+        let left = self.left()?;
+        match &mut self.route {
+            Route::Direct(stream) => {
+                stream.set_read_timeout(Some(left))?;
+                stream.read(target)
+            }
+            Route::Proxy(tunnel) => {
+                tunnel.set_read_timeout(left)?;
+                tunnel.read(target)
+            }
+        }
     }
 }
 
 impl Write for DeadlineStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(data)
+        let left = self.left()?;
+        match &mut self.route {
+            Route::Direct(stream) => {
+                stream.set_write_timeout(Some(left))?;
+                stream.write(data)
+            }
+            // The tunnel's own timeout for writes is at most the time that was left when the tunnel was opened.
+            Route::Proxy(tunnel) => tunnel.write(data),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        match &mut self.route {
+            Route::Direct(stream) => stream.flush(),
+            Route::Proxy(tunnel) => tunnel.flush(),
+        }
     }
 }
 
@@ -89,19 +119,40 @@ fn left(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }
 
+/// Connects to the host, through its proxy if it has one. Errors: the reason why there is no connection.
+fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
+    let left = left(rules.deadline).ok_or("no connection in time")?;
+    let deadline = rules.deadline;
+    // Only a provider on this machine does without TLS. A proxy elsewhere does not reach this machine.
+    if origin.tls {
+        let is_internal = origin.host.parse().is_ok_and(is_internal) || origin.host == "localhost";
+        if is_internal && !rules.allows_private {
+            return Err(PRIVATE.to_owned());
+        }
+        let tunnel = rules.proxies.tunnel(origin, left, &rules.roots);
+        let tunnel = tunnel.map_err(|error| error.detail().to_owned())?;
+        if let Some(tunnel) = tunnel {
+            return Ok(DeadlineStream { route: Route::Proxy(tunnel), deadline });
+        }
+    }
+    let stream = connect_directly(origin, rules, left)?;
+    Ok(DeadlineStream { route: Route::Direct(stream), deadline })
+}
+
+/// The error for an address that is not public.
+const PRIVATE: &str = "the address is private, or of this machine; allow_private permits it";
+
 /// Connects to one of the host's permitted addresses. The host name is resolved only once, so only checked addresses
 /// are used.
-fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
+fn connect_directly(origin: &Origin, rules: &FetchRules, left: Duration) -> Result<TcpStream, String> {
     let found = (origin.host.as_str(), origin.port).to_socket_addrs();
     let found: Vec<SocketAddr> = found.map_err(|error| format!("no address: {error}"))?.collect();
     let permitted = found.into_iter().filter(|at| rules.allows_private || !is_internal(at.ip()));
     let permitted: Vec<SocketAddr> = permitted.collect();
     if permitted.is_empty() {
-        return Err("the address is private, or of this machine; allow_private permits it".to_owned());
+        return Err(PRIVATE.to_owned());
     }
-    let left = left(rules.deadline).ok_or("no connection in time")?;
-    let stream = connect_any(permitted, left).map_err(|error| error.to_string())?;
-    Ok(DeadlineStream { stream, deadline: rules.deadline })
+    connect_any(permitted, left).map_err(|error| error.to_string())
 }
 
 /// Returns whether an address belongs to a private network or to this machine, or is not public for another reason.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fordway_http::{Origin, TlsRoots};
+use fordway_http::{Origin, ProxySettings, TlsRoots};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -47,6 +47,9 @@ pub(crate) struct ProviderEntry {
     /// Whether the provider may have an address in a private network or on this machine.
     #[serde(default)]
     allow_private: bool,
+    /// The URL of the proxy through which the provider is reached; an empty text for no proxy; `None` for the proxy
+    /// that the environment names.
+    proxy: Option<String>,
 }
 
 /// The claims that a role requires of a token.
@@ -70,12 +73,31 @@ impl ProviderEntry {
                 "the issuer must be https; http is only for this machine, with allow_private".to_owned()
             );
         }
+        self.proxies().map_err(|error| error.detail().to_owned())?;
         if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
             return Err("audience must name at least one audience".to_owned());
         }
         match self.algorithms.iter().find(|name| SignatureAlgorithm::named(name).is_none()) {
             Some(name) => Err(format!("the algorithm {name:?} is not RS256, ES256 or EdDSA")),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the proxies through which the provider and the hosts with its keys are reached. Errors:
+    /// `InvalidArgument` if the entry has a proxy whose URL is not valid.
+    fn proxies(&self) -> fordway_store::Result<ProxySettings> {
+        self.proxies_with(&|name| std::env::var(name).ok())
+    }
+
+    /// Like [`ProviderEntry::proxies`], with `variable` in place of the environment.
+    fn proxies_with(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> fordway_store::Result<ProxySettings> {
+        match self.proxy.as_deref() {
+            None => Ok(ProxySettings::resolve(variable)),
+            Some("") => Ok(ProxySettings::none()),
+            Some(url) => ProxySettings::only(url),
         }
     }
 
@@ -97,7 +119,8 @@ impl ProviderEntry {
         }
         let roots = self.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File);
         let deadline = Instant::now() + FETCH_TIMEOUT;
-        let rules = FetchRules { roots, allows_private: self.allow_private, deadline };
+        let proxies = self.proxies().map_err(|error| error.detail().to_owned())?;
+        let rules = FetchRules { roots, allows_private: self.allow_private, proxies, deadline };
         let url = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
         let document = fetch(&url, &rules)?;
         let found: Discovery =
@@ -316,6 +339,12 @@ mod tests {
         let good = "issuer='https://i.example'\naudience=['a']\n";
         check(good).unwrap();
         check("issuer='http://127.0.0.1:1'\naudience=['a']\nallow_private=true").unwrap();
+        for proxy in ["", "proxy.example:3128", "https://me:secret@proxy.example", "socks5h://proxy.example"]
+        {
+            check(&format!("{good}proxy='{proxy}'")).unwrap();
+        }
+        let wrong = check(&format!("{good}proxy='ftp://me:secret@proxy.example'")).expect_err("no proxy");
+        assert!(wrong.contains("the proxy names") && !wrong.contains("secret"), "{wrong}");
         for bad in [
             "issuer='http://i.example'\naudience=['a']\nallow_private=true",
             "issuer='http://127.0.0.1:1'\naudience=['a']",
@@ -326,6 +355,28 @@ mod tests {
         ] {
             assert!(check(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_entry_or_the_environment_names_the_proxy() {
+        let shown = |proxy: &str| {
+            let entry = format!("issuer='https://i.example'\naudience=['a']\n{proxy}");
+            let entry: ProviderEntry = toml::from_str(&entry).unwrap();
+            let variable = |name: &str| match name {
+                "HTTPS_PROXY" => Some("http://of-environment:1".to_owned()),
+                "NO_PROXY" => Some("other.example".to_owned()),
+                _ => None,
+            };
+            format!("{:?}", entry.proxies_with(&variable).unwrap())
+        };
+        let of_environment = shown("");
+        assert!(of_environment.contains("http://of-environment:1"), "{of_environment}");
+        assert!(of_environment.contains("other.example"), "{of_environment}");
+        let of_entry = shown("proxy='http://of-entry:2'");
+        assert!(of_entry.contains("http://of-entry:2"), "{of_entry}");
+        assert!(!of_entry.contains("of-environment") && !of_entry.contains("other.example"), "{of_entry}");
+        let none = shown("proxy=''");
+        assert!(!none.contains("http://") && !none.contains("other.example"), "{none}");
     }
 
     #[test]

@@ -25,10 +25,10 @@ pub(super) struct UserEntry {
     pub(super) name: String,
     pub(super) access_key: String,
     secret_key: String,
-    uid: Option<u32>,
-    gid: Option<u32>,
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
     #[serde(default)]
-    groups: Vec<u32>,
+    pub(super) groups: Vec<u32>,
     /// Names and name patterns of buckets; `None` allows all buckets.
     pub(super) buckets: Option<Vec<String>>,
     /// The prefixes of the keys that the user may read and write; `None` allows all keys.
@@ -284,7 +284,7 @@ pub(super) fn read(path: &Path) -> Result<UsersDocument> {
     let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, format!("{}: {why}", path.display()));
     let document: UsersDocument = toml::from_str(&text).map_err(|error| {
         // The parser's complete message would quote the line, which may contain a secret.
-        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
+        let line = error.span().map_or(0, |span| 1 + text[..span.start].matches('\n').count());
         // If a value has the wrong type, the message quotes the value, which may be a secret that was written without
         // quotes.
         let why = match error.message().split_once(", expected ") {

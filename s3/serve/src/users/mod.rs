@@ -3,9 +3,11 @@
 //!
 //! * `file`: the credentials file
 //! * `confined`: a store that enforces the permissions of one user
+//! * `summary`: the content of the credentials file without secrets
 
 mod confined;
 mod file;
+mod summary;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,6 +32,7 @@ use confined::ConfinedStore;
 pub(crate) use confined::fits;
 use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
 pub(crate) use file::{IdClaims, read_private};
+pub use summary::{UsersFileEntry, read_users_file};
 
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -159,12 +162,12 @@ impl User {
     /// Returns the user as a principal of policies.
     pub(crate) fn principal(&self) -> Principal<'_> {
         match self.role_session() {
-            Some(_) => Principal::Role(&self.name),
+            Some(session) => Principal::Role { name: &self.name, session: Some(session) },
             None => Principal::User(&self.name),
         }
     }
 
-    /// Returns the ARN of the user or the role for policies.
+    /// Returns the ARN of the user, or of the role that the user has assumed, for policies.
     pub(crate) fn arn(&self) -> String {
         let kind = if self.role_session().is_some() { "role" } else { "user" };
         format!("arn:aws:iam:::{kind}/{}", self.name)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fordway_serve::TlsCertificate;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
 use super::Client;
 
@@ -39,11 +39,19 @@ impl Certificate {
 
     /// Returns a configuration that trusts this certificate and offers `protocol`.
     pub fn client_config(&self, protocol: &str) -> Arc<ClientConfig> {
+        self.config_with(protocol, rustls::DEFAULT_VERSIONS)
+    }
+
+    fn config_with(
+        &self,
+        protocol: &str,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
@@ -53,7 +61,16 @@ impl Certificate {
 
     /// Connects for HTTP/1.1. Fails if the server presents another certificate.
     pub fn connect(&self, client: &Client) -> std::io::Result<TlsStream> {
-        let session = ClientConnection::new(self.client_config("http/1.1"), name()).unwrap();
+        self.connect_with(client, rustls::DEFAULT_VERSIONS)
+    }
+
+    /// Like [`Certificate::connect`], with one of these versions of TLS.
+    pub fn connect_with(
+        &self,
+        client: &Client,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> std::io::Result<TlsStream> {
+        let session = ClientConnection::new(self.config_with("http/1.1", versions), name()).unwrap();
         let mut stream = StreamOwned::new(session, client.connect());
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;

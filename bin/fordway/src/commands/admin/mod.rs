@@ -1,10 +1,12 @@
-//! `admin` shows and changes the settings of a bucket.
+//! `admin` shows and changes the settings of a bucket, and checks the users file of a gateway.
 //!
 //! A setting is a document in S3's format. Over HTTP, the document is sent unchanged, and the service checks it. Other
 //! lanes store the document without a check, so this command makes the same checks as the gateway.
 
+pub(in crate::commands) mod acl;
 mod json;
 mod show;
+mod users;
 
 use std::fmt;
 use std::io::Read;
@@ -27,6 +29,8 @@ pub(super) fn run(args: &AdminArgs, context: &CommandContext) -> Result<CommandE
         AdminSubcommand::Set(args) => set(args, context),
         AdminSubcommand::Rm(args) => rm(args, context),
         AdminSubcommand::Show(args) => show::run(args, context),
+        AdminSubcommand::Acl(args) => acl::run(args, context),
+        AdminSubcommand::Users(args) => users::run(args, context),
     }
 }
 

@@ -29,6 +29,9 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
         let exit = shown.add(setting.name, found, context)?;
         first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
     }
+    let acl = super::acl::read(&*store, &bucket).map(|acl| Some((acl.name().to_owned(), acl.name().into())));
+    let exit = shown.add("acl", acl, context)?;
+    first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
     context.output.record(&shown)?;
     Ok(first_failure)
 }

@@ -71,7 +71,7 @@ impl FastPath {
         let plain = PlainRequest::read(head)?;
         trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         let user = match caller {
-            ConnectionPeer::Remote(_) => self.signer(head, &plain)?,
+            ConnectionPeer::Remote { .. } => self.signer(head, &plain)?,
             ConnectionPeer::Peer(user) => user.clone(),
         };
         let (bucket, key) = plain.names(&self.domains)?;
@@ -89,7 +89,7 @@ impl FastPath {
             ObjectMethod::Get => get(store, names, &plain),
             ObjectMethod::Delete => delete(store, names, &plain),
             ObjectMethod::Put(upload) => {
-                let sha256 = upload.sha256.filter(|_| matches!(caller, ConnectionPeer::Remote(_)));
+                let sha256 = upload.sha256.filter(|_| matches!(caller, ConnectionPeer::Remote { .. }));
                 let upload = ObjectUpload::plain(store, names, &upload.headers, upload.bytes, sha256)?;
                 return Some(FastPathOutcome::Upload(Box::new(upload)));
             }
@@ -286,7 +286,8 @@ mod tests {
             let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
             let (head, _) = parse(head.as_bytes(), &mut room, HEAD_BYTES_MAX).unwrap().unwrap();
             let monitor = RequestMonitor::new(None);
-            let caller = ConnectionPeer::Remote(SocketAddr::from(([127, 0, 0, 1], 1)));
+            let address = SocketAddr::from(([127, 0, 0, 1], 1));
+            let caller = ConnectionPeer::Remote { address, tls: None };
             let trace = monitor.start(head.method, head.target, &caller, Instant::now());
             let upload = match self.lane.take(&head, &caller, &trace)? {
                 FastPathOutcome::Answered(outgoing) => return Some(Ok(outgoing.status.as_u16())),

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::message::composed;
-use crate::s3::documents::{DocumentService, malformed, read, write};
+use crate::s3::documents::{DocumentService, always, malformed, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of rules of a bucket (S3's limit).
@@ -29,6 +29,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     missing: ("NoSuchCORSConfiguration", "the bucket has no CORS rules"),
     put_status: StatusCode::OK,
     check,
+    permits: always,
 };
 
 /// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidRequest` for invalid rules.

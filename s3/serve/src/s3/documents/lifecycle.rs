@@ -4,7 +4,7 @@ use fordway_store::{DocumentKind, Error, ErrorKind};
 use fordway_wire::lifecycle::{LifecycleError, read, write};
 use http::StatusCode;
 
-use crate::s3::documents::DocumentService;
+use crate::s3::documents::{DocumentService, always};
 use crate::s3::error::{OperationResult, S3Failure};
 
 const KIND: DocumentKind = DocumentKind::known("lifecycle");
@@ -19,6 +19,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     missing: ("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
     put_status: StatusCode::OK,
     check,
+    permits: always,
 };
 
 /// Checks the rules of a bucket. Errors: `MalformedXML`, `InvalidArgument`, `InvalidRequest`, and `NotImplemented` for

@@ -6,14 +6,14 @@
 
 pub(crate) mod cors;
 mod lifecycle;
-pub(super) mod ownership;
+pub(crate) mod ownership;
 pub(super) mod policy;
 mod public_access;
 pub(super) mod tagging;
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result};
+use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
 use fordway_wire::s3_xml::without_cdata;
 use http::{HeaderValue, StatusCode, header};
@@ -39,6 +39,16 @@ pub(super) struct DocumentService {
     put_status: StatusCode,
     /// Checks the document that was sent, and returns the document to store.
     check: fn(&[u8]) -> OperationResult<Vec<u8>>,
+    /// Checks that the bucket permits a change to the document to store, or to none.
+    permits: BucketCheck,
+}
+
+/// Checks whether a bucket permits a change of a document.
+type BucketCheck = fn(&dyn Store, &Bucket, Option<&[u8]>) -> OperationResult<()>;
+
+/// The check of a document that every bucket permits.
+fn always(_: &dyn Store, _: &Bucket, _: Option<&[u8]>) -> OperationResult<()> {
+    Ok(())
 }
 
 const KINDS: [&DocumentService; 5] =
@@ -110,7 +120,8 @@ impl DocumentService {
                     look_up(user.clone(), move |store| Ok(store.head_bucket(&bucket)?)).await?;
                 }
                 let document = checked?;
-                let put = move |store: &dyn fordway_store::Store| {
+                let put = move |store: &dyn Store| {
+                    (self.permits)(store, &bucket, Some(&document))?;
                     Ok(store.set_document(&bucket, &self.kind, &document)?)
                 };
                 change_apart(user, put).await?;
@@ -118,8 +129,10 @@ impl DocumentService {
                 Ok(S3Response::with_status(Body::empty(), self.put_status))
             }
             DocumentAction::Delete => {
-                let delete =
-                    move |store: &dyn fordway_store::Store| Ok(store.delete_document(&bucket, &self.kind)?);
+                let delete = move |store: &dyn Store| {
+                    (self.permits)(store, &bucket, None)?;
+                    Ok(store.delete_document(&bucket, &self.kind)?)
+                };
                 change_apart(user, delete).await?;
                 self.forget();
                 Ok(S3Response::with_status(Body::empty(), StatusCode::NO_CONTENT))

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use fordway_policy::{
     AccessRequest, Action, BucketAccessDecision, CallerRole, MAX_POLICY_BYTES, Policy, PolicyError,
+    PublicAccessBlock,
 };
 use fordway_store::{Bucket, Checksum, ChecksumAlgorithm, Store};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::{Body, S3Request, S3Response};
 
-use crate::access::{BucketAccess, POLICY, PolicyRequestContext, denied, forget_rules, read_rules};
+use crate::access::{
+    BucketAccess, POLICY, PolicyRequestContext, denied, forget_rules, read_block, read_rules,
+};
 use crate::gate::decoded_md5;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{document, invalid_request, stated_checksum};
@@ -80,10 +83,11 @@ async fn put(
     })?;
     check_digests(&request.headers, &sent)?;
     let wanted = bucket.clone();
-    let access = look_up(user.clone(), move |store| Ok(read_rules(store, &wanted)?)).await?;
+    let read = move |store: &dyn Store| Ok((read_rules(store, &wanted)?, read_block(store, &wanted)));
+    let (access, block) = look_up(user.clone(), read).await?;
     let policy = Policy::parse(&sent, bucket.as_str()).map_err(malformed)?;
     check_users(&policy, users)?;
-    check_public(&policy, &access)?;
+    check_public(&policy, block)?;
     let facts = PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
     if request.headers.get(CONFIRM).is_none_or(|value| !value.as_bytes().eq_ignore_ascii_case(b"true")) {
         check_keeps_owner(&policy, &access, (&user, &bucket), &facts)?;
@@ -127,8 +131,9 @@ fn check_users(policy: &Policy, users: Option<&Users>) -> OperationResult<()> {
 }
 
 /// Checks that the bucket's public access block permits the policy. Errors: `AccessDenied`.
-fn check_public(policy: &Policy, access: &BucketAccess) -> OperationResult<()> {
-    let is_blocked = access.rules.as_ref().is_ok_and(|rules| rules.block.block_public_policy);
+fn check_public(policy: &Policy, block: fordway_store::Result<PublicAccessBlock>) -> OperationResult<()> {
+    // A block that cannot be read must not prevent the owner from replacing the policy.
+    let is_blocked = block.is_ok_and(|block| block.block_public_policy);
     match is_blocked && policy.is_public() {
         true => Err(denied("the bucket's public access block refuses public policies; change that first")),
         false => Ok(()),
@@ -150,8 +155,7 @@ fn check_keeps_owner(
         let keys = facts.keys_on_bucket(user, action, bucket.as_str());
         let request =
             AccessRequest { principal: user.principal(), action, bucket: bucket.as_str(), key: None, keys };
-        let rules =
-            fordway_policy::BucketAccessRules { policy: Some(policy.clone()), block: Default::default() };
+        let rules = fordway_policy::BucketAccessRules { policy: Some(policy.clone()), ..Default::default() };
         if let BucketAccessDecision::Denied(at) = rules.rule(CallerRole::Owner, &request) {
             return Err(malformed(PolicyError {
                 words: "The new bucket policy will not allow the caller to change it.".to_owned(),

@@ -1,11 +1,10 @@
-//! The public access block of a bucket. Two of its settings concern ACLs, which are not supported. These two settings
-//! are stored, but have no effect.
+//! The public access block of a bucket. The access rules of the bucket apply its settings.
 
 use http::StatusCode;
 use s3s::dto::PublicAccessBlockConfiguration;
 
 use crate::access::PUBLIC_ACCESS_BLOCK;
-use crate::s3::documents::{DocumentService, read, write};
+use crate::s3::documents::{DocumentService, always, read, write};
 use crate::s3::error::OperationResult;
 
 pub(super) const SERVICE: DocumentService = DocumentService {
@@ -14,6 +13,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     missing: ("NoSuchPublicAccessBlockConfiguration", "the bucket has no public access block"),
     put_status: StatusCode::OK,
     check,
+    permits: always,
 };
 
 /// Returns the document with all four settings; settings that were not sent are off. Errors: `MalformedXML`.

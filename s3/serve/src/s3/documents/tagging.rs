@@ -4,7 +4,7 @@ use fordway_store::DocumentKind;
 use http::StatusCode;
 use s3s::dto::{Tag, Tagging};
 
-use crate::s3::documents::{DocumentService, read, write};
+use crate::s3::documents::{DocumentService, always, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging::check_each;
 
@@ -19,6 +19,7 @@ pub(super) const SERVICE: DocumentService = DocumentService {
     missing: ("NoSuchTagSet", "the bucket has no tags"),
     put_status: StatusCode::NO_CONTENT,
     check,
+    permits: always,
 };
 
 /// Checks the tags of a bucket. Errors: `MalformedXML`, `BadRequest`, `InvalidTag`.

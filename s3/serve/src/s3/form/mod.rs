@@ -108,7 +108,7 @@ impl PostFormContext<'_> {
     ) -> OperationResult<Arc<User>> {
         match (self.caller, signature) {
             (ConnectionPeer::Peer(user), _) => Ok(user.clone()),
-            (ConnectionPeer::Remote(_), Some(signature)) => {
+            (ConnectionPeer::Remote { .. }, Some(signature)) => {
                 let session = match form.get("x-amz-security-token") {
                     Some(token) => {
                         Some(session_with(self.tokens, self.users, token).await.map_err(|refusal| {
@@ -119,7 +119,7 @@ impl PostFormContext<'_> {
                 };
                 signature.signer(self.users, session.as_deref(), self.region)
             }
-            (ConnectionPeer::Remote(_), None) => self.users.anonymous().ok_or_else(unsigned),
+            (ConnectionPeer::Remote { .. }, None) => self.users.anonymous().ok_or_else(unsigned),
         }
     }
 }

@@ -1,0 +1,89 @@
+//! The content of a users file for administrators, without secrets.
+
+use std::path::Path;
+
+use fordway_store::Result;
+use serde::Serialize;
+
+use super::file::{self, RoleEntry, UserEntry};
+use crate::sts::ProviderEntry;
+
+/// A user, a role or an OIDC provider of a users file, without its secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UsersFileEntry {
+    /// `user`, `role` or `oidc`.
+    pub kind: &'static str,
+    /// The name; the issuer of an OIDC provider.
+    pub name: String,
+    /// The access key of a user.
+    pub access_key: Option<String>,
+    /// The uid that accesses files; `None` if it is the gateway's own uid or if claims state it.
+    pub uid: Option<u32>,
+    /// The gid that accesses files, like `uid`.
+    pub gid: Option<u32>,
+    /// The additional groups.
+    pub groups: Vec<u32>,
+    /// The permitted buckets; `None` if all buckets are permitted.
+    pub buckets: Option<Vec<String>>,
+    /// The permitted prefixes of keys; `None` if all keys are permitted.
+    pub prefixes: Option<Vec<String>>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// The users who may assume a role.
+    pub assumed_by: Vec<String>,
+    /// The issuers whose identities may assume a role.
+    pub issuers: Vec<String>,
+}
+
+/// Reads and checks a users file as a gateway of the calling user does, and returns its entries in the order of the
+/// file: users, roles, OIDC providers. Errors: `InvalidArgument` with the line or the entry that is wrong;
+/// `AccessDenied` if other users can read the file.
+pub fn read_users_file(path: &Path) -> Result<Vec<UsersFileEntry>> {
+    let document = file::read(path)?;
+    let users = document.user.iter().map(|user| of_user("user", user));
+    let roles = document.role.iter().map(of_role);
+    Ok(users.chain(roles).chain(document.oidc.iter().map(of_provider)).collect())
+}
+
+fn of_user(kind: &'static str, user: &UserEntry) -> UsersFileEntry {
+    UsersFileEntry {
+        kind,
+        name: user.name.clone(),
+        access_key: Some(user.access_key.clone()),
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+        buckets: user.buckets.clone(),
+        prefixes: user.prefixes.clone(),
+        read_only: user.read_only,
+        assumed_by: Vec::new(),
+        issuers: Vec::new(),
+    }
+}
+
+fn of_role(role: &RoleEntry) -> UsersFileEntry {
+    let mut issuers: Vec<_> = role.oidc.iter().map(|trust| trust.issuer.clone()).collect();
+    issuers.dedup();
+    UsersFileEntry {
+        access_key: None,
+        assumed_by: role.assumed_by.clone(),
+        issuers,
+        ..of_user("role", &role.as_user())
+    }
+}
+
+fn of_provider(provider: &ProviderEntry) -> UsersFileEntry {
+    UsersFileEntry {
+        kind: "oidc",
+        name: provider.issuer.clone(),
+        access_key: None,
+        uid: None,
+        gid: None,
+        groups: Vec::new(),
+        buckets: None,
+        prefixes: None,
+        read_only: false,
+        assumed_by: Vec::new(),
+        issuers: Vec::new(),
+    }
+}
