@@ -9,11 +9,13 @@ use fordway_sys::{
     Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
     remove_file, rename, stat, stat_in,
 };
+use fordway_wire::notification::EventKind;
 
 use super::OpenUpload;
 use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
+use crate::events::facts_of;
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
@@ -82,7 +84,12 @@ impl MultipartUploadManager<'_> {
             Ok(taken) => taken.was_closed,
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
-        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
+        if was_completed && let Some((made, size)) = self.made_before(bucket, key, upload, parts.len())? {
+            // The earlier completion may have ended before it recorded its event.
+            let contents = self.inner.volume.contents(bucket)?;
+            let kind = EventKind::CompleteUpload;
+            let facts = facts_of(&made, size);
+            self.inner.recorded((bucket, key), contents, kind, || Ok(((), facts)))?;
             // The object exists already. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
@@ -106,15 +113,15 @@ impl MultipartUploadManager<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
-    /// that has not received the response may send the request again.
+    /// Returns the result of an earlier completion of this upload and the size of its object, if the object is still at
+    /// `key`. A client that has not received the response may send the request again.
     fn made_before(
         &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
         part_count: usize,
-    ) -> Result<Option<PutResult>> {
+    ) -> Result<Option<(PutResult, u64)>> {
         let volume = &self.inner.volume;
         // Another node may have completed the upload.
         volume.refresh(bucket, key, volume.contents(bucket)?)?;
@@ -126,7 +133,7 @@ impl MultipartUploadManager<'_> {
         let Some(opened) = found.filter(is_same) else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
-        Ok(Some(PutResult { etag, modified: info.modified, checksum, version }))
+        Ok(Some((PutResult { etag, modified: info.modified, checksum, version }, info.size)))
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
@@ -275,10 +282,11 @@ impl MultipartUploadManager<'_> {
             false => stat(&data),
         };
         let size = size.map_err(|errno| from_errno(errno, "reading the upload's state"))?.size;
-        let staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
+        let mut staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
             true => existing(data)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
+        staged.event = EventKind::CompleteUpload;
         staged.publish(key, record, &options.conditions)
     }
 
