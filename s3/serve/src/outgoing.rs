@@ -31,13 +31,22 @@ pub(crate) struct OutgoingRules {
 
 /// Checks the URL of a peer. Errors: the reason why the URL is not permitted.
 pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Result<(), String> {
-    let (origin, _) = Origin::parse(url).map_err(|error| error.detail().to_owned())?;
+    let origin = origin_of(url)?;
     let is_here = origin.host == "localhost"
         || origin.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     match origin.tls || (is_here && allows_private) {
         true => Ok(()),
         false => Err(format!("must be https; http is only for this machine, with {setting}")),
     }
+}
+
+/// Returns the origin of a URL, which may have a query but no fragment.
+fn origin_of(url: &str) -> Result<Origin, String> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    if query.contains('#') {
+        return Err("has a fragment; remove it".to_owned());
+    }
+    Origin::parse(base).map(|(origin, _)| origin).map_err(|error| error.detail().to_owned())
 }
 
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
@@ -73,7 +82,7 @@ fn request(
     rules: &OutgoingRules,
 ) -> Result<PeerResponse, String> {
     let failed = |why: String| format!("{url}: {why}");
-    let (origin, _) = Origin::parse(url).map_err(|error| error.detail().to_owned())?;
+    let origin = origin_of(url)?;
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let path = rest.find('/').map_or("/", |at| &rest[at..]);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {

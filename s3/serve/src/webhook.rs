@@ -202,6 +202,8 @@ mod tests {
             ("ci", "http://10.0.0.1/", true),
             ("ci", "file:///etc/passwd", true),
             ("ci", "hooks.example.org", false),
+            ("ci", "https://hooks.example.org/?a#b", false),
+            ("ci", "https://hooks.example.org/#b", false),
             ("CI", "https://hooks.example.org/", false),
             ("", "https://hooks.example.org/", false),
         ] {

@@ -63,6 +63,9 @@ pub(crate) struct RoleTrust {
 impl ProviderEntry {
     /// Checks the entry. Errors: the reason why the entry is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.issuer.contains('?') {
+            return Err("the issuer has a query; remove it".to_owned());
+        }
         check_url(&self.issuer, self.allow_private, ALLOW_PRIVATE)
             .map_err(|why| format!("the issuer {why}"))?;
         if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(found["s3"]["bucket"]["ownerIdentity"]["principalId"], "4294967290");
         assert_eq!(
             found["s3"]["object"],
-            json!({ "key": "in/%C3%A4+b%2B%22%3C.root", "size": 5, "eTag": "5d41", "sequencer": "187C71B0BD56AD15" })
+            json!({ "key": "in/%C3%A4+b%2B%22%3C.root", "size": 5, "eTag": "5d41", "sequencer": "187C6DE8ACED2D15" })
         );
     }
 }
