@@ -5,7 +5,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fordway_posix::{EventJournal, LifecycleOptions, PosixConfig, PosixStore, ReadEvents, StoredEvent};
+use fordway_posix::{
+    EventJournal, FsckEvent, FsckOptions, GcEvent, GcOptions, LifecycleOptions, PosixConfig, PosixStore,
+    ReadEvents, StoredEvent,
+};
 use fordway_store::{
     Bucket, BucketDocuments, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind,
     ErrorKind, ExpectedContent, Key, MultipartUploads, ObjectRenames, ObjectTags, ObjectVersions, Objects,
@@ -400,4 +403,70 @@ fn a_bucket_with_waiting_events_can_be_removed() {
     std::fs::remove_file(rig.spool().join("foreign")).unwrap();
     rig.store.delete_bucket(&rig.bucket).unwrap();
     assert!(!rig.dir.path().join("results").exists());
+}
+
+/// Returns the kinds and paths of all findings.
+fn findings(rig: &Rig) -> Vec<(&'static str, String)> {
+    let mut found = Vec::new();
+    let told = rig.store.check(&FsckOptions::default(), &mut |event| {
+        if let FsckEvent::Found(finding) = event {
+            found.push((finding.kind.name(), finding.path));
+        }
+        Ok(())
+    });
+    told.unwrap();
+    found.sort();
+    found
+}
+
+#[test]
+fn fsck_names_entries_that_are_not_delivered_and_rules_that_are_not_used() {
+    let rig = Rig::new();
+    rig.put("k", "x");
+    assert_eq!(findings(&rig), []);
+    let odd = format!("{:016x}-{:016x}-ci", 1, 1);
+    std::fs::write(rig.spool().join(&odd), "nonsense").unwrap();
+    std::fs::create_dir(rig.spool().join(odd.replace("-ci", "-di"))).unwrap();
+    std::fs::write(rig.spool().join("other"), "").unwrap();
+    let path = |name: &str| format!("results/.fordway/events/{name}");
+    let bad = |name: &str| ("bad-event", path(name));
+    assert_eq!(findings(&rig), [bad(&odd), bad(&odd.replace("-ci", "-di")), bad("other")]);
+    std::fs::remove_dir_all(rig.spool()).unwrap();
+    let (document, markers) = ("results/.fordway/document-notification", "results/.fordway/markers");
+    let of_rules = [("bad-notification", document.to_owned())];
+    std::fs::write(rig.dir.path().join(markers), "").unwrap();
+    std::fs::write(rig.dir.path().join("results/.fordway/tick"), "").unwrap();
+    std::fs::remove_file(rig.dir.path().join("results/.fordway/tick")).unwrap();
+    assert_eq!(findings(&rig), of_rules);
+    // Setting the configuration again repairs the mark.
+    rig.configure(&rule("ci", &["ObjectCreated:*"], &[]));
+    assert_eq!(findings(&rig), []);
+    std::fs::write(rig.dir.path().join(document), "<NotificationConfiguration>").unwrap();
+    assert_eq!(findings(&rig), of_rules);
+    rig.put("k", "an invalid configuration has no rules");
+    assert!(!rig.spool().exists());
+}
+
+#[test]
+fn gc_removes_records_that_nobody_delivers() {
+    let rig = Rig::new();
+    rig.put("k", "x");
+    std::fs::write(rig.spool().join("other"), "").unwrap();
+    let collect = |event_age: Duration| {
+        let (mut removed, options) = (Vec::new(), GcOptions { event_age, ..Default::default() });
+        let told = rig.store.collect_garbage(&options, &mut |event| {
+            if let GcEvent::Removed(garbage) = event {
+                removed.push(garbage.kind.name());
+            }
+            Ok(())
+        });
+        told.unwrap();
+        removed
+    };
+    assert_eq!(collect(LONG), [] as [&str; 0]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(collect(Duration::from_millis(1)), ["event"]);
+    let left: Vec<_> =
+        std::fs::read_dir(rig.spool()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["other"]);
 }

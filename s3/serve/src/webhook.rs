@@ -147,8 +147,9 @@ fn add(counter: &AtomicU64, count: u64) {
 
 /// Appends the counters of all webhooks to `text`.
 pub(crate) fn put_webhooks(text: &mut String, webhooks: &[Arc<Webhook>]) {
-    type Counter = fn(&WebhookCounters) -> &AtomicU64;
-    let rows: [(&str, &str, &str, &[(&str, Counter)]); 4] = [
+    /// A label, and the counter that has the label.
+    type Labelled = (&'static str, fn(&WebhookCounters) -> &AtomicU64);
+    let rows: [(&str, &str, &str, &[Labelled]); 4] = [
         ("delivered_total", "counter", "Events that a webhook accepted.", &[("", |it| &it.delivered)]),
         (
             "failed_total",

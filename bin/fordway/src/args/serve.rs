@@ -389,10 +389,11 @@ fn parse_bucket(name: &str) -> Result<Bucket, String> {
   fordway gc /lustre/project/objects --uploads-older-than 30d --quiet
   fordway gc . --bucket results --bucket scratch --json
 
-The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, files that \
-are hidden by another file of the same key, and empty directories that S3 clients created. The command can run while \
-programs read and write. The age of a file is the time since its last change, by the clock of the file system. If the \
-command cannot remove something, it reports the failure and continues.")]
+The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, events \
+that no gateway delivered, files that are hidden by another file of the same key, and empty directories that S3 \
+clients created. The command can run while programs read and write. The age of a file is the time since its last \
+change, by the clock of the file system. If the command cannot remove something, it reports the failure and \
+continues.")]
 pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -404,6 +405,9 @@ pub struct GcArgs {
     /// Remove multipart uploads that have received no data for this long
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     pub uploads_older_than: Duration,
+    /// Remove events that were not delivered to a webhook for this long
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
+    pub events_older_than: Duration,
     /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
