@@ -156,8 +156,10 @@ impl PosixStoreState {
         }))
     }
 
-    /// Makes all writers look for notification rules.
+    /// Makes all writers look for notification rules. Also creates the directory of the journal. In a bucket with the
+    /// sticky bit, the first writer could otherwise create the directory and deny access to the other writers.
     pub(crate) fn announce_notifications(&self, bucket: &Bucket) -> Result<()> {
+        self.volume.parent_of(bucket, &events_dir(bucket))?;
         let file = self.volume.open_shared_file(bucket, MARKERS)?;
         let marked = write_all_at(&file, b"n", 0).and_then(|()| match self.volume.config.durability {
             Durability::None => Ok(()),

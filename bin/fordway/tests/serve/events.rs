@@ -27,6 +27,8 @@ struct Received {
     script: Vec<u16>,
     /// The status of all responses, instead of the script.
     always: Option<u16>,
+    /// Requests that contain this text get the status 400.
+    poison: Option<&'static str>,
     /// The time until a response.
     delay: Duration,
     /// The heads and the bodies of the requests, with the times of their arrival and the statuses of their responses.
@@ -90,7 +92,8 @@ fn answer(stream: TcpStream, state: &Mutex<Received>) {
     let (status, delay) = {
         let mut state = state.lock().unwrap();
         let next = if state.script.is_empty() { 200 } else { state.script.remove(0) };
-        let status = state.always.unwrap_or(next);
+        let is_refused = state.poison.is_some_and(|word| String::from_utf8_lossy(&body).contains(word));
+        let status = if is_refused { 400 } else { state.always.unwrap_or(next) };
         let request = (head, serde_json::from_slice(&body).unwrap(), Instant::now(), status);
         state.requests.push(request);
         (status, state.delay)
@@ -150,7 +153,7 @@ fn events_of_gateways_and_of_embedded_programs_arrive() {
     let gateway = Process::start(dir.path(), &options);
     let store = gateway.client();
     configure(&store, &bucket(), "ci");
-    assert_eq!(store.document(&bucket(), &KIND).unwrap().is_some(), true);
+    assert!(store.document(&bucket(), &KIND).unwrap().is_some());
     let start = Instant::now();
     put(&store, &bucket(), "a b.txt");
     wait_for(|| receiver.keys().contains("a+b.txt"));
@@ -262,6 +265,41 @@ fn buckets_take_turns() {
     assert!(receiver.count() <= 3, "{} requests came first", receiver.count() - 1);
     wait_for(|| receiver.keys().len() == 1501);
     assert!(receiver.count() <= 25, "up to 100 events share a request");
+}
+
+/// An event that the receiver refuses is tried again, but stops no other event of its bucket.
+#[test]
+fn a_refused_event_does_not_stop_the_others() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    configure(&local, &bucket(), "ci");
+    put(&local, &bucket(), "poison");
+    (0..7).for_each(|at| put(&local, &bucket(), &format!("k{at}")));
+    receiver.change(|state| state.poison = Some("poison"));
+    let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().len() == 7);
+    put(&gateway.client(), &bucket(), "later");
+    wait_for(|| receiver.keys().contains("later"));
+    assert_eq!((receiver.keys().len(), waiting(dir.path(), "bucket")), (8, 1));
+    receiver.change(|state| state.poison = None);
+    wait_for(|| receiver.keys().contains("poison"));
+}
+
+#[test]
+fn events_that_are_too_old_are_dropped() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let hook = receiver.option("ci");
+    receiver.change(|state| state.always = Some(500));
+    let options =
+        ["--webhook", &hook, "--webhook-private", "ci", "--event-age", "2s", "--metrics", "127.0.0.1:0"];
+    let gateway = Process::start(dir.path(), &options);
+    configure(&gateway.client(), &bucket(), "ci");
+    put(&gateway.client(), &bucket(), "k");
+    wait_for(|| waiting(dir.path(), "bucket") == 0);
+    let count = "fordway_events_dropped_total{webhook=\"ci\",reason=\"age\"} 1";
+    wait_for(|| gateway.ask_metrics("/metrics").contains(count));
+    assert!(gateway.stop_well().contains("dropped events"));
+    assert!(receiver.count() >= 1 && receiver.records().is_empty());
 }
 
 #[test]

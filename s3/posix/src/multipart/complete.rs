@@ -84,12 +84,7 @@ impl MultipartUploadManager<'_> {
             Ok(taken) => taken.was_closed,
             Err(error) => error.kind() == ErrorKind::NoSuchUpload,
         };
-        if was_completed && let Some((made, size)) = self.made_before(bucket, key, upload, parts.len())? {
-            // The earlier completion may have ended before it recorded its event.
-            let contents = self.inner.volume.contents(bucket)?;
-            let kind = EventKind::CompleteUpload;
-            let facts = facts_of(&made, size);
-            self.inner.recorded((bucket, key), contents, kind, || Ok(((), facts)))?;
+        if was_completed && let Some(made) = self.made_before(bucket, key, upload, parts.len())? {
             // The object exists already. Files that cannot be removed are left to `gc`.
             match taken {
                 Ok(taken) => drop(self.end_upload(taken)),
@@ -113,18 +108,20 @@ impl MultipartUploadManager<'_> {
         made
     }
 
-    /// Returns the result of an earlier completion of this upload and the size of its object, if the object is still at
-    /// `key`. A client that has not received the response may send the request again.
+    /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
+    /// that has not received the response may send the request again. Also records the event again, because the earlier
+    /// completion may have ended before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
         key: &Key,
         upload: &UploadId,
         part_count: usize,
-    ) -> Result<Option<(PutResult, u64)>> {
+    ) -> Result<Option<PutResult>> {
         let volume = &self.inner.volume;
         // Another node may have completed the upload.
-        volume.refresh(bucket, key, volume.contents(bucket)?)?;
+        let contents = volume.contents(bucket)?;
+        volume.refresh(bucket, key, contents)?;
         let found = volume.find_object(bucket, key)?;
         let is_same = |opened: &ObjectFile| {
             let record = opened.record();
@@ -133,7 +130,10 @@ impl MultipartUploadManager<'_> {
         let Some(opened) = found.filter(is_same) else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
-        Ok(Some((PutResult { etag, modified: info.modified, checksum, version }, info.size)))
+        let made = PutResult { etag, modified: info.modified, checksum, version };
+        let facts = facts_of(&made, info.size);
+        let kind = EventKind::CompleteUpload;
+        self.inner.recorded((bucket, key), contents, kind, || Ok((Some(made), facts)))
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {

@@ -75,8 +75,10 @@ struct EventDelivery {
 
 /// The events that wait in one bucket.
 struct BucketQueue {
-    /// The names of records that have not been tried in this round, the oldest first.
+    /// The names of records, the oldest first, followed by those that the receiver has refused in this round.
     names: VecDeque<String>,
+    /// The number of names that the receiver has refused in this round.
+    refused: usize,
     /// The number of records when they were last counted, less those that were delivered.
     waiting: u64,
     /// Whether there may be records that are not in `names`.
@@ -90,7 +92,15 @@ struct BucketQueue {
 impl Default for BucketQueue {
     fn default() -> Self {
         let (names, pause) = (VecDeque::new(), Pause::default());
-        BucketQueue { names, waiting: 0, is_incomplete: true, batch: BATCH_MAX, spent: Duration::ZERO, pause }
+        let spent = Duration::ZERO;
+        BucketQueue { names, refused: 0, waiting: 0, is_incomplete: true, batch: BATCH_MAX, spent, pause }
+    }
+}
+
+impl BucketQueue {
+    /// Puts names that were not tried back to the front.
+    fn give_back(&mut self, names: Vec<String>) {
+        names.into_iter().rev().for_each(|name| self.names.push_front(name));
     }
 }
 
@@ -193,7 +203,12 @@ impl EventDelivery {
 
     fn turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue) -> Result<Turn> {
         let start = Instant::now();
-        if queue.names.is_empty() && queue.is_incomplete {
+        // A round ends when each name was tried, so events that the receiver always refuses do not hide newer ones.
+        let is_new_round = queue.refused >= queue.names.len();
+        if is_new_round {
+            queue.refused = 0;
+        }
+        if is_new_round && queue.is_incomplete {
             let found = self.journal.waiting(bucket, self.webhook.name(), NAMES_MAX)?;
             queue.is_incomplete = found.total > found.names.len() as u64;
             (queue.names, queue.waiting) = (found.names.into(), found.total);
@@ -201,11 +216,12 @@ impl EventDelivery {
         if queue.names.is_empty() {
             return Ok(self.idle_turn(queue, start));
         }
-        let names: Vec<String> = queue.names.drain(..queue.batch.min(queue.names.len())).collect();
+        let count = queue.batch.min(queue.names.len() - queue.refused);
+        let names: Vec<String> = queue.names.drain(..count).collect();
         let webhook = self.webhook.clone();
         let attempt = self.journal.claim(bucket, webhook.name(), || self.attempt(bucket, &names))?;
         let Some(attempt) = attempt else {
-            names.into_iter().rev().for_each(|name| queue.names.push_front(name));
+            queue.give_back(names);
             queue.pause.until = Some(Instant::now() + BUSY);
             return Ok(Turn::Paused);
         };
@@ -219,9 +235,7 @@ impl EventDelivery {
                 Ok(Turn::Progress)
             }
             Err(failure) => {
-                self.failed(bucket, queue, &failure);
-                // The events are tried again after those that have not been tried yet.
-                queue.names.extend(names);
+                self.failed(bucket, queue, (names, &failure));
                 Ok(Turn::Paused)
             }
         }
@@ -265,12 +279,22 @@ impl EventDelivery {
         }
     }
 
-    fn failed(&mut self, bucket: &Bucket, queue: &mut BucketQueue, failure: &WebhookFailure) {
+    fn failed(
+        &mut self,
+        bucket: &Bucket,
+        queue: &mut BucketQueue,
+        (names, failure): (Vec<String>, &WebhookFailure),
+    ) {
         let now = Instant::now();
         let pause = match failure {
-            WebhookFailure::Unreachable(_) => &mut self.pause,
+            WebhookFailure::Unreachable(_) => {
+                queue.give_back(names);
+                &mut self.pause
+            }
             WebhookFailure::Refused(_) => {
                 queue.batch = (queue.batch / 2).max(1);
+                queue.refused += names.len();
+                queue.names.extend(names);
                 &mut queue.pause
             }
         };
