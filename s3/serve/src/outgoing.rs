@@ -51,7 +51,8 @@ fn origin_of(url: &str) -> Result<Origin, String> {
 
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
 pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String> {
-    let response = request(url, "GET", "Accept: application/json\r\n", b"", rules)?;
+    let response = request(url, "GET", "Accept: application/json\r\n", b"", rules);
+    let response = response.map_err(|RequestFailure { why, .. }| why)?;
     match response.status {
         200 => Ok(response.body),
         status => Err(format!("{url}: the status is {status}")),
@@ -59,13 +60,12 @@ pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String>
 }
 
 /// Sends a document in JSON, and returns the status of the response. `token` is a bearer token. Follows no redirects.
-/// Errors: the reason why there is no response.
 pub(crate) fn post(
     url: &str,
     token: Option<&str>,
     document: &[u8],
     rules: &OutgoingRules,
-) -> Result<u16, String> {
+) -> Result<u16, RequestFailure> {
     let bytes = document.len();
     let mut headers = format!("Content-Type: application/json\r\nContent-Length: {bytes}\r\n");
     if let Some(token) = token {
@@ -80,9 +80,9 @@ fn request(
     headers: &str,
     body: &[u8],
     rules: &OutgoingRules,
-) -> Result<PeerResponse, String> {
-    let failed = |why: String| format!("{url}: {why}");
-    let origin = origin_of(url)?;
+) -> Result<PeerResponse, RequestFailure> {
+    let failed = |why: String| RequestFailure { why: format!("{url}: {why}"), was_connected: false };
+    let origin = origin_of(url).map_err(failed)?;
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let path = rest.find('/').map_or("/", |at| &rest[at..]);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -104,7 +104,15 @@ fn request(
             exchange(StreamOwned::new(session, stream), &message)
         }
     };
-    exchanged.map_err(|error| failed(error.to_string()))
+    exchanged.map_err(|error| RequestFailure { was_connected: true, ..failed(error.to_string()) })
+}
+
+/// The reason why a request has no response.
+#[derive(Debug)]
+pub(crate) struct RequestFailure {
+    pub(crate) why: String,
+    /// Whether there was a connection, so that the peer may have received the request.
+    pub(crate) was_connected: bool,
 }
 
 /// The response to a request.

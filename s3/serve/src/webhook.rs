@@ -12,7 +12,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::notification::is_webhook_name;
 
 use crate::monitor::put_help;
-use crate::outgoing::{OutgoingRules, check_url, post};
+use crate::outgoing::{OutgoingRules, RequestFailure, check_url, post};
 use crate::users::read_private;
 
 /// The maximum time for connecting, sending the events and receiving the status.
@@ -65,8 +65,10 @@ struct WebhookCounters {
 /// The reason why events were not delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookFailure {
-    /// The receiver did not answer.
+    /// There was no connection to the receiver.
     Unreachable(String),
+    /// The receiver accepted a connection, but did not answer. The cause may be one of the events.
+    NoResponse(String),
     /// The receiver answered with this status.
     Refused(u16),
 }
@@ -74,7 +76,7 @@ pub enum WebhookFailure {
 impl fmt::Display for WebhookFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WebhookFailure::Unreachable(why) => f.write_str(why),
+            WebhookFailure::Unreachable(why) | WebhookFailure::NoResponse(why) => f.write_str(why),
             WebhookFailure::Refused(status) => write!(f, "the receiver answered with the status {status}"),
         }
     }
@@ -120,7 +122,8 @@ impl Webhook {
         let sent = match post(&self.url, self.token.as_deref(), document, &rules) {
             Ok(200..=299) => Ok(()),
             Ok(status) => Err(WebhookFailure::Refused(status)),
-            Err(why) => Err(WebhookFailure::Unreachable(why)),
+            Err(RequestFailure { why, was_connected: false }) => Err(WebhookFailure::Unreachable(why)),
+            Err(RequestFailure { why, was_connected: true }) => Err(WebhookFailure::NoResponse(why)),
         };
         match sent {
             Ok(()) => add(&self.counters.delivered, events),

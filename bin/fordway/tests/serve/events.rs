@@ -29,6 +29,8 @@ struct Received {
     always: Option<u16>,
     /// Requests that contain this text get the status 400.
     poison: Option<&'static str>,
+    /// Requests that contain this text get no response, and the connection is closed.
+    breaker: Option<&'static str>,
     /// The time until a response.
     delay: Duration,
     /// The heads and the bodies of the requests, with the times of their arrival and the statuses of their responses.
@@ -92,6 +94,9 @@ fn answer(stream: TcpStream, state: &Mutex<Received>) {
     let (status, delay) = {
         let mut state = state.lock().unwrap();
         let next = if state.script.is_empty() { 200 } else { state.script.remove(0) };
+        if state.breaker.is_some_and(|word| String::from_utf8_lossy(&body).contains(word)) {
+            return;
+        }
         let is_refused = state.poison.is_some_and(|word| String::from_utf8_lossy(&body).contains(word));
         let status = if is_refused { 400 } else { state.always.unwrap_or(next) };
         let request = (head, serde_json::from_slice(&body).unwrap(), Instant::now(), status);
@@ -322,6 +327,25 @@ fn a_dead_receiver_delays_neither_requests_nor_other_webhooks() {
     wait_for(|| live.keys().contains("k"));
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!((dead.count(), waiting(dir.path(), "bucket")), (1, 21));
+}
+
+/// The first bucket has an event that makes the receiver close the connection.
+#[test]
+fn an_event_that_breaks_the_receiver_stops_no_other_bucket() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    let (first, last) = (Bucket::new("aaa").unwrap(), Bucket::new("zzz").unwrap());
+    for bucket in [&first, &last] {
+        local.create_bucket(bucket).unwrap();
+        configure(&local, bucket, "ci");
+    }
+    put(&local, &first, "breaker");
+    put(&local, &last, "k");
+    receiver.change(|state| state.breaker = Some("breaker"));
+    let _gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().contains("k"));
+    receiver.change(|state| state.breaker = None);
+    wait_for(|| receiver.keys().contains("breaker"));
 }
 
 #[test]

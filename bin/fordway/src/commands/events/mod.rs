@@ -2,9 +2,10 @@
 //! delays neither requests nor other webhooks.
 //!
 //! The thread gives each bucket a turn: it sends up to 100 events of the bucket in one request, and then continues with
-//! the next bucket. After a refusal, the thread pauses only the bucket, and the next request for the bucket has half as
-//! many events and begins with later ones, so one event that the receiver refuses does not stop the others. If the
-//! receiver does not answer, the thread pauses altogether. Pauses grow from 1 s to 5 min.
+//! the next bucket. If the receiver refuses a request or does not answer, the thread pauses only the bucket, and the
+//! next request for the bucket has half as many events and begins with later ones. One event that the receiver refuses
+//! therefore stops neither the other events of its bucket nor other buckets. If there is no connection to the receiver,
+//! the thread pauses altogether. Pauses grow from 1 s to 5 min.
 //!
 //! Several programs may deliver the events of one root. A lock of each bucket ensures that one of them sends at a time;
 //! the kernel releases the lock when the program dies, and another one sends the events again.
@@ -25,6 +26,8 @@ use fordway_store::{Bucket, Error, ErrorKind, Result};
 const BATCH_MAX: usize = 100;
 /// The maximum number of names of one bucket in memory.
 const NAMES_MAX: usize = 16_384;
+/// The number of names in memory that all buckets share.
+const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Searching takes at most one part in this number of the thread's time.
@@ -75,9 +78,9 @@ struct EventDelivery {
 
 /// The events that wait in one bucket.
 struct BucketQueue {
-    /// The names of records, the oldest first, followed by those that the receiver has refused in this round.
+    /// The names of records, the oldest first, followed by those that were sent in this round and not accepted.
     names: VecDeque<String>,
-    /// The number of names that the receiver has refused in this round.
+    /// The number of names that were sent in this round and not accepted.
     refused: usize,
     /// The number of records when they were last counted, less those that were delivered.
     waiting: u64,
@@ -209,7 +212,8 @@ impl EventDelivery {
             queue.refused = 0;
         }
         if is_new_round && queue.is_incomplete {
-            let found = self.journal.waiting(bucket, self.webhook.name(), NAMES_MAX)?;
+            let names_max = (NAMES_SHARED / (self.queues.len() + 1)).clamp(BATCH_MAX, NAMES_MAX);
+            let found = self.journal.waiting(bucket, self.webhook.name(), names_max)?;
             queue.is_incomplete = found.total > found.names.len() as u64;
             (queue.names, queue.waiting) = (found.names.into(), found.total);
         }
@@ -291,7 +295,7 @@ impl EventDelivery {
                 queue.give_back(names);
                 &mut self.pause
             }
-            WebhookFailure::Refused(_) => {
+            WebhookFailure::Refused(_) | WebhookFailure::NoResponse(_) => {
                 queue.batch = (queue.batch / 2).max(1);
                 queue.refused += names.len();
                 queue.names.extend(names);
