@@ -77,6 +77,7 @@ impl GatewayArgs {
   fordway serve /data --write-env s3.env     # elsewhere: . ./s3.env && aws s3 ls
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
+  fordway serve /data --webhook ci=https://ci.example.org/hook --webhook-token ci=/etc/fordway/ci.token
 
 Every directory in ROOT is a bucket, and every file below it is an object. Requests must be signed with the key \
 pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. If these variables are not set, the gateway generates a key \
@@ -85,7 +86,8 @@ gid and groups of the user, and the kernel checks the permissions. When the gate
 with its address. On SIGTERM and Ctrl-C, it finishes the requests in progress and exits. On SIGHUP, it reloads \
 the certificate, its key and the credentials file, and reopens the access log. The gateway supports HTTP/1.1 and \
 HTTP/2, which clients select in the TLS handshake or by prior knowledge; --http3 adds HTTP/3. Use a certificate \
-if you listen on addresses other than 127.0.0.1.")]
+if you listen on addresses other than 127.0.0.1. With --webhook, the gateway delivers the events that buckets report \
+to the webhook: the changes made by the gateway itself, by other gateways and by programs without a gateway.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,

@@ -296,7 +296,7 @@ impl EventDelivery {
                 &mut self.pause
             }
             WebhookFailure::Refused(_) | WebhookFailure::NoResponse(_) => {
-                queue.batch = (queue.batch / 2).max(1);
+                queue.batch = (names.len() / 2).max(1);
                 queue.refused += names.len();
                 queue.names.extend(names);
                 &mut queue.pause
