@@ -129,20 +129,15 @@ impl PosixStoreState {
         if let Some(rules) = known.as_ref().and_then(|known| known.rules()) {
             return Ok(rules);
         }
-        let rules = self.read_notification_rules(bucket)?;
-        if let Some(known) = known {
-            known.remember_rules(rules.clone());
-        }
-        Ok(rules)
-    }
-
-    /// Like [`PosixStoreState::notification_rules`], but reads the document in any case.
-    pub(crate) fn read_notification_rules(&self, bucket: &Bucket) -> Result<Arc<[NotificationRule]>> {
         let document = match self.document(bucket, &NOTIFICATION) {
             Err(error) if error.kind() == ErrorKind::AccessDenied && !self.has_trusted_rules(bucket)? => None,
             found => found?,
         };
-        Ok(document.and_then(|document| read(&document).ok()).unwrap_or_default().into())
+        let rules: Arc<[_]> = document.and_then(|document| read(&document).ok()).unwrap_or_default().into();
+        if let Some(known) = known {
+            known.remember_rules(rules.clone());
+        }
+        Ok(rules)
     }
 
     /// Returns whether the file of the rules is one that a reader would accept if its mode let the reader in.

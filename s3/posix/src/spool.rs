@@ -10,14 +10,15 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Objects, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Objects, Result};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, stat_in};
 use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
-use fordway_wire::notification::{NotificationRule, rule_for};
+use fordway_wire::notification::{NotificationRule, read, rule_for};
 
 use crate::actors::RoleCache;
 use crate::area::{read_small, remove_if_file};
 use crate::errors::from_errno;
+use crate::events::NOTIFICATION;
 use crate::layout::{events_dir, webhook_of_event};
 use crate::locks::alone_for;
 use crate::{PosixStore, PosixStoreState};
@@ -134,7 +135,7 @@ impl EventJournal {
         self.actors.in_bucket(bucket, || {
             let mut done = ReadEvents::default();
             let Some(dir) = self.open(bucket)? else { return Ok(done) };
-            let rules = self.inner().read_notification_rules(bucket)?;
+            let rules = self.rules(bucket)?;
             for name in names {
                 match self.read_one((bucket, webhook, &rules), &dir, name, age_max)? {
                     Entry::Event(event) => done.events.push(event),
@@ -145,6 +146,16 @@ impl EventJournal {
                 }
             }
             Ok(done)
+        })
+    }
+
+    /// Returns the bucket's rules. Errors: `AccessDenied` or `Corrupt` for a document that writers ignore. The records
+    /// then wait until the bucket's owner repairs the document.
+    fn rules(&self, bucket: &Bucket) -> Result<Vec<NotificationRule>> {
+        let Some(document) = self.inner().document(bucket, &NOTIFICATION)? else { return Ok(Vec::new()) };
+        read(&document).map_err(|error| {
+            let why = format!("the notification configuration is not valid: {}; set it again", error.message);
+            Error::new(ErrorKind::Corrupt, why)
         })
     }
 
