@@ -382,7 +382,7 @@ fn only_one_program_claims_a_bucket_for_a_webhook() {
     });
     assert_eq!(claimed.unwrap(), Some((None, Some(()))));
     assert_eq!(other.claim(&rig.bucket, "ci", || ()).unwrap(), Some(()));
-    assert_eq!(journal.buckets().unwrap(), [rig.bucket.clone()]);
+    assert_eq!(journal.buckets().unwrap(), std::slice::from_ref(&rig.bucket));
 }
 
 #[test]

@@ -26,13 +26,13 @@ impl FsckRun<'_> {
         if let Err(error) = read(&document) {
             return self.found(FindingKind::BadNotification, path, error.message);
         }
-        match self.inner.volume.contents(bucket)?.may_notify {
-            true => Ok(()),
-            false => self.found(
-                FindingKind::BadNotification,
-                path,
-                "the file .fordway/markers is empty or missing",
-            ),
+        match self.inner.volume.contents(bucket) {
+            Ok(contents) if contents.may_notify => Ok(()),
+            Ok(_) => {
+                let why = "the file .fordway/markers is empty or missing";
+                self.found(FindingKind::BadNotification, path, why)
+            }
+            Err(error) => self.found(FindingKind::Unreadable, private_dir(bucket), error.to_string()),
         }
     }
 
