@@ -199,10 +199,15 @@ impl DocumentKind {
         &self.0
     }
 
-    /// Returns whether documents of this kind control access to the bucket. Only root and the bucket's owner can set
-    /// them, and a document that another user wrote is ignored.
+    /// Returns whether documents of this kind control access to the bucket.
     pub fn decides_access(&self) -> bool {
         ["acl", "ownership", "policy", "public-access-block"].contains(&self.as_str())
+    }
+
+    /// Returns whether only root and the bucket's owner can set documents of this kind. A document that another user
+    /// wrote is ignored.
+    pub fn is_owners(&self) -> bool {
+        self.decides_access() || self.as_str() == "notification"
     }
 }
 

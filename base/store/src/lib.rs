@@ -228,6 +228,9 @@ pub trait Writer: Send {
         false
     }
 
+    /// Declares that the content comes from an HTML form. The event that reports the object then has another name.
+    fn note_form(&mut self) {}
+
     /// Checks the content against `expected`, then publishes it.
     /// Errors: `BadDigest`, `IncompleteBody`, `PreconditionFailed`, `LockTimeout`.
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;

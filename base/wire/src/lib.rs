@@ -3,12 +3,14 @@
 
 pub mod byteranges;
 pub mod date;
+pub mod event_record;
 pub mod file_hash;
 pub mod form_data;
 pub mod header_text;
 pub mod lifecycle;
 pub mod metalink;
 pub mod node;
+pub mod notification;
 pub mod range;
 pub mod s3_error;
 pub mod s3_xml;

@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from gateways import KEYS, endpoint, program
+from gateways import KEYS, program, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +75,20 @@ SETTINGS = {
         "bucket_lifecycle_configuration",
         "LifecycleConfiguration",
     ),
+    "events": (
+        {
+            "QueueConfigurations": [
+                {
+                    "Id": "q",
+                    "QueueArn": "arn:fordway:sqs::ci:webhook",
+                    "Events": ["s3:ObjectCreated:*"],
+                    "Filter": {"Key": {"FilterRules": [{"Name": "Suffix", "Value": "<&>"}]}},
+                }
+            ]
+        },
+        "bucket_notification_configuration",
+        "NotificationConfiguration",
+    ),
     "lock": (
         {
             "ObjectLockEnabled": "Enabled",
@@ -93,8 +107,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The endpoint of a gateway with two buckets that keep versions."""
-    with endpoint("http", tmp_path_factory.mktemp("gateway")) as url:
+    """The endpoint of a gateway with a webhook and two buckets that keep versions."""
+    with serving(tmp_path_factory.mktemp("root"), "--webhook", "ci=https://hooks.example.org/") as url:
         s3 = client(url)
         for name in ("bkt", "other"):
             s3.create_bucket(Bucket=name)

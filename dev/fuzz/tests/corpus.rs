@@ -40,6 +40,7 @@ tests! {
     metalink "metalink"
     webdav "webdav"
     s3_xml "s3-xml"
+    events "events"
     signature "signature"
     tokens "tokens"
     sigv4 "sigv4"

@@ -43,8 +43,8 @@ impl TrustedOwner {
         (of.mode & STICKY != 0).then_some(TrustedOwner { owner: of.user })
     }
 
-    /// Returns the owner of the bucket whose directory has the state `of`. For access rules, only this user and root
-    /// are trusted.
+    /// Returns the owner of the bucket whose directory has the state `of`. For access rules and notifications, only
+    /// this user and root are trusted.
     fn alone(of: &FileStat) -> Self {
         TrustedOwner { owner: of.user }
     }
@@ -370,7 +370,7 @@ impl StoreRootDirectory {
     /// documents are trusted.
     pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
         let of = self.state_of(bucket)?;
-        Ok(if kind.decides_access() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
+        Ok(if kind.is_owners() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
     }
 
     /// Returns the user ID of the bucket's owner. Errors: `NoSuchBucket`.
@@ -455,12 +455,15 @@ impl StoreRootDirectory {
 
     /// Checks that the caller may set documents of this kind.
     pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
-        if !kind.decides_access() {
+        if !kind.is_owners() {
             return self.check_decides(bucket, "has documents");
         }
         match self.keeper(bucket, kind)? {
             Some(keeper) if !keeper.trusts(file_user()) => {
-                let why = "only the bucket's owner decides who may access it";
+                let why = match kind.decides_access() {
+                    true => "only the bucket's owner decides who may access it",
+                    false => "only the bucket's owner decides who is told about its changes",
+                };
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
             _ => Ok(()),

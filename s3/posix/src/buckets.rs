@@ -23,9 +23,11 @@ use crate::area::{
 };
 use crate::delete::remove_empty_tree;
 use crate::errors::{from_errno, is_stale};
+use crate::events::NOTIFICATION;
 use crate::layout::{
-    LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_kind, document_name,
-    is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
+    EVENTS, LOCKS, MARKERS, META, ODD, ObjectPath, PRIVATE_DIR, TMP, UPLOADS, VERSIONS, document_kind,
+    document_name, is_hidden_name, is_private_name, is_setting_name, private_dir, spare_name, upload_of,
+    webhook_of_event,
 };
 use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningSetting;
@@ -141,10 +143,13 @@ impl PosixStoreState {
             self.write_versioning(bucket, versioning)?;
         }
         documents.iter().try_for_each(|(kind, document)| {
+            if *kind == NOTIFICATION {
+                self.announce_notifications(bucket)?;
+            }
             let place = document_place(bucket, kind);
             let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
             staged.write(document)?;
-            staged.publish_if_new()
+            staged.publish_if_new().map(drop)
         })
     }
 
@@ -264,10 +269,17 @@ impl PosixStoreState {
         check_document(document)?;
         self.volume.require_bucket(bucket)?;
         self.volume.check_keeper(bucket, kind)?;
+        if *kind == NOTIFICATION {
+            self.announce_notifications(bucket)?;
+        }
         let mut staged =
             StagedFile::with_mode(self, bucket, document_place(bucket, kind), false, SETTING_MODE)?;
         staged.write(document)?;
-        staged.publish_private()
+        staged.publish_private()?;
+        if *kind == NOTIFICATION {
+            self.await_notifications(bucket)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
@@ -304,6 +316,7 @@ fn holds_only_ours(dir: &File) -> bool {
         && holds_only(TMP, is_hidden_name)
         && holds_only(META, |name| inode_of(name).is_some())
         && holds_only(UPLOADS, |name| upload_of(name).is_some())
+        && holds_only(EVENTS, |name| webhook_of_event(name).is_some())
 }
 
 /// Removes the content of a bucket's private directory, except objects and old versions.
@@ -322,6 +335,7 @@ fn remove_private(private: &OwnedFd) -> Result<()> {
     let file = |dir: &OwnedFd, name: &str| remove_if_file(dir, name);
     remove_ours(private, META, |name| inode_of(name).is_some(), file)?;
     remove_ours(private, TMP, is_hidden_name, remove_staged)?;
+    remove_ours(private, EVENTS, |name| webhook_of_event(name).is_some(), file)?;
     remove_ours(private, UPLOADS, |name| upload_of(name).is_some(), remove_upload_dir)?;
     // The settings still apply if the bucket cannot be removed, so they are removed last.
     let is_file = |name: &str| [LOCKS, MARKERS].contains(&name) || is_setting_name(name);

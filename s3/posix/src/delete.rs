@@ -1,6 +1,7 @@
 //! Removes objects, and the directories that become empty as a result.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, ErrorKind, Key, Result, VersionId, VersioningState,
@@ -12,15 +13,22 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
+use crate::events::EventFacts;
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
 
 impl PosixStoreState {
-    pub(crate) fn delete(&self, bucket: &Bucket, key: &Key, options: &DeleteOptions) -> Result<DeleteResult> {
+    pub(crate) fn delete(
+        self: &Arc<Self>,
+        bucket: &Bucket,
+        key: &Key,
+        options: &DeleteOptions,
+    ) -> Result<DeleteResult> {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
+        let mut pending = None;
         let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
@@ -34,6 +42,8 @@ impl PosixStoreState {
                     return Ok(DeleteResult { version: options.version.clone(), is_marker: false });
                 }
             }
+            let kind = PosixStoreState::kind_of_delete(options, contents);
+            pending = self.pending_event((bucket, key), contents, kind)?;
             if contents.versioning != VersioningState::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);
             }
@@ -44,10 +54,14 @@ impl PosixStoreState {
             Ok(DeleteResult { version: options.version.clone(), is_marker: false })
         };
         // An unconditional delete must be possible even if the file system has no room for a lock table.
-        match options.conditions.is_empty() {
+        let deleted = match options.conditions.is_empty() {
             true => self.locked_if_room(bucket, key, delete),
             false => self.locked(bucket, key, delete),
+        }?;
+        if let Some(pending) = pending {
+            pending.record(EventFacts::removed(deleted.version.clone()))?;
         }
+        Ok(deleted)
     }
 
     /// Removes the key's file, at its plain path or its odd path. A key may have two files. The first file was written

@@ -7,6 +7,7 @@
 //! ROOT/BUCKET/.fordway/meta/INODE a record that does not fit into an attribute
 //! ROOT/BUCKET/.fordway/versioning whether old versions are kept
 //! ROOT/BUCKET/.fordway/versions/  old versions, in a directory for each key, percent-encoded
+//! ROOT/BUCKET/.fordway/events/    records of changes that were not delivered to a webhook yet
 //! ROOT/BUCKET/.fordway/tmp/       staged files on their way to a name
 //! ROOT/BUCKET/.fordway/locks      one byte to lock for each hash of a key; never written
 //! ```
@@ -16,6 +17,7 @@ use std::fmt::Write as _;
 
 use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
+use fordway_wire::notification::is_webhook_name;
 
 /// The private directory of a bucket, next to its objects. The private directory is never listed, and no key refers to
 /// it.
@@ -30,9 +32,12 @@ pub(crate) const META: &str = "meta";
 pub(crate) const TMP: &str = "tmp";
 /// The subdirectory for uploads.
 pub(crate) const UPLOADS: &str = "mpu";
+/// The subdirectory for the journal of events.
+pub(crate) const EVENTS: &str = "events";
 /// The file in the private directory whose bytes serve as locks.
 pub(crate) const LOCKS: &str = "locks";
-/// The empty file in the private directory whose presence means that directories may be objects.
+/// The file in the private directory whose presence means that directories may be objects. If the file is not empty,
+/// the bucket may have a notification configuration.
 pub(crate) const MARKERS: &str = "markers";
 /// The file in the private directory that records whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
@@ -182,6 +187,11 @@ pub(crate) fn tmp_dir(bucket: &Bucket) -> String {
     private(bucket, TMP)
 }
 
+/// Returns the directory of a bucket's journal of events.
+pub(crate) fn events_dir(bucket: &Bucket) -> String {
+    private(bucket, EVENTS)
+}
+
 /// Returns the directory of all uploads in a bucket.
 pub(crate) fn uploads_dir(bucket: &Bucket) -> String {
     private(bucket, UPLOADS)
@@ -255,7 +265,7 @@ pub(crate) fn document_kind(name: &str) -> Option<DocumentKind> {
 
 /// Returns whether `name` is the name of one of Fordway's directories in the private directory.
 pub(crate) fn is_private_dir_name(name: &str) -> bool {
-    [ODD, VERSIONS, META, TMP, UPLOADS].contains(&name)
+    [ODD, VERSIONS, META, TMP, UPLOADS, EVENTS].contains(&name)
 }
 
 /// Returns whether `path` names a bucket's directory of staged files.
@@ -279,6 +289,18 @@ pub(crate) fn upload_of(name: &str) -> Option<UploadId> {
 /// Returns whether `name` can be the name of a staged file or of a staged file's private directory.
 pub(crate) fn is_hidden_name(name: &str) -> bool {
     is_hex(name, 16)
+}
+
+/// Returns the name of the record of an event that happened at `time_ns` and that `webhook` gets. `number` is random.
+pub(crate) fn event_name(time_ns: u64, number: &str, webhook: &str) -> String {
+    format!("{time_ns:016x}-{number}-{webhook}")
+}
+
+/// Returns the webhook that gets the event whose record has this name; `None` if Fordway writes no record of this name.
+pub(crate) fn webhook_of_event(name: &str) -> Option<&str> {
+    let (time, rest) = name.split_once('-')?;
+    let (number, webhook) = rest.split_once('-')?;
+    (is_hex(time, 16) && is_hex(number, 16) && is_webhook_name(webhook)).then_some(webhook)
 }
 
 /// Returns whether `name` consists of exactly `digits` lowercase hexadecimal digits.

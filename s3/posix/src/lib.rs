@@ -27,6 +27,7 @@ mod buckets;
 mod delete;
 mod dirs;
 mod errors;
+mod events;
 mod format;
 mod fsck;
 #[cfg(feature = "fuzzing")]
@@ -53,6 +54,7 @@ mod scan;
 mod shared;
 mod sidecar;
 mod site;
+mod spool;
 mod stage;
 mod store;
 mod usage;
@@ -67,12 +69,14 @@ use std::time::Duration;
 use fordway_store::{ETagPolicy, Result};
 use fordway_sys::PathResolution;
 
+pub use events::EventSignal;
 pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
 pub use migrate::MigrationStep;
 pub use site::note_on_mount;
+pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
 pub use usage::{FileTotals, UsageEvent, UserUsage};
 use volume::StoreRootDirectory;
 pub use volume::SymlinkScope;
@@ -138,6 +142,8 @@ pub struct PosixConfig {
     /// Whether the files of locked versions get the immutable flag, so that POSIX programs cannot change or remove
     /// these files either. Requires `CAP_LINUX_IMMUTABLE` and a file system that supports the flag.
     pub immutable_locks: bool,
+    /// Where the store announces the events that it records.
+    pub event_signal: EventSignal,
 }
 
 impl Default for PosixConfig {
@@ -151,6 +157,7 @@ impl Default for PosixConfig {
             consistency: ReadConsistency::default(),
             lock_patience: LOCK_PATIENCE,
             immutable_locks: false,
+            event_signal: EventSignal::default(),
         }
     }
 }

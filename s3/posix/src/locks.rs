@@ -26,6 +26,8 @@ const MOST_TABLES: usize = 128;
 
 /// The byte of the lock table that an operation on a whole bucket locks. This byte follows the bytes for keys.
 const RUNNER_BYTE: u32 = 0x0100_0000;
+/// The first of the bytes for programs that deliver events, one for each hash of a webhook's name.
+const FIRST_DELIVERER_BYTE: u32 = 0x0200_0000;
 /// The lock table bytes for keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
@@ -179,6 +181,19 @@ impl PosixStoreState {
         }
     }
 
+    /// Returns the lock table of a bucket for [`alone_for`]; `None` if the store takes no locks.
+    pub(crate) fn claims_of(&self, bucket: &Bucket) -> Result<Option<Arc<ByteRangeLocks>>> {
+        if !self.volume.config.if_match {
+            return Ok(None);
+        }
+        let locks = self.locks.of(&self.volume, bucket)?;
+        if !self.is_current(&locks, bucket, self.volume.contents(bucket)?)? {
+            self.locks.close(bucket);
+            return self.locks.of(&self.volume, bucket).map(Some);
+        }
+        Ok(Some(locks))
+    }
+
     /// Runs `read`, which reads `key`. If `read` finds no object on NFS, waits until no writer holds the key's lock,
     /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. Its NFS
     /// client renames the old file to `.nfs...` before it renames the new file. For the duration of one request, other
@@ -297,6 +312,18 @@ impl PosixStoreState {
             )),
         }
     }
+}
+
+/// Runs `act`, unless another program with these `locks` runs this function for the same webhook. The kernel releases
+/// the lock when the process dies.
+pub(crate) fn alone_for<T>(
+    locks: &ByteRangeLocks,
+    webhook: &str,
+    act: impl FnOnce() -> T,
+) -> Result<Option<T>> {
+    let hash = webhook.bytes().fold(0_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+    let held = locks.try_lock(FIRST_DELIVERER_BYTE + (hash & 0xffff)).map_err(not_locked)?;
+    Ok(held.is_some().then(act))
 }
 
 /// Locks the first key, and then the second one if there is one. The guards are dropped in the opposite order, because

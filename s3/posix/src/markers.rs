@@ -2,7 +2,7 @@
 //! record attached to the directory. Folders created through S3 are therefore directories to POSIX programs.
 //!
 //! Creating the first marker of a bucket also creates the file `markers` in the private directory; without that file,
-//! no marker is looked up. All changes are made under the key's lock. If an object with such a key has content, or the
+//! no marker is looked up. A notification configuration also creates the file (see [`crate::events`]). All changes are made under the key's lock. If an object with such a key has content, or the
 //! key cannot be a directory, the object is stored at the key's odd path instead. An object at the odd path hides any
 //! marker with the same key.
 

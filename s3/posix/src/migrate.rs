@@ -139,8 +139,9 @@ fn migrate_file(
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let Ok(file) = open_in(dir, name, flags, Mode::empty()) else { return Ok(()) };
     let state = stat(&file).map_err(|errno| from_errno(errno, "looking at the private area"))?;
-    // Every file that Fordway creates in this directory is empty and has a single hard link.
-    let is_ours = state.is_file && state.links == 1 && state.size == 0;
+    // Every file that Fordway creates in this directory has a single hard link and is empty, except that `markers` may
+    // have one byte.
+    let is_ours = state.is_file && state.links == 1 && state.size <= u64::from(name == MARKERS);
     if is_ours && hand_over(of, &file, state.mode & !0o666 | of.mode & 0o666, true)? {
         tell(MigrationStep { path: path.to_owned(), done: "given to the bucket's owner, with its mode" })?;
     }

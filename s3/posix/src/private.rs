@@ -17,6 +17,7 @@ use fordway_sys::{
     ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
     forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
 };
+use fordway_wire::notification::NotificationRule;
 
 use crate::ReadConsistency;
 use crate::area::{TrustedOwner, read_small};
@@ -67,6 +68,8 @@ pub(crate) struct PrivateDirectoryContents {
     pub(crate) has_meta: bool,
     /// Whether any directory is an object.
     pub(crate) has_markers: bool,
+    /// Whether the bucket may have a notification configuration.
+    pub(crate) may_notify: bool,
     /// Whether old versions are kept.
     pub(crate) versioning: VersioningState,
     /// The object lock setting; `None` for a bucket without object lock.
@@ -99,6 +102,8 @@ pub(crate) struct CachedPrivateDirectory {
     pub(crate) contents: PrivateDirectoryContents,
     /// The lock table, if it was found in the private directory while the directory had these `times`.
     lock_table: OnceLock<Arc<ByteRangeLocks>>,
+    /// The notification rules, if they were read while the directory had these `times`.
+    rules: OnceLock<Arc<[NotificationRule]>>,
     /// The address of the handle to the bucket's directory, if the directory was found to exist and to contain
     /// `watched` while `watched` had these `times`; otherwise 0.
     bucket: AtomicUsize,
@@ -113,6 +118,16 @@ impl CachedPrivateDirectory {
     /// Returns whether `contents` is still valid. Cost: one `fstat`.
     pub(crate) fn is_unchanged(&self) -> bool {
         stat(&self.watched).is_ok_and(|now| now.links > 0 && self.times == Some(times(&now)))
+    }
+
+    /// Returns the notification rules if they are known. Cost: none.
+    pub(crate) fn rules(&self) -> Option<Arc<[NotificationRule]>> {
+        self.rules.get().cloned()
+    }
+
+    /// Records the notification rules, which were read after the contents.
+    pub(crate) fn remember_rules(&self, rules: Arc<[NotificationRule]>) {
+        let _ = self.rules.set(rules);
     }
 
     /// Returns the bucket's lock table if it is known. The lock table is current if the directory is found to be
@@ -347,10 +362,17 @@ impl PrivateDirectoryCache {
         contents: PrivateDirectoryContents,
     ) {
         self.note_device(bucket, &contents);
-        let (lock_table, bucket_dir) = (OnceLock::new(), AtomicUsize::new(0));
+        let (lock_table, rules, bucket_dir) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
         let opened = CoarseInstant::now();
-        let known =
-            CachedPrivateDirectory { watched, opened, times, contents, lock_table, bucket: bucket_dir };
+        let known = CachedPrivateDirectory {
+            watched,
+            opened,
+            times,
+            contents,
+            lock_table,
+            rules,
+            bucket: bucket_dir,
+        };
         let mut all = self.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if all.len() >= MOST {
             all.retain(|_, known| known.opened.elapsed() < HOLD);
@@ -363,11 +385,12 @@ impl PrivateDirectoryCache {
 }
 
 fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDirectoryContents, Errno> {
-    let has = |name, is_ours: fn(&FileStat) -> bool| match stat_in(private, name) {
-        Ok(state) => Ok(is_ours(&state)),
-        Err(Errno::NOENT) => Ok(false),
+    let find = |name| match stat_in(private, name) {
+        Ok(state) => Ok(Some(state)),
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     };
+    let has_dir = |name| find(name).map(|found| found.is_some_and(|state| state.is_dir));
     let guard = TrustedOwner::of(&stat_in(private, "..")?);
     // The caller has just queried the server for this state.
     let state = || stat(private);
@@ -379,14 +402,16 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     });
     let VersioningSetting { versioning, object_lock } = read_versioning(setting, guard)?;
-    let (has_odd, has_meta) = (has(ODD, |state| state.is_dir)?, has(META, |state| state.is_dir)?);
-    let has_markers = has(MARKERS, |state| state.is_file)?;
-    let exists = true;
+    let (has_odd, has_meta) = (has_dir(ODD)?, has_dir(META)?);
+    let markers = find(MARKERS)?.filter(|state| state.is_file);
+    let (exists, has_markers) = (true, markers.is_some());
+    let may_notify = markers.is_some_and(|state| state.size > 0);
     Ok(PrivateDirectoryContents {
         exists,
         has_odd,
         has_meta,
         has_markers,
+        may_notify,
         versioning,
         object_lock,
         sharing,

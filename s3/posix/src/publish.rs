@@ -48,6 +48,20 @@ impl StagedFile {
     ) -> Result<PutResult> {
         self.renew_parent(key)?;
         let seen = self.contents_for_write()?;
+        match seen.may_notify {
+            true => self.publish_and_record(key, record, conditions, seen),
+            false => self.publish_object(key, record, conditions, seen),
+        }
+    }
+
+    /// Like [`StagedFile::try_publish`], in a bucket whose private area has the contents `seen`. Records no event.
+    pub(crate) fn publish_object(
+        &mut self,
+        key: &Key,
+        record: &mut Record,
+        conditions: &Conditions,
+        seen: PrivateDirectoryContents,
+    ) -> Result<PutResult> {
         if self.may_be_marker(key, record, seen)
             && let Some(made) = self.publish_marker(key, record, conditions)?
         {

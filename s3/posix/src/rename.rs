@@ -3,11 +3,15 @@
 //! All renames take the two locks in the same order, so that two renames do not deadlock. A put of a new key takes no
 //! lock. If no object has the new key yet, the rename must therefore fail if a put takes the new name first.
 
+use std::sync::Arc;
+
 use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, VersioningState};
 use fordway_sys::{Errno, FileStat, link, remove_file, rename, rename_new, stat_in};
+use fordway_wire::notification::EventKind;
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
+use crate::events::{EventFacts, PendingEvent};
 use crate::layout::{ObjectPath, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::stage::{MAX_RACES, give_way, sync_dir};
@@ -15,7 +19,7 @@ use crate::{Durability, PosixStoreState};
 
 /// A rename of one object.
 pub(crate) struct ObjectRename<'r> {
-    pub(crate) store: &'r PosixStoreState,
+    pub(crate) store: &'r Arc<PosixStoreState>,
     pub(crate) bucket: &'r Bucket,
     pub(crate) from: &'r Key,
     pub(crate) to: &'r Key,
@@ -38,6 +42,8 @@ impl ObjectRename<'_> {
             return Err(RenameOptions::keeps_versions());
         }
         let (source, identity) = self.source(contents)?;
+        let created = store.pending_event((bucket, to), contents, EventKind::Copy)?;
+        let removed = store.pending_event((bucket, from), contents, EventKind::Delete)?;
         if store.volume.open_marker(bucket, to, contents)?.is_some() {
             return Err(is_directory(to));
         }
@@ -63,10 +69,20 @@ impl ObjectRename<'_> {
             if is_done {
                 store.recent_puts.remove(store.recent_puts.hash(bucket, from));
                 store.prune(bucket, &source.dir, contents);
-                return Ok(());
+                return self.record(created, removed);
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Records the rename as two events: a new object, and a removed one.
+    fn record(&self, created: Option<PendingEvent>, removed: Option<PendingEvent>) -> Result<()> {
+        if let Some(created) = created {
+            let found = self.store.volume.find_object(self.bucket, self.to)?;
+            let size = found.as_ref().map(|found| found.stat.size);
+            created.record(EventFacts { size, etag: found.map(|found| found.etag()), version: None })?;
+        }
+        removed.map_or(Ok(()), |removed| removed.record(EventFacts::removed(None)))
     }
 
     /// Returns the path of the object to rename, and the identity of its file. Errors: `NoSuchKey`,

@@ -21,6 +21,8 @@ use fordway_sys::{
     sync_data, write_all_at,
 };
 
+use fordway_wire::notification::EventKind;
+
 use crate::area::{StagingDirectory, remove_if_file};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::errors::{from_errno, is_stale};
@@ -67,6 +69,8 @@ pub(crate) struct StagedFile {
     /// The file's inode number, if it has been read.
     pub(crate) inode: Option<u64>,
     written: u64,
+    /// The event that reports the object.
+    pub(crate) event: EventKind,
 }
 
 /// A name that no object can have.
@@ -183,6 +187,7 @@ impl StagedFile {
                 hidden,
                 inode: None,
                 written: 0,
+                event: EventKind::Put,
             });
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -192,7 +197,8 @@ impl StagedFile {
     /// that name.
     pub(crate) fn with_existing(self, file: OwnedFd, dir: DirectoryHandle, name: &str) -> Self {
         let hidden = Some(HiddenName { dir, name: name.to_owned(), is_temporary: false, _shelter: None });
-        let StagedFile { inner, bucket, place, is_plain, parent, contents, started, written, .. } = self;
+        let StagedFile { inner, bucket, place, is_plain, parent, contents, started, written, event, .. } =
+            self;
         StagedFile {
             inner,
             bucket,
@@ -206,6 +212,7 @@ impl StagedFile {
             hidden,
             inode: None,
             written,
+            event,
         }
     }
 
@@ -427,12 +434,12 @@ impl StagedFile {
         link(&self.parent, &self.place.name, &self.parent, spare)
     }
 
-    /// Publishes the file at its path unless a file is already there.
-    pub(crate) fn publish_if_new(mut self) -> Result<()> {
+    /// Publishes the file at its path unless a file is already there. Returns whether the file was published.
+    pub(crate) fn publish_if_new(mut self) -> Result<bool> {
         self.show_content()?;
         self.sync_content()?;
-        self.link(None)?;
-        self.sync_name()
+        let is_published = self.link(None)?;
+        self.sync_name().map(|()| is_published)
     }
 
     pub(crate) fn sync_name(&self) -> Result<()> {

@@ -11,9 +11,11 @@ use fordway_store::{
     PutResult, Result, Tags, VersionId, Writer, check_tags,
 };
 use fordway_sys::{Errno, FileStat, Mode, copy_range, set_xattr, stat_in};
+use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
+use crate::events::EventFacts;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::read::system_time;
 use crate::record::{ContentSeal, Record, etag_of_file};
@@ -211,6 +213,7 @@ impl PosixStoreState {
         let (file, info) = source.into_info();
         options.source_conditions.check_copy_source(&info)?;
         let mut staged = self.stage(bucket, key, FILE_MODE)?;
+        staged.event = EventKind::Copy;
         match options.new_checksum(copied.checksum.as_ref()) {
             None => append_range(&mut staged, &file, 0, size)?,
             Some(algorithm) => {
@@ -252,7 +255,9 @@ impl PosixStoreState {
         tags: &Tags,
     ) -> Result<()> {
         check_tags(tags)?;
-        self.locked(bucket, key, |contents| {
+        let kind = if tags.is_empty() { EventKind::DeleteTags } else { EventKind::PutTags };
+        let pending = self.locked(bucket, key, |contents| {
+            let pending = self.pending_event((bucket, key), contents, kind)?;
             let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
             let record = opened.recorded.get_or_insert_default();
             let lock = record.lock;
@@ -262,8 +267,13 @@ impl PosixStoreState {
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, tag_is_kept)?;
             self.volume.sync_record(&opened.file)?;
-            self.volume.shield(&opened.file, lock)
-        })
+            self.volume.shield(&opened.file, lock)?;
+            Ok(pending.map(|pending| {
+                let version = version.cloned().or_else(|| opened.recorded.as_ref()?.version.clone());
+                (pending, EventFacts { size: None, etag: Some(opened.etag()), version })
+            }))
+        })?;
+        pending.map_or(Ok(()), |(pending, facts)| pending.record(facts))
     }
 }
 
@@ -326,6 +336,10 @@ impl Writer for ObjectWriter {
             self.key = key.clone();
         }
         is_fit
+    }
+
+    fn note_form(&mut self) {
+        self.staged.event = EventKind::Post;
     }
 
     fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {

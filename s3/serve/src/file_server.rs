@@ -179,6 +179,12 @@ impl Writer for FileServerWriter {
         self.inner.as_mut().ok_or_else(ended)?.write(data)
     }
 
+    fn note_form(&mut self) {
+        if let Some(writer) = &mut self.inner {
+            writer.note_form();
+        }
+    }
+
     fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, Error> {
         self.take()?.commit(expected)
     }

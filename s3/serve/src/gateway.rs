@@ -23,8 +23,9 @@ use crate::monitor::{self, AccessLog, HealthMetricsSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::sts::TokenService;
 use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, words};
+use crate::webhook::put_webhooks;
 use crate::workers::{WorkerPool, new_runtime, no_thread};
-use crate::{SessionKey, TlsCertificate, Users, connection, s3};
+use crate::{SessionKey, TlsCertificate, Users, Webhook, connection, s3};
 
 /// The time for which connections without a request remain open after the gateway is told to stop. If these connections
 /// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
@@ -83,10 +84,13 @@ pub struct GatewayConfig {
     /// The key that authenticates session tokens. If this field is `None`, the gateway generates a key, so tokens
     /// become invalid when this process ends.
     pub session_key: Option<SessionKey>,
+    /// The webhooks that notification configurations may name. The gateway validates their names and shows their
+    /// counters; another thread delivers the events.
+    pub webhooks: Vec<Arc<Webhook>>,
 }
 
 impl GatewayConfig {
-    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics.
+    /// Returns the defaults: no TLS, no HTTP/3, no domain, region `us-east-1`, no access log, no metrics, no webhooks.
     /// Numbers: a thread per core, 16,384 connections, 8,192 requests in flight per user, 4,096 connections from one
     /// address without a valid signature.
     /// Sizes and times: heads of up to 64 KiB in 60 s, bodies of any size with pauses of up to 30 s and at least 100
@@ -113,6 +117,7 @@ impl GatewayConfig {
             address_connections_max: 4096,
             drain_timeout: Duration::from_secs(10),
             session_key: None,
+            webhooks: Vec::new(),
         }
     }
 }
@@ -339,6 +344,7 @@ impl Gateway {
             monitor: self.monitor.clone(),
             counters: self.counters.clone(),
             users: self.users.clone(),
+            webhooks: self.config.webhooks.clone(),
             slots: slots.clone(),
             connections_max: self.config.connections_max.max(1) as usize,
             stopped: StopReceiver::from(&self.stop),
@@ -434,6 +440,7 @@ struct GatewayHealth {
     monitor: Arc<RequestMonitor>,
     counters: Arc<LimitCounters>,
     users: Arc<Users>,
+    webhooks: Vec<Arc<Webhook>>,
     slots: Arc<Semaphore>,
     connections_max: usize,
     stopped: StopReceiver,
@@ -452,6 +459,7 @@ impl HealthMetricsSource for GatewayHealth {
         let all = users.values().chain(roles.values().map(|role| &role.user));
         let counts = all.map(|user| (user.name.as_str(), user.account.counts()));
         monitor::put_limits(&mut text, &self.counters, counts.collect());
+        put_webhooks(&mut text, &self.webhooks);
         text
     }
 }

@@ -19,6 +19,7 @@
 //! * `unsigned`: peers, and requests that need no signature because the peer is known
 //! * `users`: the users, and the uid that accesses files for each; `identity`: key pairs and signatures
 //! * `sts`: temporary credentials (AWS STS)
+//! * `outgoing`: requests that the gateway itself sends; `webhook`: the receivers of events
 //! * `signature`: checks the form of a signature before the signature itself is verified
 //! * [`node`]: the gateway of a node, which implements the binary protocol of the node lane
 //! * `s3`: implements each S3 operation in terms of the store
@@ -47,6 +48,7 @@ mod message;
 mod monitor;
 mod multiplexed;
 pub mod node;
+mod outgoing;
 mod s3;
 mod signature;
 mod signature_v2;
@@ -56,6 +58,7 @@ mod tls;
 mod unsigned;
 mod users;
 mod watch;
+mod webhook;
 mod workers;
 
 pub use crate::answer::S3Responder;
@@ -71,3 +74,4 @@ pub use sts::SessionKey;
 pub use tls::TlsCertificate;
 pub use users::{AnonymousUser, StoreOpener, Users, UsersFileEntry, read_users_file};
 pub use watch::ReloadSignal;
+pub use webhook::{Webhook, WebhookConfig, WebhookFailure};

@@ -49,6 +49,8 @@ pub enum BucketSettingArg {
     Cors,
     /// When objects expire
     Lifecycle,
+    /// Which changes are reported to which webhook
+    Events,
     /// Object lock, and how long new versions are locked
     Lock,
     /// The tags of the bucket

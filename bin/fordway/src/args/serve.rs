@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use fordway_command::units::parse_duration;
 use fordway_posix::{PosixConfig, ReadConsistency};
-use fordway_serve::UserLimits;
+use fordway_serve::{UserLimits, WebhookConfig};
 use fordway_store::Bucket;
 use fordway_wire::size_text::parse_bytes;
 
@@ -77,6 +77,7 @@ impl GatewayArgs {
   fordway serve /data --write-env s3.env     # elsewhere: . ./s3.env && aws s3 ls
   fordway serve /data --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem \\
     --domain s3.example.org
+  fordway serve /data --webhook ci=https://ci.example.org/hook --webhook-token ci=/etc/fordway/ci.token
 
 Every directory in ROOT is a bucket, and every file below it is an object. Requests must be signed with the key \
 pair in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. If these variables are not set, the gateway generates a key \
@@ -85,7 +86,8 @@ gid and groups of the user, and the kernel checks the permissions. When the gate
 with its address. On SIGTERM and Ctrl-C, it finishes the requests in progress and exits. On SIGHUP, it reloads \
 the certificate, its key and the credentials file, and reopens the access log. The gateway supports HTTP/1.1 and \
 HTTP/2, which clients select in the TLS handshake or by prior knowledge; --http3 adds HTTP/3. Use a certificate \
-if you listen on addresses other than 127.0.0.1.")]
+if you listen on addresses other than 127.0.0.1. With --webhook, the gateway delivers the events that buckets report \
+to the webhook: the changes made by the gateway itself, by other gateways and by programs without a gateway.")]
 pub struct ServeArgs {
     /// The directory whose subdirectories are the buckets
     pub root: PathBuf,
@@ -175,9 +177,72 @@ pub struct ServeArgs {
     /// Length of a day in lifecycle rules, for tests
     #[arg(long, value_name = "TIME", default_value = "24h", hide = true, requires = "lifecycle", value_parser = parse_period)]
     pub lifecycle_day: Duration,
+    /// The options for events.
+    #[command(flatten)]
+    pub events: EventArgs,
     /// Maximum number of threads that serve connections; fewer threads run if the load is low [default: one per core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
+}
+
+/// Options for delivering the events of buckets.
+#[derive(Debug, Args)]
+pub struct EventArgs {
+    /// Deliver events to this URL; the notification configurations of buckets name it as
+    /// arn:fordway:sqs::NAME:webhook (may be repeated)
+    #[arg(long = "webhook", value_name = "NAME=URL", value_parser = named)]
+    pub webhooks: Vec<(String, String)>,
+    /// File with a bearer token for the webhook NAME (mode 0600)
+    #[arg(long = "webhook-token", value_name = "NAME=FILE", value_parser = named, requires = "webhooks")]
+    pub tokens: Vec<(String, String)>,
+    /// PEM file with the certificate authorities for the webhook NAME [default: the system's authorities]
+    #[arg(long = "webhook-ca", value_name = "NAME=FILE", value_parser = named, requires = "webhooks")]
+    pub authorities: Vec<(String, String)>,
+    /// Permit the webhook NAME to have an address of a private network or of this machine; a webhook on this machine
+    /// may then use http
+    #[arg(long = "webhook-private", value_name = "NAME", requires = "webhooks")]
+    pub private: Vec<String>,
+    /// Drop events that were not delivered for this long
+    #[arg(long, value_name = "TIME", default_value = "7d", requires = "webhooks", value_parser = parse_period)]
+    pub event_age: Duration,
+}
+
+impl EventArgs {
+    /// Returns the configurations of the webhooks. Errors: `InvalidArgument` if an option names no webhook, or if two
+    /// webhooks have the same name.
+    pub(crate) fn configurations(&self) -> fordway_store::Result<Vec<WebhookConfig>> {
+        let wrong = |why: String| fordway_store::Error::new(fordway_store::ErrorKind::InvalidArgument, why);
+        let mut all: Vec<WebhookConfig> = Vec::new();
+        for (name, url) in &self.webhooks {
+            if all.iter().any(|other| other.name == *name) {
+                return Err(wrong(format!("there are two webhooks {name:?}; give each its own name")));
+            }
+            all.push(WebhookConfig { name: name.clone(), url: url.clone(), ..WebhookConfig::default() });
+        }
+        fn find<'a>(all: &'a mut [WebhookConfig], name: &str) -> Option<&'a mut WebhookConfig> {
+            all.iter_mut().find(|webhook| webhook.name == name)
+        }
+        let missing = |name: &str| wrong(format!("there is no --webhook {name}=URL; add one"));
+        for (name, file) in &self.tokens {
+            find(&mut all, name).ok_or_else(|| missing(name))?.token = Some(file.into());
+        }
+        for (name, file) in &self.authorities {
+            find(&mut all, name).ok_or_else(|| missing(name))?.ca_bundle = Some(file.into());
+        }
+        for name in &self.private {
+            find(&mut all, name).ok_or_else(|| missing(name))?.allows_private = true;
+        }
+        Ok(all)
+    }
+}
+
+fn named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("write a name and a value, as in ci=https://ci.example.org/hook".to_owned()),
+    }
 }
 
 impl ServeArgs {
@@ -328,10 +393,11 @@ fn parse_bucket(name: &str) -> Result<Bucket, String> {
   fordway gc /lustre/project/objects --uploads-older-than 30d --quiet
   fordway gc . --bucket results --bucket scratch --json
 
-The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, files that \
-are hidden by another file of the same key, and empty directories that S3 clients created. The command can run while \
-programs read and write. The age of a file is the time since its last change, by the clock of the file system. If the \
-command cannot remove something, it reports the failure and continues.")]
+The command removes the leftovers of interrupted operations: staged files, abandoned multipart uploads, events \
+that no gateway delivered, files that are hidden by another file of the same key, and empty directories that S3 \
+clients created. The command can run while programs read and write. The age of a file is the time since its last \
+change, by the clock of the file system. If the command cannot remove something, it reports the failure and \
+continues.")]
 pub struct GcArgs {
     /// The directory and the buckets to process
     #[command(flatten)]
@@ -343,6 +409,9 @@ pub struct GcArgs {
     /// Remove multipart uploads that have received no data for this long
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_duration)]
     pub uploads_older_than: Duration,
+    /// Remove events that were not delivered to a webhook for this long
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_duration)]
+    pub events_older_than: Duration,
     /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,

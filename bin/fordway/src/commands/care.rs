@@ -21,6 +21,7 @@ pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit>
         buckets: args.directory.buckets.clone(),
         staged_age: args.older_than,
         upload_age: args.uploads_older_than,
+        event_age: args.events_older_than,
         empty_dir_age: args.older_than,
         dry_run: args.dry_run,
     };

@@ -8,6 +8,7 @@ mod change;
 mod cp;
 mod env;
 mod env_file;
+mod events;
 mod lifecycle;
 mod ls;
 mod metalink;

@@ -9,26 +9,30 @@ use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
-use fordway_posix::PosixStore;
+use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcpConfig};
 use fordway_serve::{
     AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, SessionKey,
-    StoreOpener, TlsCertificate, Users,
+    StoreOpener, TlsCertificate, Users, Webhook,
 };
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
 
-use super::{env_file, lifecycle};
+use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Err(error) = fordway_sys::raise_open_files() {
         tracing::warn!(%error, "the limit on open files cannot be raised; clients beyond it must wait");
     }
-    let (users, pair) = users(args)?;
+    let store = args.store();
+    let (users, pair) = users(args, &store)?;
+    let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
+    let webhooks = webhooks.collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
     let session_key = args.session_key.as_deref().map(SessionKey::load).transpose()?;
-    let config = GatewayConfig { session_key, ..config(args, tls.clone()) };
+    let config = GatewayConfig { session_key, webhooks: webhooks.clone(), ..config(args, tls.clone()) };
+    let region = config.region.clone();
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
     if !gateway.local_addr().ip().is_loopback() && tls.is_none() {
         context.output.note(
@@ -50,7 +54,10 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     context.output.flush()?;
     let (stop, reload) = (gateway.stop_handle(), gateway.reload_handle());
     if let Some(interval) = args.lifecycle {
-        lifecycle::in_background(&args.root, args.store(), interval, args.lifecycle_day)?;
+        lifecycle::in_background(&args.root, store.clone(), interval, args.lifecycle_day)?;
+    }
+    for webhook in webhooks {
+        events::in_background(&args.root, store.clone(), webhook, (args.events.event_age, &region))?;
     }
     reload_when_asked(reload, tls, &context.interrupt);
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
@@ -99,8 +106,8 @@ fn note_on_mount(root: &Path, context: &CommandContext) {
 }
 
 /// Returns the users. If there is only one key pair, also returns the pair and whether it was generated.
-fn users(args: &ServeArgs) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
-    let store = args.store();
+fn users(args: &ServeArgs, store: &PosixConfig) -> Result<(Users, Option<(AccessKeyPair, bool)>)> {
+    let store = store.clone();
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
     let opened = root.clone();

@@ -80,12 +80,18 @@ fn wrong_documents_are_refused() {
         ("policy", "{}", CommandExit::Usage),
         ("policy", CORS, CommandExit::Usage),
         ("lock", r#"{"ObjectLockEnabled": "Enabled"}"#, CommandExit::Usage),
+        (
+            "events",
+            r#"{"QueueConfigurations": [{"QueueArn": "arn:aws:sqs:::q", "Events": []}]}"#,
+            CommandExit::Usage,
+        ),
+        ("events", r#"{"LambdaFunctionConfigurations": [{"Id": "x"}]}"#, CommandExit::Failure),
     ] {
         let ran = set(&rig, setting, content).ended(exit);
         assert!(ran.stderr.starts_with("fordway: "), "{setting} {content}: {}", ran.stderr);
     }
     let none = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
-    assert_eq!(none.matches("none").count(), 7, "{none}");
+    assert_eq!(none.matches("none").count(), 8, "{none}");
     rig.run(&["admin", "rm", "lock", "s3://bkt"]).ended(CommandExit::Usage);
     rig.run(&["admin", "get", "cors", "s3://none"]).ended(CommandExit::NotFound);
     rig.run(&["admin", "get", "cors", "s3://bkt/k"]).ended(CommandExit::Usage);
@@ -103,6 +109,11 @@ fn show_has_all_settings_in_a_few_words() {
         ("ownership", r#"{"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}"#),
         ("lifecycle", &*format!("{{\"Rules\": [{rule}]}}")),
         (
+            "events",
+            r#"{"QueueConfigurations": [{"QueueArn": "arn:fordway:sqs::ci:webhook", "Events": ["s3:ObjectTagging:*"],
+                "Filter": {"Key": {"FilterRules": [{"Name": "suffix", "Value": ".root"}]}}}]}"#,
+        ),
+        (
             "lock",
             r#"{"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 9}}}"#,
         ),
@@ -118,6 +129,7 @@ public-access  RestrictPublicBuckets
 ownership      BucketOwnerEnforced
 cors           none
 lifecycle      1 rule, 1 disabled
+events         1 rule
 lock           enabled; by default GOVERNANCE for 9 days
 tags           a=1, b=
 acl            private

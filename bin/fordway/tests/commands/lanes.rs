@@ -107,7 +107,10 @@ impl Lanes {
         let (root, socket) = (dir.path().join("root"), dir.path().join("socket"));
         std::fs::create_dir_all(root.join("bucket")).unwrap();
         let node = Gateway::start(&["node", "--socket", socket.to_str().unwrap()], &root);
-        let http = Gateway::start(&["serve", "--listen", "127.0.0.1:0"], &root);
+        let http = Gateway::start(
+            &["serve", "--listen", "127.0.0.1:0", "--webhook", "ci=https://hooks.example.org/"],
+            &root,
+        );
         let unix = format!("unix://{}", socket.display());
         let file = format!("file://{}", root.display());
         let without_conditions = format!("{file}?conditions=none-match-only");
@@ -207,6 +210,11 @@ fn settings_of_a_bucket_are_changed_and_seen_on_every_lane() {
             "lifecycle",
             r#"{"Rules": [{"Status": "Enabled", "Filter": {"And": {"Prefix": "a<&>", "Tags": [
             {"Key": "b", "Value": "c"}]}}, "Expiration": {"Days": 3}}]}"#,
+        ),
+        (
+            "events",
+            r#"{"QueueConfigurations": [{"QueueArn": "arn:fordway:sqs::ci:webhook",
+            "Events": ["s3:ObjectCreated:*"]}]}"#,
         ),
         (
             "lock",

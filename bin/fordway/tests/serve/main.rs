@@ -1,6 +1,7 @@
 //! Tests the HTTP gateway as a separate process: users, signals (including SIGKILL), a root that disappears, and many
 //! gateways on one directory.
 
+mod events;
 mod hand_over;
 mod nginx;
 mod process;

@@ -95,6 +95,27 @@ const XML: &[&str] = &[
     "\u{feff}",
     "\"",
 ];
+const EVENTS: &[&str] = &[
+    "<NotificationConfiguration>",
+    "</NotificationConfiguration>",
+    "<QueueConfiguration><Queue>arn:fordway:sqs::ci:webhook</Queue><Event>s3:ObjectCreated:*</Event>",
+    "</QueueConfiguration>",
+    "<TopicConfiguration><Topic>arn:fordway:sns::ci:webhook</Topic><Event>s3:ObjectRemoved:Delete</Event>",
+    "</TopicConfiguration>",
+    "<Id>",
+    "</Id>",
+    "<Filter><S3Key><FilterRule><Name>suffix</Name><Value>",
+    "</Value></FilterRule></S3Key></Filter>",
+    "fordway-event 1",
+    "\nbucket b",
+    "\nevent ObjectTagging:Put",
+    "\ntime 1",
+    "\nsize 1",
+    "\netag e",
+    "\nversion v",
+    "\nkey k",
+    " ",
+];
 const BODY_PARTS: &[&str] = &[
     "\r\n--b\r\n",
     "\r\n--b--\r\n",
@@ -272,6 +293,13 @@ pub const TARGETS: &[FuzzTarget] = &[
         cost: 4,
     },
     FuzzTarget {
+        name: "events",
+        run: xml::events,
+        sources: &["base/wire/src/notification.rs", "base/wire/src/event_record.rs"],
+        words: EVENTS,
+        cost: 2,
+    },
+    FuzzTarget {
         name: "signature",
         run: fordway_serve::fuzzing::signature_form,
         sources: &[
@@ -287,7 +315,7 @@ pub const TARGETS: &[FuzzTarget] = &[
             "s3/serve/src/sts/query.rs: Parameters decoded",
             "s3/serve/src/sts/jwt.rs",
             "s3/serve/src/sts/jwk.rs",
-            "s3/serve/src/sts/fetch.rs: exchange read_chunks receive check_size ResponseHead",
+            "s3/serve/src/outgoing.rs: exchange read_body read_chunks receive check_size ResponseHead",
         ],
         words: TOKENS,
         cost: 1,

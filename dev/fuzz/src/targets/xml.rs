@@ -1,6 +1,8 @@
 //! Parsers of XML documents: Metalink, WebDAV and S3.
 
+use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::metalink::{Metalink, PieceHashes, read_links};
+use fordway_wire::notification::{self, EventKind};
 use fordway_wire::s3_xml;
 use fordway_wire::webdav::{CollectionEntryLocation, CollectionUrl, PerformanceMarkerParser, multistatus};
 
@@ -64,6 +66,24 @@ fn place(collection: &CollectionUrl, href: &str) {
         assert!(!member.encoded.contains(['/', '?', '#', '\r', '\n', ' ']), "{href:?}");
         let again = collection.place(&format!("./{}", member.encoded)).expect("an encoded name");
         assert_eq!(again, CollectionEntryLocation::Member(member), "{href:?}");
+    }
+}
+
+/// Parses a notification configuration, and the record of an event. What was parsed is written and parsed again.
+pub(super) fn events(bytes: &[u8]) {
+    if let Ok(rules) = notification::read(bytes) {
+        let again = notification::read(notification::write(&rules).as_bytes());
+        assert_eq!(again.expect("a document written by this target"), rules, "written again");
+        let text = String::from_utf8_lossy(bytes);
+        for kind in EventKind::ALL {
+            let applying = rules.iter().filter(|rule| rule.applies_to(kind, &text)).count();
+            assert!(applying <= 1, "{applying} rules apply to one event");
+        }
+    }
+    if let Some(record) = EventRecord::decode(bytes) {
+        assert!(bytes.len() <= RECORD_BYTES_MAX);
+        let again = EventRecord::decode(&record.encode(0)).expect("a record written by this target");
+        assert_eq!(again, record, "written again");
     }
 }
 

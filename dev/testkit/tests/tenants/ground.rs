@@ -117,8 +117,15 @@ impl Ground {
     /// Runs `gc` as root, with all minimum ages set to 0. The summary also counts failures.
     pub(crate) fn collect(&self) -> GcSummary {
         let (staged_age, upload_age, empty_dir_age) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let options =
-            GcOptions { buckets: Vec::new(), staged_age, upload_age, empty_dir_age, dry_run: false };
+        let event_age = Duration::ZERO;
+        let options = GcOptions {
+            buckets: Vec::new(),
+            staged_age,
+            upload_age,
+            empty_dir_age,
+            event_age,
+            dry_run: false,
+        };
         self.embedded().collect_garbage(&options, &mut |_: GcEvent| Ok(())).unwrap()
     }
 

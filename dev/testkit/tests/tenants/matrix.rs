@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ETagPolicy, ExpectedContent,
-    GetOptions, OpenObject, PartOptions, PutOptions, Store, Tags, UploadId, VersioningState, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, ETag, ETagPolicy,
+    ExpectedContent, GetOptions, OpenObject, PartOptions, PutOptions, Store, Tags, UploadId, VersioningState,
+    VersionsQuery,
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -161,6 +162,9 @@ impl Fixture {
         });
         let parts = parts.collect();
         store.set_versioning(bucket, VersioningState::Enabled).unwrap();
+        let rules = "<NotificationConfiguration><QueueConfiguration><Queue>arn:fordway:sqs::ci:webhook</Queue>\
+                     <Event>s3:ObjectCreated:*</Event></QueueConfiguration></NotificationConfiguration>";
+        store.set_document(bucket, &DocumentKind::known("notification"), rules.as_bytes()).unwrap();
         for name in ["plain", "x//y"] {
             put(store, bucket, name, b"newer").unwrap();
         }
@@ -331,6 +335,25 @@ fn beneath_an_embedded_store() {
 fn beneath_an_embedded_store_of_roots() {
     if is_root() {
         for_each_replacement(|ground, fixture, _| fixture.ask_everything(&ground.embedded()));
+    }
+}
+
+/// The program runs as root, as a gateway that delivers events does.
+#[test]
+fn beneath_the_delivery_of_events() {
+    if is_root() {
+        for_each_replacement(|ground, fixture, what| {
+            let journal = ground.embedded().event_journal();
+            let _ = journal.buckets().unwrap();
+            let names =
+                journal.waiting(&fixture.bucket, "ci", 100).map(|found| found.names).unwrap_or_default();
+            let hour = Duration::from_secs(3600);
+            let read = || journal.read(&fixture.bucket, "ci", &names, hour);
+            if let Ok(Some(Ok(found))) = journal.claim(&fixture.bucket, "ci", read) {
+                assert!(found.events.iter().all(|event| event.record.key != "thesis"), "{what}");
+                let _ = journal.remove(&fixture.bucket, &found.events);
+            }
+        });
     }
 }
 

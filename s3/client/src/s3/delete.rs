@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
 };
-use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult};
+use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult, XmlElement};
 use fordway_wire::{s3_error, s3_xml};
 
 use crate::s3::headers::{OF_OBJECT, add_bypass, add_conditions, version};
@@ -111,6 +111,9 @@ fn explained(failure: &DeleteFailure) -> Error {
     Error::new(kind, format!("{} ({})", failure.message, failure.code)).with_s3_code(&failure.code)
 }
 
+/// The kind of document that S3 removes when an empty one is put; S3 has no other operation for this purpose.
+const NOTIFICATION: DocumentKind = DocumentKind::known("notification");
+
 pub(super) fn get_document(
     session: &S3Session,
     bucket: &Bucket,
@@ -118,6 +121,8 @@ pub(super) fn get_document(
 ) -> Result<Option<Vec<u8>>> {
     let call = S3Call::on_bucket("GET", "get document", bucket).for_document(kind);
     match session.run_for_document(&call) {
+        // A bucket without a notification configuration has an empty one.
+        Ok(document) if *kind == NOTIFICATION && XmlElement::read(&document)?.children.is_empty() => Ok(None),
         Ok(document) => Ok(Some(document)),
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(None),
         Err(error) => Err(error),
@@ -137,6 +142,9 @@ pub(super) fn set_document(
 }
 
 pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    if *kind == NOTIFICATION {
+        return set_document(session, bucket, kind, b"<NotificationConfiguration/>");
+    }
     session.run_for_status(&S3Call::on_bucket("DELETE", "delete document", bucket).for_document(kind))
 }
 

@@ -4,6 +4,7 @@
 //! its content is to be read. A file that is replaced or removed during the check is not reported as a finding.
 
 mod content;
+mod events;
 mod private;
 
 use std::fs::File;
@@ -113,6 +114,8 @@ impl FsckRun<'_> {
         self.uploads(bucket)?;
         self.sidecar_names(bucket)?;
         self.versioning(bucket)?;
+        self.notifications(bucket)?;
+        self.events(bucket)?;
         self.private_area(bucket)
     }
 
@@ -380,6 +383,10 @@ findings! {
     /// The content of the file `.fordway/versioning` is not valid.
     BadVersioning = "bad-versioning", Corrupt,
         "set the bucket's versioning again with an S3 client; until then, old versions are kept";
+    /// The notification configuration is not valid, belongs to another user than the bucket's owner, or writers do not
+    /// look for it.
+    BadNotification = "bad-notification", Corrupt,
+        "have the bucket's owner set it again; until then, changes have no events";
     /// The record of a multipart upload, or of a part, cannot be decoded, or names no key.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have the client start again";
@@ -398,6 +405,9 @@ findings! {
     /// A name below `.fordway/meta` that is not the name of a sidecar file.
     SidecarName = "sidecar-name", Note,
         "move it away; nothing reads it";
+    /// An entry of `.fordway/events` that is not the record of an event.
+    BadEvent = "bad-event", Note,
+        "move it away; it is not delivered";
     /// A key of more than 1,024 bytes.
     LongKey = "long-key", Note,
         "shorten the path; S3 clients cannot name it";

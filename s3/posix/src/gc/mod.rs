@@ -2,6 +2,7 @@
 //! kinds of entries are removed: old files, files that were rechecked under their key's lock, and empty directories.
 //! Writers recreate a removed directory if necessary.
 
+mod events;
 mod sidecars;
 mod tree;
 mod uploads;
@@ -36,12 +37,14 @@ pub struct GcOptions {
     /// recreates the directory, but only a limited number of times. If this time is far longer than the tick of the
     /// file system's clock (10 ms), a put never has to recreate a directory more than once.
     pub empty_dir_age: Duration,
+    /// The time for which the record of an event must have waited for its delivery before it is removed.
+    pub event_age: Duration,
     /// Whether to only report what would be removed.
     pub dry_run: bool,
 }
 
 impl Default for GcOptions {
-    /// Returns the defaults: all buckets; a week for uploads, a day for everything else.
+    /// Returns the defaults: all buckets; a week for uploads, 30 days for events, a day for everything else.
     fn default() -> Self {
         let day = Duration::from_secs(24 * 60 * 60);
         GcOptions {
@@ -49,6 +52,7 @@ impl Default for GcOptions {
             staged_age: day,
             upload_age: 7 * day,
             empty_dir_age: day,
+            event_age: 30 * day,
             dry_run: false,
         }
     }
@@ -97,6 +101,8 @@ pub enum GarbageKind {
     EmptyDir,
     /// A sidecar file whose object is gone or has since changed.
     Sidecar,
+    /// The record of an event that was not delivered.
+    Event,
     /// A name, among the old versions, of a version that is still the latest or has become the latest again.
     VersionAlias,
 }
@@ -111,6 +117,7 @@ impl GarbageKind {
             GarbageKind::HiddenFile => "hidden-file",
             GarbageKind::EmptyDir => "empty-dir",
             GarbageKind::Sidecar => "sidecar",
+            GarbageKind::Event => "event",
             GarbageKind::VersionAlias => "version-alias",
         }
     }
@@ -191,6 +198,7 @@ impl<'s> GcRun<'s> {
         self.sidecars(bucket)?;
         self.staged_files(bucket)?;
         self.uploads(bucket)?;
+        self.events(bucket)?;
         for area in BucketArea::all(bucket) {
             self.tree(&area)?;
         }

@@ -23,10 +23,12 @@ use fordway_store::{
     VersioningState,
 };
 use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
+use fordway_wire::notification::EventKind;
 
 use fordway_sys::with_lock_patience;
 
 use crate::actors::{RoleCache, bucket_owner};
+use crate::events::EventFacts;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
 use crate::read::{ObjectFile, system_time};
@@ -449,7 +451,10 @@ impl<'s> LifecycleRun<'s> {
                 let now = inner.volume.latest_file(bucket, &key, contents)?;
                 let is_due = now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now));
                 match is_unversioned && is_due {
-                    true => inner.remove(bucket, &key, contents).map(|()| Verdict::Changed),
+                    true => inner.recorded((bucket, &key), contents, EventKind::Expire, || {
+                        inner.remove(bucket, &key, contents)?;
+                        Ok((Verdict::Changed, EventFacts::removed(None)))
+                    }),
                     false => Ok(Verdict::Spared),
                 }
             })

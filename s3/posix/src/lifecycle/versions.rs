@@ -1,16 +1,19 @@
 //! Expires versions and delete markers in buckets that keep versions.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
 use fordway_sys::stat_in;
 use fordway_wire::lifecycle::LifecycleRule;
+use fordway_wire::notification::EventKind;
 
 use super::{ExpiryRecheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
 use crate::PosixStoreState;
 use crate::area::TrustedOwner;
 use crate::errors::from_errno;
+use crate::events::EventFacts;
 use crate::layout::versions_of;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
@@ -100,10 +103,13 @@ impl LifecycleRun<'_> {
                     return Ok(Verdict::Spared);
                 }
                 // Each expiration creates one delete marker, even if a run is killed in the middle.
-                if !inner.end_delete(bucket, &key, contents)? {
-                    inner.delete_latest(bucket, &key, contents)?;
-                }
-                Ok(Verdict::Changed)
+                inner.recorded((bucket, &key), contents, EventKind::ExpireMarker, || {
+                    let mut version = None;
+                    if !inner.end_delete(bucket, &key, contents)? {
+                        version = inner.delete_latest(bucket, &key, contents)?.version;
+                    }
+                    Ok((Verdict::Changed, EventFacts::removed(version)))
+                })
             })
         })
     }
@@ -196,9 +202,7 @@ impl LifecycleRun<'_> {
                     && matches!(&inner.volume.archived(bucket, &key)?[..],
                         [only] if only.is_marker && only.version == version);
                 match is_alone {
-                    true => inner
-                        .delete_version(bucket, &key, &version, (contents, false))
-                        .map(|_| Verdict::Changed),
+                    true => expire_version(inner, (bucket, &key, &version), contents),
                     false => Ok(Verdict::Spared),
                 }
             })
@@ -228,7 +232,7 @@ impl NoncurrentVersionReference<'_> {
     /// been removed.
     fn expire(
         &self,
-        inner: &PosixStoreState,
+        inner: &Arc<PosixStoreState>,
         seen: Option<&ObjectFile>,
         check: &ExpiryRecheck,
         contents: PrivateDirectoryContents,
@@ -249,8 +253,20 @@ impl NoncurrentVersionReference<'_> {
                 return Ok(Verdict::Locked);
             }
         }
-        inner.delete_version(bucket, key, version, (contents, false)).map(|_| Verdict::Changed)
+        expire_version(inner, (bucket, key, version), contents)
     }
+}
+
+/// Removes a version, and records the event.
+fn expire_version(
+    inner: &Arc<PosixStoreState>,
+    (bucket, key, version): (&Bucket, &Key, &VersionId),
+    contents: PrivateDirectoryContents,
+) -> Result<Verdict> {
+    inner.recorded((bucket, key), contents, EventKind::Expire, || {
+        let deleted = inner.delete_version(bucket, key, version, (contents, false))?;
+        Ok((Verdict::Changed, EventFacts::removed(deleted.version)))
+    })
 }
 
 /// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names

@@ -9,11 +9,13 @@ use fordway_sys::{
     Errno, FileSystemSharing, OFlags, links_in, lock_file, look_again, look_up_existing, open_in,
     remove_file, rename, stat, stat_in,
 };
+use fordway_wire::notification::EventKind;
 
 use super::OpenUpload;
 use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
+use crate::events::facts_of;
 use crate::layout::{split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
@@ -107,7 +109,8 @@ impl MultipartUploadManager<'_> {
     }
 
     /// Returns the result of an earlier completion of this upload, if its object is still the object at `key`. A client
-    /// that has not received the response may send the request again.
+    /// that has not received the response may send the request again. Also records the event again, because the earlier
+    /// completion may have ended before it recorded the event.
     fn made_before(
         &self,
         bucket: &Bucket,
@@ -117,7 +120,8 @@ impl MultipartUploadManager<'_> {
     ) -> Result<Option<PutResult>> {
         let volume = &self.inner.volume;
         // Another node may have completed the upload.
-        volume.refresh(bucket, key, volume.contents(bucket)?)?;
+        let contents = volume.contents(bucket)?;
+        volume.refresh(bucket, key, contents)?;
         let found = volume.find_object(bucket, key)?;
         let is_same = |opened: &ObjectFile| {
             let record = opened.record();
@@ -126,7 +130,10 @@ impl MultipartUploadManager<'_> {
         let Some(opened) = found.filter(is_same) else { return Ok(None) };
         let (_, info) = opened.into_info();
         let (etag, checksum, version) = (info.etag, info.checksum, info.version);
-        Ok(Some(PutResult { etag, modified: info.modified, checksum, version }))
+        let made = PutResult { etag, modified: info.modified, checksum, version };
+        let facts = facts_of(&made, info.size);
+        let kind = EventKind::CompleteUpload;
+        self.inner.recorded((bucket, key), contents, kind, || Ok((Some(made), facts)))
     }
 
     pub(crate) fn abort_upload(&self, bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()> {
@@ -275,10 +282,11 @@ impl MultipartUploadManager<'_> {
             false => stat(&data),
         };
         let size = size.map_err(|errno| from_errno(errno, "reading the upload's state"))?.size;
-        let staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
+        let mut staged = match all_claims_are_settled(&names, &parts) && lie_in_place(&chosen, size) {
             true => existing(data)?,
             false => self.copy_parts(bucket, key, upload, held, &chosen)?,
         };
+        staged.event = EventKind::CompleteUpload;
         staged.publish(key, record, &options.conditions)
     }
 

@@ -21,7 +21,10 @@ const APART: Duration = Duration::from_millis(60);
 /// Collects garbage that is older than `limit`.
 fn collect(rig: &Rig, limit: Duration, dry_run: bool) -> (GcSummary, Vec<GarbageFile>) {
     let (buckets, staged_age, upload_age, empty_dir_age) = (Vec::new(), limit, limit, limit);
-    collect_with(rig, &GcOptions { buckets, staged_age, upload_age, empty_dir_age, dry_run })
+    collect_with(
+        rig,
+        &GcOptions { buckets, staged_age, upload_age, empty_dir_age, event_age: limit, dry_run },
+    )
 }
 
 fn collect_with(rig: &Rig, options: &GcOptions) -> (GcSummary, Vec<GarbageFile>) {

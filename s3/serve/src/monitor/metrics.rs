@@ -239,7 +239,7 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-pub(super) fn put_help(text: &mut String, name: &str, kind: &str, help: &str) {
+pub(crate) fn put_help(text: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "# HELP fordway_{name} {help}\n# TYPE fordway_{name} {kind}");
 }

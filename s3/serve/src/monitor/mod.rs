@@ -13,7 +13,7 @@ mod trace;
 pub(crate) use access_log::AccessLog;
 pub(crate) use access_log::{HOST_ID, REQUEST_ID, RequestId, RequestIdGenerator};
 pub(crate) use limits::put_limits;
-pub(crate) use metrics::{GatewayMetrics, OperationCode};
+pub(crate) use metrics::{GatewayMetrics, OperationCode, put_help};
 pub(crate) use trace::{RequestTrace, SignedOperation};
 
 use std::io;

@@ -65,7 +65,8 @@ pub(crate) fn service(
 ) -> S3Service {
     let keys = SecretKeyLookup(users.clone());
     let admission = RequestAuthenticator::Signed(users);
-    let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing);
+    let webhooks = config.webhooks.iter().map(|webhook| webhook.name().to_owned()).collect();
+    let mut builder = builder(Some(&config.region), admission, domains.clone(), publishing, webhooks);
     builder.set_auth(keys);
     builder.set_host(domains);
     builder.build()
@@ -73,7 +74,7 @@ pub(crate) fn service(
 
 /// Builds the service that answers unsigned requests. The caller's user is in the request's extensions.
 pub(crate) fn service_for_peers(publishing: Arc<PublishLatency>) -> S3Service {
-    builder(None, RequestAuthenticator::Peers, BucketDomains::none(), publishing).build()
+    builder(None, RequestAuthenticator::Peers, BucketDomains::none(), publishing, [].into()).build()
 }
 
 fn builder(
@@ -81,6 +82,7 @@ fn builder(
     admission: RequestAuthenticator,
     domains: BucketDomains,
     publishing: Arc<PublishLatency>,
+    webhooks: Arc<[String]>,
 ) -> S3ServiceBuilder {
     let mut limits = S3Config::default();
     // The S3 layer needs no limit, because the gate limits the size of documents.
@@ -89,7 +91,7 @@ fn builder(
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(BucketNameValidator);
     let region = region.map(str::to_owned);
-    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region });
+    builder.set_route(ObjectRoutes { admission: admission.clone(), domains, publishing, region, webhooks });
     builder.set_access(admission);
     builder
 }

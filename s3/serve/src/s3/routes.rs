@@ -48,6 +48,8 @@ pub(super) struct ObjectRoutes {
     pub(super) publishing: Arc<PublishLatency>,
     /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     pub(super) region: Option<String>,
+    /// The names of the webhooks to which the gateway delivers events.
+    pub(super) webhooks: Arc<[String]>,
 }
 
 /// Returns the name of the operation that the gate found for a request.
@@ -63,6 +65,7 @@ impl S3Route for ObjectRoutes {
             SERVED.contains(&name)
                 || documents::of_operation(name).is_some()
                 || documents::policy::SERVED.contains(&name)
+                || documents::notification::SERVED.contains(&name)
         };
         found.is_some_and(|operation| !operation.is_offered || is_served(operation.name))
     }
@@ -97,6 +100,10 @@ impl ObjectRoutes {
         if documents::policy::SERVED.contains(&operation) {
             let users = self.admission.users();
             return documents::policy::serve(operation, (user, names.0), users, request).await;
+        }
+        if documents::notification::SERVED.contains(&operation) {
+            let webhooks = self.webhooks.clone();
+            return documents::notification::serve(operation, (user, names.0), webhooks, request).await;
         }
         let S3Request { headers, uri, .. } = &request;
         if request.extensions.get::<&'static gate::OperationRule>().is_some_and(|known| !known.is_offered) {

@@ -106,6 +106,11 @@ impl ObjectUpload {
         Some(ObjectUpload { checks: ContentChecks { sha256, ..upload.checks }, ..upload })
     }
 
+    /// Declares that the content comes from an HTML form.
+    pub(super) fn note_form(&mut self) {
+        self.writer.note_form();
+    }
+
     /// Receives the content, and publishes the object. Errors: all PutObject errors that can occur while or after the
     /// content is read.
     pub(crate) async fn receive(

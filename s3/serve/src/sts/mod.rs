@@ -7,12 +7,11 @@
 //! * `caller`: the signatures of requests for the service
 //! * `token`: session tokens and their keys
 //! * `session`: requests to S3 with temporary credentials
-//! * `provider`: OIDC providers and their keys; `fetch`: requests to providers
+//! * `provider`: OIDC providers and their keys
 //! * `jwt`, `jwk`: web identity tokens, and the keys that verify them
 
 mod actions;
 mod caller;
-mod fetch;
 mod jwk;
 mod jwt;
 mod provider;
@@ -110,7 +109,7 @@ async fn read_all(mut body: Body) -> Result<Vec<u8>, StsFailure> {
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let _parameters = query::Parameters::read(bytes);
-    let _document = fetch::body_of(bytes);
+    let _document = crate::outgoing::body_of(bytes);
     let keys = jwk::read_keys(bytes).unwrap_or_default();
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let key = SessionKey::random().expect("the system has random bytes");

@@ -11,10 +11,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use crate::sts::fetch::{FetchRules, fetch};
+use crate::outgoing::{OutgoingRules, check_url, fetch};
 use crate::sts::jwk::{PublicKey, SignatureAlgorithm, read_keys};
 use crate::users::fits;
 
+/// The name of the field that permits private addresses.
+const ALLOW_PRIVATE: &str = "allow_private";
 /// The time for which keys are used without fetching them again. This time is short, so that a withdrawn key is soon
 /// refused.
 const FRESH: Duration = Duration::from_secs(10 * 60);
@@ -64,16 +66,12 @@ pub(crate) struct RoleTrust {
 impl ProviderEntry {
     /// Checks the entry. Errors: the reason why the entry is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let (origin, _) = Origin::parse(&self.issuer).map_err(|error| error.detail().to_owned())?;
-        let is_here = origin.host == "localhost"
-            || origin.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-        let may_be_plain = is_here && self.allow_private;
-        if !origin.tls && !may_be_plain {
-            return Err(
-                "the issuer must be https; http is only for this machine, with allow_private".to_owned()
-            );
+        if self.issuer.contains('?') {
+            return Err("the issuer has a query; remove it".to_owned());
         }
         self.proxies().map_err(|error| error.detail().to_owned())?;
+        check_url(&self.issuer, self.allow_private, ALLOW_PRIVATE)
+            .map_err(|why| format!("the issuer {why}"))?;
         if self.audience.is_empty() || self.audience.iter().any(String::is_empty) {
             return Err("audience must name at least one audience".to_owned());
         }
@@ -120,7 +118,8 @@ impl ProviderEntry {
         let roots = self.ca_bundle.clone().map_or(TlsRoots::System, TlsRoots::File);
         let deadline = Instant::now() + FETCH_TIMEOUT;
         let proxies = self.proxies().map_err(|error| error.detail().to_owned())?;
-        let rules = FetchRules { roots, allows_private: self.allow_private, proxies, deadline };
+        let allows_private = self.allow_private;
+        let rules = OutgoingRules { roots, allows_private, setting: ALLOW_PRIVATE, proxies, deadline };
         let url = format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'));
         let document = fetch(&url, &rules)?;
         let found: Discovery =

@@ -416,6 +416,12 @@ impl Writer for ConfinedWriter {
         play(Some(&self.role), || writer.write(data))
     }
 
+    fn note_form(&mut self) {
+        if let Some(writer) = &mut self.inner {
+            writer.note_form();
+        }
+    }
+
     fn commit(mut self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult> {
         let ended = || Error::new(ErrorKind::Internal, "a writer was used after its end");
         let writer = self.inner.take().ok_or_else(ended)?;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// Elements that may occur several times. Each entry contains the parent's name, the element's name, and the name of
 /// the list in JSON.
-const LISTS: [(&str, &str, &str); 10] = [
+const LISTS: [(&str, &str, &str); 15] = [
     ("CORSConfiguration", "CORSRule", "CORSRules"),
     ("CORSRule", "AllowedHeader", "AllowedHeaders"),
     ("CORSRule", "AllowedMethod", "AllowedMethods"),
@@ -18,6 +18,18 @@ const LISTS: [(&str, &str, &str); 10] = [
     ("Rule", "NoncurrentVersionTransition", "NoncurrentVersionTransitions"),
     ("And", "Tag", "Tags"),
     ("OwnershipControls", "Rule", "Rules"),
+    ("NotificationConfiguration", "QueueConfiguration", "QueueConfigurations"),
+    ("NotificationConfiguration", "TopicConfiguration", "TopicConfigurations"),
+    ("QueueConfiguration", "Event", "Events"),
+    ("TopicConfiguration", "Event", "Events"),
+    ("S3Key", "FilterRule", "FilterRules"),
+];
+
+/// Elements that have another name in JSON: the parent, the element, and the name in JSON.
+const RENAMED: [(&str, &str, &str); 3] = [
+    ("QueueConfiguration", "Queue", "QueueArn"),
+    ("TopicConfiguration", "Topic", "TopicArn"),
+    ("Filter", "S3Key", "Key"),
 ];
 
 /// The name of the element that is itself a list in JSON, and the name of its child elements.
@@ -55,7 +67,7 @@ pub(super) fn object(element: &XmlElement) -> Value {
                 let list = members.entry(*list).or_insert_with(|| Value::Array(Vec::new()));
                 list.as_array_mut().into_iter().for_each(|list| list.push(value(child)));
             }
-            None => insert(&mut members, child),
+            None => insert(&mut members, &element.name, child),
         }
     }
     Value::Object(members)
@@ -63,10 +75,12 @@ pub(super) fn object(element: &XmlElement) -> Value {
 
 /// Adds an element that is not in [`LISTS`]. If the element occurs several times nevertheless, its values become a
 /// list.
-fn insert(members: &mut Map<String, Value>, child: &XmlElement) {
+fn insert(members: &mut Map<String, Value>, parent: &str, child: &XmlElement) {
     let new = value(child);
-    match members.get_mut(&child.name) {
-        None => drop(members.insert(child.name.clone(), new)),
+    let renamed = RENAMED.iter().find(|(of, name, _)| (*of, *name) == (parent, &*child.name));
+    let name = renamed.map_or(&*child.name, |(_, _, name)| name);
+    match members.get_mut(name) {
+        None => drop(members.insert(name.to_owned(), new)),
         Some(Value::Array(known)) => known.push(new),
         Some(known) => *known = Value::Array(vec![known.take(), new]),
     }
@@ -116,7 +130,10 @@ fn children(parent: &str, key: &str, value: &Value) -> Result<Vec<XmlElement>> {
         (Some((_, name, _)), Value::Array(items)) => all(name, items),
         (Some(_), _) => Err(wrong(format!("the value of {key:?} must be a list; write it in brackets"))),
         (None, Value::Array(items)) if key != LIST.0 => all(key, items),
-        (None, value) => Ok(vec![element(key, value)?]),
+        (None, value) => {
+            let renamed = RENAMED.iter().find(|(of, _, name)| (*of, *name) == (parent, key));
+            Ok(vec![element(renamed.map_or(key, |(_, name, _)| name), value)?])
+        }
     }
 }
 
@@ -163,6 +180,13 @@ mod tests {
             json!({"TagSet": [{"Key": "Days", "Value": " 1 "}]}),
         );
         check("<Tagging><TagSet/></Tagging>", json!({"TagSet": []}));
+        check(
+            "<NotificationConfiguration><QueueConfiguration><Id>q</Id><Queue>arn</Queue><Event>s3:ObjectCreated:*</Event>
+             <Filter><S3Key><FilterRule><Name>Prefix</Name><Value>in/</Value></FilterRule></S3Key></Filter>
+             </QueueConfiguration></NotificationConfiguration>",
+            json!({"QueueConfigurations": [{"Id": "q", "QueueArn": "arn", "Events": ["s3:ObjectCreated:*"],
+                "Filter": {"Key": {"FilterRules": [{"Name": "Prefix", "Value": "in/"}]}}}]}),
+        );
         check(
             "<ObjectLockConfiguration><Rule><DefaultRetention><Days>5</Days></DefaultRetention></Rule>
              </ObjectLockConfiguration>",

@@ -56,6 +56,7 @@ impl BucketSetting {
             BucketSettingArg::Ownership => ("ownership", "ownership", "OwnershipControls", true),
             BucketSettingArg::Cors => ("cors", "cors", "CORSConfiguration", false),
             BucketSettingArg::Lifecycle => ("lifecycle", "lifecycle", "LifecycleConfiguration", false),
+            BucketSettingArg::Events => ("events", "notification", "NotificationConfiguration", false),
             BucketSettingArg::Lock => ("lock", "object-lock", "ObjectLockConfiguration", true),
             BucketSettingArg::Tags => ("tags", "tagging", "Tagging", false),
         };

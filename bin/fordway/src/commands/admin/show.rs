@@ -106,6 +106,7 @@ fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Res
         BucketSettingArg::PublicAccess => of_block(&root),
         BucketSettingArg::Cors => rules(root.children.len(), 0),
         BucketSettingArg::Lifecycle => of_lifecycle(&root),
+        BucketSettingArg::Events => rules(root.children.len(), 0),
         BucketSettingArg::Lock => of_lock(&root),
         BucketSettingArg::Tags => of_tags(&root),
     };

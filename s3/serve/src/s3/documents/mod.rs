@@ -6,6 +6,7 @@
 
 pub(crate) mod cors;
 mod lifecycle;
+pub(super) mod notification;
 pub(crate) mod ownership;
 pub(super) mod policy;
 mod public_access;
@@ -73,17 +74,19 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Docu
     })
 }
 
-/// Checks an XML document in the same way as a document that a client puts, and returns the document to store. A
-/// program that sets documents without a gateway must call this function first, because stores do not check documents.
+/// Checks an XML document in the same way as a document that a client puts, and returns the document to store. Whether
+/// a gateway has the webhooks that a notification configuration names is not checked. A program that sets documents without a gateway must call this function first, because stores do not check documents.
 /// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
 /// support.
 pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
+    const NOTIFICATION: &str = "PutBucketNotificationConfiguration";
     type Check = fn(&[u8]) -> OperationResult<Vec<u8>>;
     let service = KINDS.into_iter().find(|service| service.kind == *kind);
     let (operation, check): (&str, Check) = match service {
         Some(service) => (service.operations[1], service.check),
         None if kind.as_str() == LOCK[0] => (LOCK[1], lock::check),
+        None if *kind == notification::KIND => (NOTIFICATION, notification::check),
         None => return Err(Error::new(ErrorKind::NotImplemented, format!("there are no documents {kind}"))),
     };
     let unknown = |refusal: GateRefusal| Error::new(ErrorKind::NotImplemented, refusal.message);
@@ -152,7 +155,7 @@ impl DocumentService {
     }
 }
 
-fn answer(document: Vec<u8>) -> S3Response<Body> {
+pub(super) fn answer(document: Vec<u8>) -> S3Response<Body> {
     let mut response = S3Response::new(Body::from(in_namespace(document)));
     response.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
     response
@@ -213,6 +216,11 @@ mod tests {
             ("lifecycle", "<LifecycleConfiguration/>", ErrorKind::InvalidArgument),
             ("object-lock", "<ObjectLockConfiguration/>", ErrorKind::InvalidArgument),
             ("tagging", &tags.replace(">a<", ">?<"), ErrorKind::InvalidTag),
+            (
+                "notification",
+                "<NotificationConfiguration><Rule/></NotificationConfiguration>",
+                ErrorKind::NotImplemented,
+            ),
             ("website", "<WebsiteConfiguration/>", ErrorKind::NotImplemented),
         ] {
             let error = check(kind, document).unwrap_err();

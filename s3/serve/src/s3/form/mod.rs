@@ -88,8 +88,11 @@ impl PostFormContext<'_> {
         let facts = PolicyRequestContext::new(&stated, &no_query, origin).with(&about_signature);
         authorise(&user, operation.name(), (&target.0, &target.1), &facts).await?;
         let (bucket, key) = names(&target.0, &target.1)?;
-        let begin =
-            move |store: &dyn Store| ObjectUpload::begin(store, (&bucket, &key), &headers, None, None);
+        let begin = move |store: &dyn Store| {
+            let mut upload = ObjectUpload::begin(store, (&bucket, &key), &headers, None, None)?;
+            upload.note_form();
+            Ok(upload)
+        };
         let upload = here_unless_remote(&user, begin).await?;
         let (file, complaint) = FileBody::new(&boundary, rest, body, sizes);
         let stored =

@@ -1,7 +1,7 @@
-//! Fetches a document from an OIDC provider. The gateway connects only to hosts that the users file names. The gateway
-//! connects to addresses in private networks or on this machine only if the users file permits them. Without this
-//! restriction, anyone who controls a name in the DNS could make the gateway send requests to services that trust the
-//! gateway.
+//! Requests that the gateway itself sends: to OIDC providers and to webhooks. The gateway connects only to hosts that
+//! the administrator names. The gateway connects to addresses in private networks or on this machine only if the
+//! administrator permits them. Without this restriction, anyone who controls a name in the DNS could make the gateway
+//! send requests to services that trust the gateway.
 //!
 //! If a host has a proxy, the gateway connects only to the proxy, which the administrator has named. The proxy resolves
 //! the host's name, so the proxy alone decides about the address. TLS reaches through the proxy to the host: the proxy
@@ -24,40 +24,107 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// The maximum number of headers of a response.
 const HEADERS_MAX: usize = 100;
 
-/// The rules for fetching documents from a provider.
-pub(super) struct FetchRules {
-    pub(super) roots: TlsRoots,
-    pub(super) allows_private: bool,
-    pub(super) proxies: ProxySettings,
-    pub(super) deadline: Instant,
+/// The rules for a request.
+pub(crate) struct OutgoingRules {
+    pub(crate) roots: TlsRoots,
+    pub(crate) allows_private: bool,
+    /// The name of the setting that sets `allows_private`.
+    pub(crate) setting: &'static str,
+    pub(crate) proxies: ProxySettings,
+    pub(crate) deadline: Instant,
+}
+
+/// Checks the URL of a peer. Errors: the reason why the URL is not permitted.
+pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Result<(), String> {
+    let origin = origin_of(url)?;
+    let is_here = origin.host == "localhost"
+        || origin.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    match origin.tls || (is_here && allows_private) {
+        true => Ok(()),
+        false => Err(format!("must be https; http is only for this machine, with {setting}")),
+    }
+}
+
+/// Returns the origin of a URL, which may have a query but no fragment.
+fn origin_of(url: &str) -> Result<Origin, String> {
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    if query.contains('#') {
+        return Err("has a fragment; remove it".to_owned());
+    }
+    Origin::parse(base).map(|(origin, _)| origin).map_err(|error| error.detail().to_owned())
 }
 
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
-pub(super) fn fetch(url: &str, rules: &FetchRules) -> Result<Vec<u8>, String> {
-    let failed = |why: String| format!("{url}: {why}");
-    let (origin, _) = Origin::parse(url).map_err(|error| error.detail().to_owned())?;
+pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String> {
+    let response = request(url, "GET", "Accept: application/json\r\n", b"", rules);
+    let response = response.map_err(|RequestFailure { why, .. }| why)?;
+    match response.status {
+        200 => Ok(response.body),
+        status => Err(format!("{url}: the status is {status}")),
+    }
+}
+
+/// Sends a document in JSON, and returns the status of the response. `token` is a bearer token. Follows no redirects.
+pub(crate) fn post(
+    url: &str,
+    token: Option<&str>,
+    document: &[u8],
+    rules: &OutgoingRules,
+) -> Result<u16, RequestFailure> {
+    let bytes = document.len();
+    let mut headers = format!("Content-Type: application/json\r\nContent-Length: {bytes}\r\n");
+    if let Some(token) = token {
+        headers += &format!("Authorization: Bearer {token}\r\n");
+    }
+    request(url, "POST", &headers, document, rules).map(|response| response.status)
+}
+
+fn request(
+    url: &str,
+    method: &str,
+    headers: &str,
+    body: &[u8],
+    rules: &OutgoingRules,
+) -> Result<PeerResponse, RequestFailure> {
+    let failed = |why: String| RequestFailure { why: format!("{url}: {why}"), was_connected: false };
+    let origin = origin_of(url).map_err(failed)?;
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let path = rest.find('/').map_or("/", |at| &rest[at..]);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(failed("the path has characters that a URL must encode".to_owned()));
     }
     let stream = connect(&origin, rules).map_err(failed)?;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {}\r\nAccept: application/json\r\nConnection: close\r\n\r\n",
-        origin.authority(),
-        fordway_http::USER_AGENT
+    let (authority, agent) = (origin.authority(), fordway_http::USER_AGENT);
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {agent}\r\n{headers}Connection: close\r\n\r\n"
     );
+    let message = [head.as_bytes(), body].concat();
     let exchanged = match origin.tls {
-        false => exchange(stream, &request),
+        false => exchange(stream, &message),
         true => {
             let tls = TlsConnector::new(rules.roots.clone(), b"http/1.1");
             let session = tls.config().and_then(|config| Ok((config, TlsConnector::name(&origin)?)));
             let (config, name) = session.map_err(|error| failed(error.detail().to_owned()))?;
             let session = ClientConnection::new(config, name).map_err(|error| failed(error.to_string()))?;
-            exchange(StreamOwned::new(session, stream), &request)
+            exchange(StreamOwned::new(session, stream), &message)
         }
     };
-    exchanged.map_err(|error| failed(error.to_string()))
+    exchanged.map_err(|error| RequestFailure { was_connected: true, ..failed(error.to_string()) })
+}
+
+/// The reason why a request has no response.
+#[derive(Debug)]
+pub(crate) struct RequestFailure {
+    pub(crate) why: String,
+    /// Whether there was a connection, so that the peer may have received the request.
+    pub(crate) was_connected: bool,
+}
+
+/// The response to a request.
+struct PeerResponse {
+    status: u16,
+    /// The body; empty unless the status is 200.
+    body: Vec<u8>,
 }
 
 /// A connection whose calls fail after the deadline, even if the peer is still sending slowly.
@@ -120,14 +187,14 @@ fn left(deadline: Instant) -> Option<Duration> {
 }
 
 /// Connects to the host, through its proxy if it has one. Errors: the reason why there is no connection.
-fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String> {
+fn connect(origin: &Origin, rules: &OutgoingRules) -> Result<DeadlineStream, String> {
     let left = left(rules.deadline).ok_or("no connection in time")?;
     let deadline = rules.deadline;
-    // Only a provider on this machine does without TLS. A proxy elsewhere does not reach this machine.
+    // Only a peer on this machine does without TLS. A proxy elsewhere does not reach this machine.
     if origin.tls {
         let is_internal = origin.host.parse().is_ok_and(is_internal) || origin.host == "localhost";
         if is_internal && !rules.allows_private {
-            return Err(PRIVATE.to_owned());
+            return Err(internal(rules));
         }
         let tunnel = rules.proxies.tunnel(origin, left, &rules.roots);
         let tunnel = tunnel.map_err(|error| error.detail().to_owned())?;
@@ -139,18 +206,20 @@ fn connect(origin: &Origin, rules: &FetchRules) -> Result<DeadlineStream, String
     Ok(DeadlineStream { route: Route::Direct(stream), deadline })
 }
 
-/// The error for an address that is not public.
-const PRIVATE: &str = "the address is private, or of this machine; allow_private permits it";
+/// Returns the error for an address that is not public.
+fn internal(rules: &OutgoingRules) -> String {
+    format!("the address is private, or of this machine; {} permits it", rules.setting)
+}
 
 /// Connects to one of the host's permitted addresses. The host name is resolved only once, so only checked addresses
 /// are used.
-fn connect_directly(origin: &Origin, rules: &FetchRules, left: Duration) -> Result<TcpStream, String> {
+fn connect_directly(origin: &Origin, rules: &OutgoingRules, left: Duration) -> Result<TcpStream, String> {
     let found = (origin.host.as_str(), origin.port).to_socket_addrs();
     let found: Vec<SocketAddr> = found.map_err(|error| format!("no address: {error}"))?.collect();
     let permitted = found.into_iter().filter(|at| rules.allows_private || !is_internal(at.ip()));
     let permitted: Vec<SocketAddr> = permitted.collect();
     if permitted.is_empty() {
-        return Err(PRIVATE.to_owned());
+        return Err(internal(rules));
     }
     connect_any(permitted, left).map_err(|error| error.to_string())
 }
@@ -191,10 +260,9 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Sends a request and returns the body of the response. Errors: a status other than 200, a response that is malformed
-/// or too large, and connection errors.
-fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
-    stream.write_all(request.as_bytes())?;
+/// Sends a request and returns the response. Errors: a response that is malformed or too large, and connection errors.
+fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<PeerResponse> {
+    stream.write_all(request)?;
     stream.flush()?;
     let mut received = Vec::new();
     let head = loop {
@@ -206,10 +274,15 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>>
         }
     };
     if head.status != 200 {
-        return Err(io::Error::other(format!("the status is {}", head.status)));
+        return Ok(PeerResponse { status: head.status, body: Vec::new() });
     }
     received.drain(..head.bytes);
-    match head.framing {
+    Ok(PeerResponse { status: head.status, body: read_body(stream, received, head.framing)? })
+}
+
+/// Reads the rest of a body, whose first bytes are in `received`.
+fn read_body(mut stream: impl Read, mut received: Vec<u8>, framing: Framing) -> io::Result<Vec<u8>> {
+    match framing {
         Framing::Length(length) if length > DOCUMENT_BYTES_MAX as u64 => Err(too_large()),
         Framing::Length(length) => {
             while (received.len() as u64) < length {
@@ -232,7 +305,7 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>>
 
 /// Returns the body of a response that consists of the bytes `response`.
 #[cfg(feature = "fuzzing")]
-pub(super) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
     struct Received<'r>(&'r [u8]);
 
     impl Read for Received<'_> {
@@ -251,7 +324,7 @@ pub(super) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
         }
     }
 
-    exchange(Received(response), "").ok()
+    exchange(Received(response), b"").ok().map(|response| response.body)
 }
 
 fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u8>> {
@@ -399,8 +472,8 @@ mod tests {
     }
 
     fn body(response: &str) -> Option<String> {
-        let body = exchange(Arriving(response.as_bytes()), "").ok()?;
-        String::from_utf8(body).ok()
+        let response = exchange(Arriving(response.as_bytes()), b"").ok()?;
+        String::from_utf8(response.body).ok().filter(|_| response.status == 200)
     }
 
     #[test]

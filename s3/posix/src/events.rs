@@ -1,0 +1,262 @@
+//! The journal of a bucket's events: one small file for each change that a notification rule applies to.
+//!
+//! A change and its record take three steps. Before the change, the writer creates an unnamed file and fills the file,
+//! so that a full disk or a missing permission fails the call before anything has changed. Then the writer makes the
+//! change. At last, the writer stores the record in the file and gives the file a name in `events/`. The call returns
+//! only afterwards. A crash between the change and its record leaves a change without an event, but the caller of such a
+//! change has got no response.
+//!
+//! The file `markers`, whose state every writer reads in any case, is not empty if the bucket may have a notification
+//! configuration. A bucket that never had one therefore has no extra cost. The mark is set before the configuration is,
+//! and is never removed: removing the mark could race with another process that sets a configuration.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use fordway_store::{
+    Bucket, Conditions, DeleteOptions, DocumentKind, ETag, Error, ErrorKind, Key, PutResult, Result,
+    VersionId, VersioningState,
+};
+use fordway_sys::{stat, stat_in, sync_all, write_all_at};
+use fordway_wire::event_record::EventRecord;
+use fordway_wire::notification::{EventKind, NotificationRule, read, rule_for};
+
+use crate::area::is_writable_by_others;
+use crate::errors::from_errno;
+use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, private_dir};
+use crate::private::PrivateDirectoryContents;
+use crate::record::Record;
+use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
+use crate::versions::names::{now_ns, order_in};
+use crate::{Durability, PosixStoreState};
+
+/// The kind of bucket document that holds the rules.
+pub(crate) const NOTIFICATION: DocumentKind = DocumentKind::known("notification");
+
+/// Tells the threads of this process that deliver events which buckets have new ones. Clones share their state.
+#[derive(Clone, Debug, Default)]
+pub struct EventSignal(Arc<(Mutex<SignalledBuckets>, Condvar)>);
+
+/// The buckets with new events, each with the number of its last event.
+#[derive(Debug, Default)]
+struct SignalledBuckets {
+    /// The number of events so far.
+    count: u64,
+    last: BTreeMap<Bucket, u64>,
+}
+
+/// The maximum number of buckets that a signal remembers. The buckets are forgotten beyond this number, and their
+/// events are found by the next search.
+const SIGNALLED_MAX: usize = 4096;
+
+impl EventSignal {
+    fn ring(&self, bucket: &Bucket) {
+        let (state, is_rung) = &*self.0;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count += 1;
+        let count = state.count;
+        if state.last.len() >= SIGNALLED_MAX {
+            state.last.clear();
+        }
+        state.last.insert(bucket.clone(), count);
+        drop(state);
+        is_rung.notify_all();
+    }
+
+    /// Waits until there are events after the first `seen`, for at most `patience`. Returns the number of events so
+    /// far, and the buckets that the later ones belong to.
+    pub fn wait(&self, seen: u64, patience: Duration) -> (u64, Vec<Bucket>) {
+        let (state, is_rung) = &*self.0;
+        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = is_rung.wait_timeout_while(state, patience, |state| state.count <= seen);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let new = state.last.iter().filter(|(_, last)| **last > seen).map(|(bucket, _)| bucket.clone());
+        (state.count, new.collect())
+    }
+}
+
+/// A record that has a file but no name yet. If the value is dropped, the file disappears.
+pub(crate) struct PendingEvent {
+    staged: StagedFile,
+    kind: EventKind,
+    key: Key,
+    webhook: String,
+}
+
+/// The properties of a change that are known only afterwards.
+pub(crate) struct EventFacts {
+    /// The size of the new version in bytes; `None` if there is none.
+    pub(crate) size: Option<u64>,
+    pub(crate) etag: Option<ETag>,
+    pub(crate) version: Option<VersionId>,
+}
+
+impl EventFacts {
+    /// Returns the facts of a removal.
+    pub(crate) fn removed(version: Option<VersionId>) -> Self {
+        EventFacts { size: None, etag: None, version }
+    }
+}
+
+impl PosixStoreState {
+    /// Prepares the record of a change of `key`, if a rule of the bucket applies to the change. Must be called before
+    /// the change. Cost: none in a bucket that never had a notification configuration. Otherwise, reading the rules at
+    /// most every 10 ms; if a rule applies, also the calls that write a small file. Errors: errors of the file system;
+    /// `AccessDenied` if the caller may not read the rules or write to the journal.
+    pub(crate) fn pending_event(
+        self: &Arc<Self>,
+        (bucket, key): (&Bucket, &Key),
+        contents: PrivateDirectoryContents,
+        kind: EventKind,
+    ) -> Result<Option<PendingEvent>> {
+        if !contents.may_notify {
+            return Ok(None);
+        }
+        let rules = self.notification_rules(bucket)?;
+        let Some(rule) = rule_for(&rules, kind, key.as_str()) else { return Ok(None) };
+        let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
+        let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
+        let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+        staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
+        Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone() }))
+    }
+
+    /// Returns the bucket's notification rules. A document that another user wrote, or that is not valid, has no rules:
+    /// otherwise, anyone who may create a file in the private area could stop the bucket's other writers.
+    fn notification_rules(&self, bucket: &Bucket) -> Result<Arc<[NotificationRule]>> {
+        let known = self.volume.private.held(bucket);
+        if let Some(rules) = known.as_ref().and_then(|known| known.rules()) {
+            return Ok(rules);
+        }
+        let document = match self.document(bucket, &NOTIFICATION) {
+            Err(error) if error.kind() == ErrorKind::AccessDenied && !self.has_trusted_rules(bucket)? => None,
+            found => found?,
+        };
+        let rules: Arc<[_]> = document.and_then(|document| read(&document).ok()).unwrap_or_default().into();
+        if let Some(known) = known {
+            known.remember_rules(rules.clone());
+        }
+        Ok(rules)
+    }
+
+    /// Returns whether the file of the rules is one that a reader would accept if its mode let the reader in.
+    fn has_trusted_rules(&self, bucket: &Bucket) -> Result<bool> {
+        let keeper = self.volume.keeper(bucket, &NOTIFICATION)?;
+        let dir = self.volume.open_dir(&private_dir(bucket));
+        let found = dir.and_then(|dir| stat_in(dir, &document_name(&NOTIFICATION)));
+        Ok(found.is_ok_and(|state| {
+            let is_trusted = keeper.is_none_or(|keeper| keeper.trusts(state.user));
+            state.is_file && is_trusted && !is_writable_by_others(&state)
+        }))
+    }
+
+    /// Makes all writers look for notification rules. Also creates the directory of the journal. In a bucket with the
+    /// sticky bit, the first writer could otherwise create the directory and deny access to the other writers.
+    pub(crate) fn announce_notifications(&self, bucket: &Bucket) -> Result<()> {
+        self.volume.parent_of(bucket, &events_dir(bucket))?;
+        let file = self.volume.open_shared_file(bucket, MARKERS)?;
+        let marked = write_all_at(&file, b"n", 0).and_then(|()| match self.volume.config.durability {
+            Durability::None => Ok(()),
+            Durability::Data | Durability::Full => sync_all(&file),
+        });
+        marked.map_err(|errno| from_errno(errno, "writing .fordway/markers"))
+    }
+
+    /// Makes a change of `key`, and records the change if a rule applies to it. `change` returns its result and the
+    /// facts of the event.
+    pub(crate) fn recorded<T>(
+        self: &Arc<Self>,
+        names: (&Bucket, &Key),
+        contents: PrivateDirectoryContents,
+        kind: EventKind,
+        change: impl FnOnce() -> Result<(T, EventFacts)>,
+    ) -> Result<T> {
+        let pending = self.pending_event(names, contents, kind)?;
+        let (done, facts) = change()?;
+        pending.map_or(Ok(()), |pending| pending.record(facts))?;
+        Ok(done)
+    }
+
+    /// Waits until all writers know the rules that were just set.
+    pub(crate) fn await_notifications(&self, bucket: &Bucket) -> Result<()> {
+        self.volume.private.forget(bucket);
+        self.volume.private.outlast(&self.volume.contents(bucket)?);
+        Ok(())
+    }
+
+    /// Returns the event that reports a delete with these options.
+    pub(crate) fn kind_of_delete(options: &DeleteOptions, contents: PrivateDirectoryContents) -> EventKind {
+        match options.version.is_none() && contents.versioning != VersioningState::Unversioned {
+            true => EventKind::DeleteMarker,
+            false => EventKind::Delete,
+        }
+    }
+}
+
+impl PendingEvent {
+    /// Records the change, which has been made. Errors: errors of the file system, with the advice to repeat the change.
+    pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
+        let PendingEvent { mut staged, kind, key, webhook } = self;
+        let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());
+        // The order of a new version is later than that of all earlier versions, even if the clocks of nodes differ.
+        let creates = kind.is_creation() || matches!(kind, EventKind::DeleteMarker | EventKind::ExpireMarker);
+        let order = facts.version.as_ref().and_then(order_in).filter(|_| creates);
+        let record = EventRecord {
+            bucket: bucket.as_str().to_owned(),
+            kind,
+            key: key.as_str().to_owned(),
+            time_ns: order.unwrap_or_else(now_ns),
+            size: facts.size,
+            etag: facts.etag.map(|etag| etag.as_str().to_owned()),
+            version: facts.version.map(|version| version.as_str().to_owned()),
+        };
+        let bytes = record.encode(EventRecord::room_for(key.as_str()));
+        let stored = write_all_at(staged.file(), &bytes, 0)
+            .map_err(|errno| from_errno(errno, "writing the record"))
+            .and_then(|()| {
+                let name = event_name(record.time_ns, &hidden_name()?, &webhook);
+                staged.place.name = name.into();
+                staged.publish_if_new()
+            });
+        let why = match stored {
+            Ok(true) => {
+                inner.volume.config.event_signal.ring(&bucket);
+                return Ok(());
+            }
+            Ok(false) => Error::new(ErrorKind::ConditionalConflict, "the name of the record is taken"),
+            Err(error) => error,
+        };
+        let detail = format!(
+            "{} of {key} has taken effect, but is not in the bucket's journal of events: {}; repeat the request",
+            kind.name(),
+            why.detail()
+        );
+        Err(Error::new(why.kind(), detail).caused_by(why))
+    }
+}
+
+impl StagedFile {
+    /// Like [`StagedFile::publish_object`], but also records the event of the new object.
+    pub(crate) fn publish_and_record(
+        &mut self,
+        key: &Key,
+        record: &mut Record,
+        conditions: &Conditions,
+        seen: PrivateDirectoryContents,
+    ) -> Result<PutResult> {
+        let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
+        let pending = inner.pending_event((&bucket, key), seen, self.event)?;
+        let made = self.publish_object(key, record, conditions, seen)?;
+        if let Some(pending) = pending {
+            let size = stat(&self.file).map_err(|errno| from_errno(errno, "reading the object's size"))?.size;
+            pending.record(facts_of(&made, size))?;
+        }
+        Ok(made)
+    }
+}
+
+/// Returns the facts of an object that was written.
+pub(crate) fn facts_of(made: &PutResult, size: u64) -> EventFacts {
+    EventFacts { size: Some(size), etag: Some(made.etag.clone()), version: made.version.clone() }
+}

@@ -1,0 +1,251 @@
+//! Reads the journals of events for a program that delivers the events, and removes delivered records.
+//!
+//! Anyone who may write to a bucket may create any file in its journal. A record is therefore believed only as far as
+//! its writer could have caused the event: the bucket is the one whose journal holds the record, the rules are those
+//! of the bucket's owner, and the user is the owner of the file. Links, FIFOs, devices and large files are never read.
+//! A process that may act as other users works as the bucket's owner.
+
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fordway_store::{Bucket, Error, ErrorKind, Objects, Result};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, stat_in};
+use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
+use fordway_wire::notification::{NotificationRule, read, rule_for};
+
+use crate::actors::RoleCache;
+use crate::area::{read_small, remove_if_file};
+use crate::errors::from_errno;
+use crate::events::NOTIFICATION;
+use crate::layout::{events_dir, webhook_of_event};
+use crate::locks::alone_for;
+use crate::{PosixStore, PosixStoreState};
+
+/// The journals of all buckets, as one program that delivers events sees them.
+pub struct EventJournal {
+    store: PosixStore,
+    actors: RoleCache,
+}
+
+/// The records that wait for one webhook in one bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitingEvents {
+    /// The names of the oldest records, the oldest first.
+    pub names: Vec<String>,
+    /// The number of all records.
+    pub total: u64,
+}
+
+/// An event that a webhook gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// The name of the record.
+    pub name: String,
+    /// The change. `bucket` is the bucket that holds the record.
+    pub record: EventRecord,
+    /// The name of the rule that applies.
+    pub rule: String,
+    /// The user who wrote the record.
+    pub writer: u32,
+}
+
+/// The result of reading some records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadEvents {
+    /// The events to deliver.
+    pub events: Vec<StoredEvent>,
+    /// The number of records that were removed because they are too old.
+    pub expired: u64,
+    /// The number of records that were removed because no rule applies to them any more.
+    pub unwanted: u64,
+    /// The number of entries that are not records. They stay until they are too old.
+    pub ignored: u64,
+}
+
+impl PosixStore {
+    /// Returns the journals of the store's buckets. The value belongs to the thread that creates it.
+    pub fn event_journal(&self) -> EventJournal {
+        EventJournal { store: self.clone(), actors: RoleCache::new(&self.inner) }
+    }
+}
+
+impl EventJournal {
+    fn inner(&self) -> &Arc<PosixStoreState> {
+        &self.store.inner
+    }
+
+    /// Returns the buckets that have a journal, which may be empty. Cost: listing the root, and one `openat2` for each
+    /// bucket.
+    pub fn buckets(&self) -> Result<Vec<Bucket>> {
+        let volume = &self.inner().volume;
+        let all = self.store.list_buckets()?.into_iter().map(|info| info.name);
+        Ok(all.filter(|bucket| volume.open_dir(&events_dir(bucket)).is_ok()).collect())
+    }
+
+    /// Returns the user ID of the bucket's owner. Errors: `NoSuchBucket`.
+    pub fn owner(&self, bucket: &Bucket) -> Result<u32> {
+        self.inner().volume.owner_of(bucket)
+    }
+
+    /// Returns the records that wait for `webhook`, with at most `names_max` names. Memory: these names. Cost: reading
+    /// the directory. Errors: `NoSuchBucket`, and errors of the file system.
+    pub fn waiting(&self, bucket: &Bucket, webhook: &str, names_max: usize) -> Result<WaitingEvents> {
+        self.actors.in_bucket(bucket, || {
+            let Some(dir) = self.open(bucket)? else { return Ok(WaitingEvents::default()) };
+            // The heap's greatest element is the youngest of the names, which makes room for an older one.
+            let (mut oldest, mut total) = (BinaryHeap::new(), 0);
+            let read = read_dir(&dir, |name, kind| {
+                let name = str::from_utf8(name).ok().filter(|name| webhook_of_event(name) == Some(webhook));
+                let Some(name) = name.filter(|_| kind != EntryKind::Dir) else { return };
+                total += 1;
+                if oldest.len() >= names_max {
+                    match oldest.peek() {
+                        Some(youngest) if name < String::as_str(youngest) => drop(oldest.pop()),
+                        _ => return,
+                    }
+                }
+                oldest.push(name.to_owned());
+            });
+            read.map_err(|errno| from_errno(errno, "reading the journal of events"))?;
+            Ok(WaitingEvents { names: oldest.into_sorted_vec(), total })
+        })
+    }
+
+    /// Runs `act` and returns its result; returns `None` at once if another program delivers the bucket's events to
+    /// `webhook`. Without locks, several programs may deliver one event. `act` runs with the process's own identity.
+    pub fn claim<T>(&self, bucket: &Bucket, webhook: &str, act: impl FnOnce() -> T) -> Result<Option<T>> {
+        match self.actors.in_bucket(bucket, || self.inner().claims_of(bucket))? {
+            Some(locks) => alone_for(&locks, webhook, act),
+            None => Ok(Some(act())),
+        }
+    }
+
+    /// Reads the records with these names. Removes records that are older than `age_max`, and records to which no rule
+    /// applies any more. Omits records that another program has removed. Cost: reading the rules, and four calls for
+    /// each record.
+    pub fn read(
+        &self,
+        bucket: &Bucket,
+        webhook: &str,
+        names: &[String],
+        age_max: Duration,
+    ) -> Result<ReadEvents> {
+        self.actors.in_bucket(bucket, || {
+            let mut done = ReadEvents::default();
+            let Some(dir) = self.open(bucket)? else { return Ok(done) };
+            let rules = self.rules(bucket)?;
+            for name in names {
+                match self.read_one((bucket, webhook, &rules), &dir, name, age_max)? {
+                    Entry::Event(event) => done.events.push(event),
+                    Entry::Expired => done.expired += 1,
+                    Entry::Unwanted => done.unwanted += 1,
+                    Entry::Odd => done.ignored += 1,
+                    Entry::Gone => {}
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    /// Returns the bucket's rules. Errors: `AccessDenied` or `Corrupt` for a document that writers ignore. The records
+    /// then wait until the bucket's owner repairs the document.
+    fn rules(&self, bucket: &Bucket) -> Result<Vec<NotificationRule>> {
+        let Some(document) = self.inner().document(bucket, &NOTIFICATION)? else { return Ok(Vec::new()) };
+        read(&document).map_err(|error| {
+            let why = format!("the notification configuration is not valid: {}; set it again", error.message);
+            Error::new(ErrorKind::Corrupt, why)
+        })
+    }
+
+    fn read_one(
+        &self,
+        (bucket, webhook, rules): (&Bucket, &str, &[NotificationRule]),
+        dir: &File,
+        name: &str,
+        age_max: Duration,
+    ) -> Result<Entry> {
+        let state = match stat_in(dir, name) {
+            Ok(state) => state,
+            Err(Errno::NOENT) => return Ok(Entry::Gone),
+            Err(errno) => return Err(from_errno(errno, "reading the journal of events")),
+        };
+        // The owner of a file can set its modification time, but not its change time.
+        if age_of(&state) > age_max && !state.is_dir {
+            return self.remove_one(dir, name).map(|()| Entry::Expired);
+        }
+        let Some((record, writer)) = self.record_in(dir, name, &state)? else { return Ok(Entry::Odd) };
+        if record.bucket != bucket.as_str() {
+            return Ok(Entry::Odd);
+        }
+        match rule_for(rules, record.kind, &record.key).filter(|rule| rule.webhook == webhook) {
+            None => self.remove_one(dir, name).map(|()| Entry::Unwanted),
+            Some(rule) => {
+                let (name, rule) = (name.to_owned(), rule.id.clone());
+                Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
+            }
+        }
+    }
+
+    /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record or
+    /// cannot be read.
+    fn record_in(&self, dir: &File, name: &str, state: &FileStat) -> Result<Option<(EventRecord, u32)>> {
+        // A second name could make another bucket's record, or any other file of a user, appear in this journal.
+        if !state.is_file || state.links != 1 {
+            return Ok(None);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+        let open = || {
+            let file = open_in(dir, name, flags, Mode::empty())?;
+            Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| state.links == 1))
+        };
+        match self.actors.or_as_owner(dir, name, open) {
+            Ok(Some((text, state))) => Ok(EventRecord::decode(&text).map(|record| (record, state.user))),
+            Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
+                Ok(None)
+            }
+            Err(errno) => Err(from_errno(errno, "reading a record of the journal of events")),
+        }
+    }
+
+    /// Removes records that were delivered.
+    pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
+        self.actors.in_bucket(bucket, || {
+            let Some(dir) = self.open(bucket)? else { return Ok(()) };
+            events.iter().try_for_each(|event| self.remove_one(&dir, &event.name))?;
+            let synced = self.inner().volume.sync_names(&dir);
+            synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage"))
+        })
+    }
+
+    /// Removes an entry that is not a directory, as the entry's owner if the bucket's owner is not permitted to.
+    fn remove_one(&self, dir: &File, name: &str) -> Result<()> {
+        let removed = self.actors.or_as_owner(dir, name, || remove_if_file(dir, name));
+        removed.map_err(|errno| from_errno(errno, "removing a record from the journal of events"))
+    }
+
+    fn open(&self, bucket: &Bucket) -> Result<Option<File>> {
+        match self.inner().volume.open_to_scan(&events_dir(bucket)) {
+            Ok(dir) => Ok(Some(dir)),
+            // Fordway creates only a directory at this path.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(from_errno(errno, "opening the journal of events")),
+        }
+    }
+}
+
+/// The result of examining an entry of a journal.
+enum Entry {
+    Event(StoredEvent),
+    Expired,
+    Unwanted,
+    Odd,
+    Gone,
+}
+
+/// Returns the time since the last change of the file's state, by the clock of this node.
+fn age_of(state: &FileStat) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_nanos(u64::try_from(state.changed_ns).unwrap_or_default()))
+}
