@@ -5,7 +5,8 @@
 use std::io::{BufRead as _, Write as _};
 
 use fordway_policy::{
-    AccessRequest, Action, BucketAccessRules, CallerRole, ConditionKeys, Policy, Principal, canonical_key,
+    AccessRequest, Action, BucketAccessRules, CallerRole, ConditionKeyValues, Policy, Principal,
+    canonical_key,
 };
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ fn answer(case: &Value) -> String {
         Err(error) => return format!("malformed: {error}"),
     };
     let Some(action) = text("action").and_then(Action::new) else { return "malformed: action".to_owned() };
-    let mut keys = ConditionKeys::default();
+    let mut keys = ConditionKeyValues::default();
     for (key, values) in case["values"].as_object().into_iter().flatten() {
         for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
             keys.add(canonical_key(key), value);

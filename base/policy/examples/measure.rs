@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use fordway_policy::{AccessRequest, Action, ConditionKeys, Policy, Principal, Verdict};
+use fordway_policy::{AccessRequest, Action, ConditionKeyValues, Policy, Principal, Verdict};
 
 const STATEMENTS: usize = 50;
 const BLOCKS: usize = 200;
@@ -60,7 +60,7 @@ fn document(condition: &str) -> String {
 }
 
 fn request() -> AccessRequest<'static> {
-    let mut keys = ConditionKeys::default();
+    let mut keys = ConditionKeyValues::default();
     for (key, value) in [
         ("aws:currenttime", "2026-01-01T00:00:00Z"),
         ("aws:securetransport", "true"),

@@ -136,13 +136,13 @@ impl AclPermission {
 mod tests {
     use super::*;
     use crate::action::Action;
-    use crate::request::ConditionKeys;
+    use crate::request::ConditionKeyValues;
 
     #[test]
     fn acls_allow_what_aws_lists() {
         let actions = |acl: CannedAcl, principal| -> Vec<&str> {
             let allowed = Action::all().filter(|action| {
-                let keys = ConditionKeys::default();
+                let keys = ConditionKeyValues::default();
                 acl.allows(&AccessRequest { principal, action: *action, bucket: "b", key: None, keys })
             });
             allowed.map(Action::short_name).collect()

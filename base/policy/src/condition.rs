@@ -119,7 +119,7 @@ pub(crate) struct Condition {
     /// The operator as written in the document.
     pub(crate) operator: String,
     pub(crate) key: String,
-    qualifier: SetQualifier,
+    qualifier: MultivalueQualifier,
     is_negated: bool,
     /// Whether the condition holds if the key is missing.
     if_exists: bool,
@@ -127,7 +127,7 @@ pub(crate) struct Condition {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SetQualifier {
+enum MultivalueQualifier {
     None,
     /// Every value in the request must match.
     All,
@@ -141,16 +141,16 @@ enum ExpectedValues {
     Texts(Vec<Pattern>),
     TextsIgnoringCase(Vec<Pattern>),
     Arns(Vec<Vec<Pattern>>),
-    Numbers(Order, Vec<f64>),
-    Dates(Order, Vec<SystemTime>),
+    Numbers(ComparisonOperator, Vec<f64>),
+    Dates(ComparisonOperator, Vec<SystemTime>),
     Bools(Vec<bool>),
-    Networks(Vec<Network>),
+    Networks(Vec<IpNetwork>),
     /// Whether the key must be missing from the request.
     Missing(Vec<bool>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ComparisonOperator {
     Equal,
     Less,
     LessOrEqual,
@@ -158,27 +158,27 @@ enum Order {
     GreaterOrEqual,
 }
 
-impl Order {
+impl ComparisonOperator {
     fn holds<T: PartialOrd>(self, value: &T, limit: &T) -> bool {
         match self {
-            Order::Equal => value == limit,
-            Order::Less => value < limit,
-            Order::LessOrEqual => value <= limit,
-            Order::Greater => value > limit,
-            Order::GreaterOrEqual => value >= limit,
+            ComparisonOperator::Equal => value == limit,
+            ComparisonOperator::Less => value < limit,
+            ComparisonOperator::LessOrEqual => value <= limit,
+            ComparisonOperator::Greater => value > limit,
+            ComparisonOperator::GreaterOrEqual => value >= limit,
         }
     }
 }
 
 /// A network of IP addresses. IPv4 addresses are stored in their IPv6 form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network {
+pub(crate) struct IpNetwork {
     address: u128,
     bits: u8,
     pub(crate) is_v4: bool,
 }
 
-impl Network {
+impl IpNetwork {
     fn read(text: &str) -> Option<Self> {
         let (address, length) = match text.split_once('/') {
             Some((address, length))
@@ -192,7 +192,7 @@ impl Network {
         let address: IpAddr = address.parse().ok()?;
         let (is_v4, most) = if address.is_ipv4() { (true, 32) } else { (false, 128) };
         let bits = length.unwrap_or(most);
-        (bits <= most).then(|| Network { address: as_v6(address), bits: bits + (128 - most), is_v4 })
+        (bits <= most).then(|| IpNetwork { address: as_v6(address), bits: bits + (128 - most), is_v4 })
     }
 
     /// Returns the network's prefix length in its own address family.
@@ -255,9 +255,9 @@ impl Condition {
         if is_missing {
             return self.if_exists
                 || match self.qualifier {
-                    SetQualifier::None => self.is_negated,
-                    SetQualifier::All => true,
-                    SetQualifier::Any => false,
+                    MultivalueQualifier::None => self.is_negated,
+                    MultivalueQualifier::All => true,
+                    MultivalueQualifier::Any => false,
                 };
         }
         // A session has two ARNs: the ARN of its role, which is the value of the condition key, and its own ARN.
@@ -270,15 +270,15 @@ impl Condition {
                 || session.as_ref().is_some_and(|arn| self.expected.fits(arn, request))
         };
         match (self.qualifier, self.is_negated) {
-            (SetQualifier::None | SetQualifier::Any, false) => values.any(&mut fits),
-            (SetQualifier::All, false) => values.all(&mut fits),
-            (SetQualifier::None | SetQualifier::All, true) => !values.any(&mut fits),
-            (SetQualifier::Any, true) => !values.all(&mut fits),
+            (MultivalueQualifier::None | MultivalueQualifier::Any, false) => values.any(&mut fits),
+            (MultivalueQualifier::All, false) => values.all(&mut fits),
+            (MultivalueQualifier::None | MultivalueQualifier::All, true) => !values.any(&mut fits),
+            (MultivalueQualifier::Any, true) => !values.all(&mut fits),
         }
     }
 
     /// Returns the networks of a positive condition on addresses; `None` for any other condition.
-    pub(crate) fn networks(&self) -> Option<&[Network]> {
+    pub(crate) fn networks(&self) -> Option<&[IpNetwork]> {
         match &self.expected {
             ExpectedValues::Networks(networks) if self.restricts() => Some(networks),
             _ => None,
@@ -300,7 +300,7 @@ impl Condition {
 
     /// Returns whether the condition is false for requests without the key.
     fn restricts(&self) -> bool {
-        !self.is_negated && !self.if_exists && self.qualifier != SetQualifier::All
+        !self.is_negated && !self.if_exists && self.qualifier != MultivalueQualifier::All
     }
 }
 
@@ -334,7 +334,7 @@ impl ExpectedValues {
 
 /// An operator, split into its parts.
 struct ConditionOperator<'o> {
-    qualifier: SetQualifier,
+    qualifier: MultivalueQualifier,
     base: &'o str,
     is_negated: bool,
     if_exists: bool,
@@ -344,10 +344,10 @@ impl<'o> ConditionOperator<'o> {
     /// Reads an operator such as `ForAnyValue:StringNotLikeIfExists`. Returns `None` for an unknown operator.
     fn read(operator: &'o str) -> Option<Self> {
         let (qualifier, rest) = match operator.split_once(':') {
-            Some(("ForAllValues", rest)) => (SetQualifier::All, rest),
-            Some(("ForAnyValue", rest)) => (SetQualifier::Any, rest),
+            Some(("ForAllValues", rest)) => (MultivalueQualifier::All, rest),
+            Some(("ForAnyValue", rest)) => (MultivalueQualifier::Any, rest),
             Some(_) => return None,
-            None => (SetQualifier::None, operator),
+            None => (MultivalueQualifier::None, operator),
         };
         let (base, if_exists) = match rest.strip_suffix("IfExists") {
             Some(base) => (base, true),
@@ -364,7 +364,7 @@ impl<'o> ConditionOperator<'o> {
             "ArnNotLike" => ("ArnLike", true),
             base => (base, false),
         };
-        let is_bare_null = base != "Null" || (!if_exists && qualifier == SetQualifier::None);
+        let is_bare_null = base != "Null" || (!if_exists && qualifier == MultivalueQualifier::None);
         is_bare_null.then_some(ConditionOperator { qualifier, base, is_negated, if_exists })
     }
 
@@ -374,11 +374,11 @@ impl<'o> ConditionOperator<'o> {
         let pattern = |text: &str, syntax| Pattern::new(text, syntax, is_known_key);
         let order = |name: &str| {
             Some(match name {
-                "Equals" => Order::Equal,
-                "LessThan" => Order::Less,
-                "LessThanEquals" => Order::LessOrEqual,
-                "GreaterThan" => Order::Greater,
-                "GreaterThanEquals" => Order::GreaterOrEqual,
+                "Equals" => ComparisonOperator::Equal,
+                "LessThan" => ComparisonOperator::Less,
+                "LessThanEquals" => ComparisonOperator::LessOrEqual,
+                "GreaterThan" => ComparisonOperator::Greater,
+                "GreaterThanEquals" => ComparisonOperator::GreaterOrEqual,
                 _ => return None,
             })
         };
@@ -408,7 +408,7 @@ impl<'o> ConditionOperator<'o> {
                 ExpectedValues::Missing(each(values, |text| boolean(text).ok_or_else(|| text.to_owned()))?)
             }
             "IpAddress" => ExpectedValues::Networks(each(values, |text| {
-                Network::read(text).ok_or_else(|| text.to_owned())
+                IpNetwork::read(text).ok_or_else(|| text.to_owned())
             })?),
             base => match (numeric, dated) {
                 (Some(order), _) => ExpectedValues::Numbers(
@@ -486,13 +486,13 @@ fn date(text: &str) -> Option<SystemTime> {
 mod tests {
     use super::*;
     use crate::principal::Principal;
-    use crate::request::ConditionKeys;
+    use crate::request::ConditionKeyValues;
 
     /// Returns whether the condition holds for a request with these values.
     fn holds(operator: &str, key: &str, values: &str, found: &[(&'static str, &'static str)]) -> bool {
         let values = crate::json::parse(values.as_bytes()).unwrap();
         let condition = Condition::read(operator, key, &values, true).unwrap();
-        let mut keys = ConditionKeys::default();
+        let mut keys = ConditionKeyValues::default();
         found.iter().for_each(|(key, value)| keys.add(*key, *value));
         let action = Action::new("ListBucket").unwrap();
         condition.is_met_by(&AccessRequest {

@@ -44,7 +44,7 @@ pub enum StatementMismatch {
 
 /// Whether a statement applies to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatementReport {
+pub struct StatementMatchReport {
     /// The ID of the statement.
     pub sid: Option<String>,
     /// Whether the statement allows or denies.
@@ -73,8 +73,8 @@ impl Policy {
     }
 
     /// Returns, for each statement, whether it applies to a request, and if not, which element does not match.
-    pub fn explain(&self, request: &AccessRequest<'_>) -> Vec<StatementReport> {
-        let report = |statement: &Statement| StatementReport {
+    pub fn explain(&self, request: &AccessRequest<'_>) -> Vec<StatementMatchReport> {
+        let report = |statement: &Statement| StatementMatchReport {
             sid: statement.sid.clone(),
             effect: statement.effect,
             mismatch: statement.mismatch(request),

@@ -38,12 +38,12 @@ pub fn session_arn(role: &str, session: &str) -> String {
 pub(crate) struct PrincipalSet {
     /// Whether the set contains all callers, including anonymous ones.
     pub(crate) is_everybody: bool,
-    pub(crate) users: Vec<NamedUser>,
+    pub(crate) users: Vec<NamedPrincipal>,
 }
 
 /// A user, a role or a session of a role, as named in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedUser {
+pub(crate) struct NamedPrincipal {
     pub(crate) name: String,
     /// Whether the document gives only the bare name, without an ARN. A user with a bare name must exist.
     pub(crate) is_bare: bool,
@@ -102,13 +102,13 @@ impl PrincipalSet {
             self.is_everybody = true;
             return Ok(());
         }
-        let user = NamedUser::read(text).ok_or_else(|| format!("{text:?} does not name a user"))?;
+        let user = NamedPrincipal::read(text).ok_or_else(|| format!("{text:?} does not name a user"))?;
         self.users.push(user);
         Ok(())
     }
 }
 
-impl NamedUser {
+impl NamedPrincipal {
     /// Returns whether this name means the caller.
     fn is(&self, principal: Principal<'_>) -> bool {
         match (principal, &self.kind) {
@@ -126,7 +126,7 @@ impl NamedUser {
     fn read(text: &str) -> Option<Self> {
         let Some(arn) = text.strip_prefix("arn:") else {
             let name = text.to_owned();
-            return is_name(text).then_some(NamedUser { name, is_bare: true, kind: NamedKind::User });
+            return is_name(text).then_some(NamedPrincipal { name, is_bare: true, kind: NamedKind::User });
         };
         let mut parts = arn.splitn(5, ':');
         let [partition, service, region, account, resource] =
@@ -135,11 +135,11 @@ impl NamedUser {
             return None;
         }
         let (name, kind) = match service {
-            "iam" => NamedUser::of_iam(account, resource)?,
-            "sts" => NamedUser::of_session(resource)?,
+            "iam" => NamedPrincipal::of_iam(account, resource)?,
+            "sts" => NamedPrincipal::of_session(resource)?,
             _ => return None,
         };
-        is_name(name).then(|| NamedUser { name: name.to_owned(), is_bare: false, kind })
+        is_name(name).then(|| NamedPrincipal { name: name.to_owned(), is_bare: false, kind })
     }
 
     /// Reads the end of an ARN of an account's root, of a user or of a role.

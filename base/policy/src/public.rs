@@ -1,7 +1,7 @@
 //! Determines whether a policy is public (S3 user guide, "Blocking public access to your Amazon S3 storage", The
 //! meaning of "public").
 
-use crate::condition::{Condition, Network};
+use crate::condition::{Condition, IpNetwork};
 use crate::document::{Effect, Policy, Statement};
 
 /// The condition keys whose fixed values restrict a statement to known callers.
@@ -26,7 +26,7 @@ impl Statement {
 }
 
 fn restricts_to_known(condition: &Condition) -> bool {
-    let is_narrow = |network: &Network| {
+    let is_narrow = |network: &IpNetwork| {
         network.prefix_bits() >= if network.is_v4 { PREFIX_BITS.0 } else { PREFIX_BITS.1 }
     };
     match condition.key.as_str() {

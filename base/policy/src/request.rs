@@ -17,14 +17,14 @@ pub struct AccessRequest<'r> {
     /// The key of the object; `None` for an action on the bucket.
     pub key: Option<&'r str>,
     /// The values of condition keys.
-    pub keys: ConditionKeys<'r>,
+    pub keys: ConditionKeyValues<'r>,
 }
 
 /// The values of condition keys. Keys without a value are absent.
 #[derive(Clone, Debug, Default)]
-pub struct ConditionKeys<'r>(Vec<(Cow<'r, str>, Cow<'r, str>)>);
+pub struct ConditionKeyValues<'r>(Vec<(Cow<'r, str>, Cow<'r, str>)>);
 
-impl<'r> ConditionKeys<'r> {
+impl<'r> ConditionKeyValues<'r> {
     /// Adds a value for a key. `key` is in lower case, such as `aws:sourceip`; the name of a tag keeps its case. A key
     /// may have several values.
     pub fn add(&mut self, key: impl Into<Cow<'r, str>>, value: impl Into<Cow<'r, str>>) {

@@ -1,8 +1,8 @@
 //! Tests AWS's documented examples of policy evaluation, and properties that hold for all policies.
 
 use fordway_policy::{
-    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeys,
-    Policy, Principal, PublicAccessBlock, Verdict,
+    AccessRequest, Action, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl,
+    ConditionKeyValues, Policy, Principal, PublicAccessBlock, Verdict,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn verdict(
     keys: &[(&str, &str)],
 ) -> Verdict {
     let principal = user.map_or(Principal::Anonymous, Principal::User);
-    let mut found = ConditionKeys::default();
+    let mut found = ConditionKeyValues::default();
     keys.iter().for_each(|(key, value)| found.add(key.to_string(), value.to_string()));
     if let Some(user) = user {
         found.add("aws:username", user);
@@ -290,7 +290,7 @@ fn sessions_are_named_by_both_of_their_arns() {
     let session = "arn:aws:sts:::assumed-role/readers/night-run";
     let decide = |statement: &str, caller: &'static str| {
         let principal = Principal::Role { name: "readers", session: Some(caller) };
-        let mut keys = ConditionKeys::default();
+        let mut keys = ConditionKeyValues::default();
         keys.add("aws:principalarn", role);
         let action = Action::new("GetObject").unwrap();
         let request = AccessRequest { principal, action, bucket: BUCKET, key: Some("k"), keys };
@@ -333,7 +333,7 @@ fn rules_know_the_owner_and_the_public() {
         action: Action::new("GetObject").unwrap(),
         bucket: BUCKET,
         key: Some("a"),
-        keys: ConditionKeys::default(),
+        keys: ConditionKeyValues::default(),
     };
     let (ann, none) = (request(Principal::User("ann")), request(Principal::Anonymous));
     let nothing = BucketAccessRules::default();
@@ -356,7 +356,7 @@ fn acls_allow_what_no_statement_denies() {
         action: Action::new(action).unwrap(),
         bucket: BUCKET,
         key: None,
-        keys: ConditionKeys::default(),
+        keys: ConditionKeyValues::default(),
     };
     let (ann, none) = (Principal::User("ann"), Principal::Anonymous);
     let statement = |effect: &str, who: &str| {
@@ -443,7 +443,7 @@ proptest! {
         if found == Allowed {
             prop_assert_eq!(verdict(&parsed(&allows.join(",")), user, action, Some(key), &keys), Allowed);
         }
-        let mut values = ConditionKeys::default();
+        let mut values = ConditionKeyValues::default();
         keys.iter().for_each(|(key, value)| values.add(*key, *value));
         if let Some(user) = user {
             values.add("aws:username", user);

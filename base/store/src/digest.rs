@@ -162,7 +162,7 @@ impl ChecksumType {
 
 /// The algorithm and type of a checksum, without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChecksumFormat {
+pub struct ChecksumAlgorithmAndType {
     /// The algorithm.
     pub algorithm: ChecksumAlgorithm,
     /// Whether the checksum covers the whole content or the parts' checksums.
@@ -223,8 +223,8 @@ impl Checksum {
     }
 
     /// Returns the algorithm and type, without the value.
-    pub fn plan(&self) -> ChecksumFormat {
-        ChecksumFormat { algorithm: self.algorithm, kind: self.checksum_type() }
+    pub fn plan(&self) -> ChecksumAlgorithmAndType {
+        ChecksumAlgorithmAndType { algorithm: self.algorithm, kind: self.checksum_type() }
     }
 
     /// Computes the checksum of the parts' checksums, in order.

@@ -19,7 +19,7 @@ use crate::{
 
 /// Calls on many objects. The default implementations process objects one by one. Stores that have a faster way
 /// override these implementations.
-pub trait ObjectBatches: Objects {
+pub trait ObjectBatchOperations: Objects {
     /// Removes many objects; returns one result per key, in order.
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         one_by_one(keys, |key| self.delete(bucket, key, &DeleteOptions::default()))
@@ -48,7 +48,7 @@ pub trait ObjectBatches: Objects {
 }
 
 /// Renaming of objects.
-pub trait ObjectRenames {
+pub trait ObjectRenameOperations {
     /// Renames an object within its bucket, replacing any object under the new key. Readers see the object under either
     /// the old or the new key. The object itself does not change: its content, ETag, metadata, tags and modification
     /// time stay the same. Errors: `NoSuchKey` for a missing source; `PreconditionFailed`; `InvalidArgument` if both
@@ -58,7 +58,7 @@ pub trait ObjectRenames {
 }
 
 /// The tags of objects.
-pub trait ObjectTags {
+pub trait ObjectTagOperations {
     /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
@@ -68,7 +68,7 @@ pub trait ObjectTags {
 }
 
 /// Buckets that keep old versions.
-pub trait ObjectVersions {
+pub trait ObjectVersionOperations {
     /// Returns whether the bucket keeps old versions. Errors: `NoSuchBucket`.
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState>;
 
@@ -83,7 +83,7 @@ pub trait ObjectVersions {
 }
 
 /// Objects that are uploaded in parts.
-pub trait MultipartUploads: Objects {
+pub trait MultipartUploadOperations: Objects {
     /// Returns the parts that an object was completed from, by number; an empty list if the object was put as a whole.
     /// Errors: as [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
@@ -175,12 +175,12 @@ const MAX_KIND_BYTES: usize = 32;
 
 /// The kind of a document: the name of the S3 subresource, such as `cors` or `tagging`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DocumentKind(Cow<'static, str>);
+pub struct BucketDocumentKind(Cow<'static, str>);
 
-impl DocumentKind {
+impl BucketDocumentKind {
     /// Creates a kind that this program knows. `name` consists of lower-case letters and hyphens.
     pub const fn known(name: &'static str) -> Self {
-        DocumentKind(Cow::Borrowed(name))
+        BucketDocumentKind(Cow::Borrowed(name))
     }
 
     /// Returns the kind with this name. Errors: `InvalidArgument` unless the name has 1 to 32 lower-case letters and
@@ -191,7 +191,7 @@ impl DocumentKind {
             let why = format!("{name:?} is not a kind of document; write lower-case letters and hyphens");
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        Ok(DocumentKind(Cow::Owned(name.to_owned())))
+        Ok(BucketDocumentKind(Cow::Owned(name.to_owned())))
     }
 
     /// Returns the name.
@@ -211,24 +211,24 @@ impl DocumentKind {
     }
 }
 
-impl fmt::Display for DocumentKind {
+impl fmt::Display for BucketDocumentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// The documents of buckets: at most one of each kind per bucket.
-pub trait BucketDocuments {
+pub trait BucketDocumentOperations {
     /// Returns the document; `None` if the bucket has none. Errors: `NoSuchBucket`.
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
 
     /// Sets or replaces the document; readers see either the old or the new one. The bytes are not checked. Errors:
     /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not change the
     /// bucket's settings.
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()>;
 
-    /// Removes the document; removing a missing one succeeds. Errors: as for [`BucketDocuments::set_document`].
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+    /// Removes the document; removing a missing one succeeds. Errors: as for [`BucketDocumentOperations::set_document`].
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()>;
 
     /// Returns the user ID of the bucket's owner; `None` if the store has no owners. Errors: `NoSuchBucket`.
     fn bucket_owner(&self, bucket: &Bucket) -> Result<Option<u32>>;
@@ -315,11 +315,15 @@ mod tests {
     #[test]
     fn kinds_are_plain_names() {
         for name in ["cors", "object-lock", "a"] {
-            assert_eq!(DocumentKind::new(name).unwrap().as_str(), name);
+            assert_eq!(BucketDocumentKind::new(name).unwrap().as_str(), name);
         }
         let long = "a".repeat(33);
         for name in ["", "..", "a/b", "CORS", "a.b", "a b", "c\0", &long] {
-            assert_eq!(DocumentKind::new(name).unwrap_err().kind(), ErrorKind::InvalidArgument, "{name:?}");
+            assert_eq!(
+                BucketDocumentKind::new(name).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{name:?}"
+            );
         }
     }
 

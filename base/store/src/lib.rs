@@ -21,13 +21,15 @@ mod version;
 
 pub use conditions::{ByteRange, Conditions, ETagMatch};
 pub use digest::{
-    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ContentHasher, ExpectedContent, HashResult,
+    Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ContentHasher, ExpectedContent,
+    HashResult,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use etag::{ETag, ETagPolicy};
 pub use extensions::{
-    BucketDocuments, DocumentKind, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploads, ObjectBatches,
-    ObjectRenames, ObjectTags, ObjectVersions, Tags, check_document, check_tags, is_of_tags,
+    BucketDocumentKind, BucketDocumentOperations, MAX_DOCUMENT_BYTES, MAX_TAGS, MultipartUploadOperations,
+    ObjectBatchOperations, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Tags,
+    check_document, check_tags, is_of_tags,
 };
 pub use list::{
     ListEntry, ListPageBuilder, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary, WalkInstruction,
@@ -58,13 +60,13 @@ use std::sync::Arc;
 
 /// An S3 object store on any lane: [`Objects`] and all other features of S3.
 pub trait Store:
-    ObjectBatches
-    + ObjectRenames
-    + ObjectTags
-    + ObjectVersions
+    ObjectBatchOperations
+    + ObjectRenameOperations
+    + ObjectTagOperations
+    + ObjectVersionOperations
     + ObjectLockOperations
-    + MultipartUploads
-    + BucketDocuments
+    + MultipartUploadOperations
+    + BucketDocumentOperations
 {
     /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. The
     /// confined store is for users who may access only some buckets. Returns `None` if the store has no links. Errors:

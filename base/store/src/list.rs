@@ -60,7 +60,7 @@ pub struct ObjectSummary {
     /// The time at which the object was last written.
     pub modified: SystemTime,
     /// The algorithm and type of the object's checksum, if they are known without further reads.
-    pub checksum: Option<crate::ChecksumFormat>,
+    pub checksum: Option<crate::ChecksumAlgorithmAndType>,
 }
 
 /// One entry of a listing.

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use crate::{
-    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, Conditions, ETag, ETagPolicy, Error,
+    Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, Conditions, ETag, ETagPolicy, Error,
     ErrorKind, Result,
 };
 
@@ -132,7 +132,7 @@ pub struct PartListing {
     /// Whether there are more parts.
     pub truncated: bool,
     /// The algorithm and type of the checksum that the upload was started with.
-    pub checksum: Option<ChecksumFormat>,
+    pub checksum: Option<ChecksumAlgorithmAndType>,
 }
 
 /// Selects the uploads to list.
@@ -183,7 +183,7 @@ pub struct UploadSummary {
     /// The time at which the upload was started.
     pub started: SystemTime,
     /// The algorithm and type of the checksum that the upload was started with.
-    pub checksum: Option<ChecksumFormat>,
+    pub checksum: Option<ChecksumAlgorithmAndType>,
 }
 
 /// One page of uploads.

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::{
-    ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, Conditions, ETag, ETagPolicy,
-    Error, ErrorKind, ObjectLock, Result, Tags, VersionId, check_tags, receive_exact,
+    ByteRange, Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, Conditions, ETag,
+    ETagPolicy, Error, ErrorKind, ObjectLock, Result, Tags, VersionId, check_tags, receive_exact,
 };
 
 /// The number of bytes per step when content is streamed: large enough to hide the cost of a call, and small enough to
@@ -216,10 +216,10 @@ pub struct PutOptions {
 
 impl PutOptions {
     /// Returns the algorithm and type of the checksum of an upload that is started with these options.
-    pub fn checksum_plan(&self) -> Option<ChecksumFormat> {
+    pub fn checksum_plan(&self) -> Option<ChecksumAlgorithmAndType> {
         let algorithm = self.checksum?;
         let kind = self.checksum_type.unwrap_or(ChecksumType::default_of(algorithm));
-        Some(ChecksumFormat { algorithm, kind })
+        Some(ChecksumAlgorithmAndType { algorithm, kind })
     }
 
     /// Checks the options of an upload against S3's rules. Errors: `InvalidTag`, `InvalidArgument` for an unsupported

@@ -1,6 +1,6 @@
 //! Pages of uploads in progress whose keys are grouped by a delimiter, as in a listing of objects.
 
-use crate::{Bucket, MultipartUploads, Result, UploadId, UploadSummary, UploadsQuery};
+use crate::{Bucket, MultipartUploadOperations, Result, UploadId, UploadSummary, UploadsQuery};
 
 /// The maximum number of uploads that one request to the store returns (S3's limit).
 const PAGE_MAX: usize = 1000;
@@ -20,7 +20,7 @@ impl UploadPage {
     /// Reads the page that `query` selects. Keys that contain `delimiter` after the prefix of the query count as one
     /// entry per common prefix. A page that `query` limits to 0 entries is the last page. Errors: `NoSuchBucket`.
     /// Cost: one `list_uploads` for each 1,000 uploads from the start of the page to its end.
-    pub fn read<S: MultipartUploads + ?Sized>(
+    pub fn read<S: MultipartUploadOperations + ?Sized>(
         store: &S,
         bucket: &Bucket,
         query: &UploadsQuery,
@@ -35,7 +35,7 @@ impl UploadPage {
             for upload in listing.uploads {
                 match page.add(upload, query, delimiter) {
                     PageEntry::Added(added) => last = Some(added),
-                    PageEntry::Shown => {}
+                    PageEntry::RenderedSetting => {}
                     PageEntry::NoRoom => {
                         page.next = last;
                         return Ok(page);
@@ -55,7 +55,7 @@ impl UploadPage {
                 || query.key_after.as_deref() == Some(prefix)
         };
         if prefix.is_some_and(is_shown) {
-            return PageEntry::Shown;
+            return PageEntry::RenderedSetting;
         }
         if self.uploads.len() + self.prefixes.len() >= query.max_uploads {
             return PageEntry::NoRoom;
@@ -81,7 +81,7 @@ enum PageEntry {
     /// The upload, or the common prefix of its key, is the last entry of the page.
     Added((String, UploadId)),
     /// The common prefix of the upload's key is already on this page or on an earlier page.
-    Shown,
+    RenderedSetting,
     /// The page is full.
     NoRoom,
 }

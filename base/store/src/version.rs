@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use crate::list::{ListQuery, MAX_KEYS, WalkInstruction};
-use crate::{ChecksumFormat, ETag, Error, ErrorKind, Result};
+use crate::{ChecksumAlgorithmAndType, ETag, Error, ErrorKind, Result};
 
 /// The ID of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,7 +123,7 @@ pub struct VersionSummary {
     /// Size in bytes, and ETag; `None` for a delete marker.
     pub content: Option<(u64, ETag)>,
     /// The algorithm and type of the version's checksum, without the value.
-    pub checksum: Option<ChecksumFormat>,
+    pub checksum: Option<ChecksumAlgorithmAndType>,
 }
 
 /// Selects the versions to list.

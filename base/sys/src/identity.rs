@@ -268,12 +268,12 @@ fn groups_of(name: &CStr, gid: u32) -> Vec<u32> {
     }
 }
 
-type Work = Box<dyn FnOnce() + Send>;
+type PrivilegedTask = Box<dyn FnOnce() + Send>;
 
 /// A thread that can act as other users, on behalf of threads that have lost this permission.
 #[derive(Debug)]
 pub struct PrivilegedThread {
-    work: Mutex<Sender<Work>>,
+    work: Mutex<Sender<PrivilegedTask>>,
     started_by: ProcessIdentity,
 }
 
@@ -284,7 +284,7 @@ impl PrivilegedThread {
     /// should call this function, because the helper thread inherits its credentials.
     pub fn start() {
         HELPER.get_or_init(|| {
-            let (sender, receiver) = channel::<Work>();
+            let (sender, receiver) = channel::<PrivilegedTask>();
             let serve = move || receiver.into_iter().for_each(|work| work());
             let started = std::thread::Builder::new().name("fordway-helper".to_owned()).spawn(serve);
             started.is_ok().then(|| PrivilegedThread {
@@ -313,7 +313,7 @@ pub fn act_for<T: Send + 'static>(
     }
     let (answer, answered): (SyncSender<Result<T>>, _) = sync_channel(1);
     let peer = peer.clone();
-    let errand: Work = Box::new(move || {
+    let errand: PrivilegedTask = Box::new(move || {
         // The requesting thread may have ended, so an unsent result is ignored. A panic of `work` fails only this call.
         let play =
             std::panic::AssertUnwindSafe(|| ImpersonatedUser::new(&peer).and_then(|role| role.play(work)));

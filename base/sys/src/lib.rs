@@ -60,9 +60,9 @@ pub use identity::{
     ImpersonatedUser, PrivilegedThread, act_as, act_for, file_user, group_id, is_in_group, may_act_as_others,
     peer_of_user, user_id, user_name, user_named,
 };
-pub use lock::{ByteRangeLocks, LockGuard, LockOrder, await_unlocked, lock_file, with_lock_patience};
+pub use lock::{ByteLockGuard, ByteRangeLocks, LockOrderKey, await_unlocked, lock_file, with_lock_patience};
 pub use memory::{FileMapping, give_back_heap, in_huge_pages, unused_heap_bytes};
-pub use mounts::{MountIdentity, MountProblem};
+pub use mounts::{MountProblem, MountProperties};
 pub use namespace::{
     TUN_READ_BYTES_MAX, TunDevice, VirtioNetHeader, end_with_thread, enter_mount_namespace,
     enter_network_namespace, new_mount_namespace, new_network_namespace, own_process_namespace,
@@ -75,7 +75,7 @@ pub use process::{
     ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
-pub use root::{PathResolution, RootDirectory, SymlinkPolicy};
+pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
 pub use shared::{
@@ -89,5 +89,5 @@ pub use socket::{
     set_receive_timeout, tcp_info,
 };
 pub use streams::{StandardStream, was_closed_at_start};
-pub use verdict::{MountVerdict, SharedGuarantee};
+pub use verdict::{MountGuaranteeVerdict, SharedMountGuarantee};
 pub use watch::{DirectoryChange, DirectoryWatcher, WatchId};

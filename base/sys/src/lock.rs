@@ -128,7 +128,7 @@ pub struct ByteRangeLocks {
 
 /// A locked byte. Dropping the guard unlocks the byte.
 #[derive(Debug)]
-pub struct LockGuard<'l> {
+pub struct ByteLockGuard<'l> {
     locks: &'l ByteRangeLocks,
     byte: i64,
     /// `None` if the thread holds the stripe through another guard.
@@ -198,15 +198,15 @@ impl Drop for LockStripeGuard<'_> {
 /// The order in which a thread takes two locks of one table. If all threads of all processes follow this order, they do
 /// not deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LockOrder {
+pub struct LockOrderKey {
     stripe: usize,
     offset: u32,
 }
 
-impl LockOrder {
+impl LockOrderKey {
     /// Returns the place of the byte at `offset` in the order.
     pub fn of(offset: u32) -> Self {
-        LockOrder { stripe: stripe_of(offset), offset }
+        LockOrderKey { stripe: stripe_of(offset), offset }
     }
 }
 
@@ -227,19 +227,24 @@ impl ByteRangeLocks {
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
     /// `NOLCK` if the file system has no locks, `TIMEDOUT` if another holder keeps the byte for longer than `patience`
     /// or the timeout of [`with_lock_patience`].
-    pub fn lock(&self, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
+    pub fn lock(&self, offset: u32, patience: Duration) -> Result<ByteLockGuard<'_>> {
         let mut patience = LockRetryTimer::new(patience);
         let stripe = self.stripes[stripe_of(offset)].take(&mut patience)?;
         let byte = i64::from(offset);
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
-        Ok(LockGuard { locks: self, byte, _stripe: Some(stripe) })
+        Ok(ByteLockGuard { locks: self, byte, _stripe: Some(stripe) })
     }
 
-    /// Locks a second byte, which must follow the byte of `held` in the [`LockOrder`]. Cost and errors: as for
+    /// Locks a second byte, which must follow the byte of `held` in the [`LockOrderKey`]. Cost and errors: as for
     /// [`ByteRangeLocks::lock`].
-    pub fn lock_after(&self, held: &LockGuard<'_>, offset: u32, patience: Duration) -> Result<LockGuard<'_>> {
+    pub fn lock_after(
+        &self,
+        held: &ByteLockGuard<'_>,
+        offset: u32,
+        patience: Duration,
+    ) -> Result<ByteLockGuard<'_>> {
         let (first, byte) = (u32::try_from(held.byte).unwrap_or_default(), i64::from(offset));
-        debug_assert!(LockOrder::of(first) < LockOrder::of(offset));
+        debug_assert!(LockOrderKey::of(first) < LockOrderKey::of(offset));
         let mut patience = LockRetryTimer::new(patience);
         // If both bytes share a stripe, the caller already holds the stripe.
         let stripe = match stripe_of(first) == stripe_of(offset) {
@@ -247,16 +252,16 @@ impl ByteRangeLocks {
             false => Some(self.stripes[stripe_of(offset)].take(&mut patience)?),
         };
         wait_for(self.file.as_fd(), (byte, 1), &mut patience)?;
-        Ok(LockGuard { locks: self, byte, _stripe: stripe })
+        Ok(ByteLockGuard { locks: self, byte, _stripe: stripe })
     }
 
     /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as for
     /// [`ByteRangeLocks::lock`].
-    pub fn try_lock(&self, offset: u32) -> Result<Option<LockGuard<'_>>> {
+    pub fn try_lock(&self, offset: u32) -> Result<Option<ByteLockGuard<'_>>> {
         let Some(stripe) = self.stripes[stripe_of(offset)].try_take() else { return Ok(None) };
         let byte = i64::from(offset);
         match self.control(libc::F_OFD_SETLK, libc::F_WRLCK, byte) {
-            Ok(_) => Ok(Some(LockGuard { locks: self, byte, _stripe: Some(stripe) })),
+            Ok(_) => Ok(Some(ByteLockGuard { locks: self, byte, _stripe: Some(stripe) })),
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -306,7 +311,7 @@ fn control(
     if result == 0 { Ok(lock.l_type.into()) } else { Err(last_errno()) }
 }
 
-impl Drop for LockGuard<'_> {
+impl Drop for ByteLockGuard<'_> {
     fn drop(&mut self) {
         // Unlocking a locked byte cannot fail; if it failed, closing the file would release the byte.
         let _ = self.locks.control(libc::F_OFD_SETLK, libc::F_UNLCK, self.byte);

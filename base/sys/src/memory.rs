@@ -109,7 +109,7 @@ pub fn in_huge_pages(memory: &mut [u8]) {
 pub fn unused_heap_bytes() -> u64 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        static MALLINFO2: std::sync::OnceLock<Option<Mallinfo2>> = std::sync::OnceLock::new();
+        static MALLINFO2: std::sync::OnceLock<Option<Mallinfo2Function>> = std::sync::OnceLock::new();
         free_bytes(*MALLINFO2.get_or_init(mallinfo2))
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
@@ -117,20 +117,20 @@ pub fn unused_heap_bytes() -> u64 {
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-type Mallinfo2 = unsafe extern "C" fn() -> libc::mallinfo2;
+type Mallinfo2Function = unsafe extern "C" fn() -> libc::mallinfo2;
 
 /// Looks up `mallinfo2`, which glibc has had since version 2.33. A program that was linked against `mallinfo2` would
 /// not start with an older glibc.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn mallinfo2() -> Option<Mallinfo2> {
+fn mallinfo2() -> Option<Mallinfo2Function> {
     // SAFETY: the name ends with a zero byte, and looking it up changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
     // SAFETY: null becomes `None`, and glibc's function of this name has this type.
-    unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2>>(found) }
+    unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2Function>>(found) }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn free_bytes(newer: Option<Mallinfo2>) -> u64 {
+fn free_bytes(newer: Option<Mallinfo2Function>) -> u64 {
     match newer {
         // SAFETY: the function reads the allocator's own counters while holding the allocator's own locks.
         Some(mallinfo2) => unsafe { mallinfo2() }.fordblks as u64,

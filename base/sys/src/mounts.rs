@@ -53,7 +53,7 @@ impl MountProblem {
 
 /// The properties of a mount that determine its guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountIdentity {
+pub struct MountProperties {
     /// The file system's type, as in the list of mounts.
     pub kind: String,
     /// The options of the file system, sorted, without options that name a node.
@@ -62,7 +62,7 @@ pub struct MountIdentity {
     pub kernel: String,
 }
 
-impl MountIdentity {
+impl MountProperties {
     /// Describes the mount of `file`. Returns `None` if the list of mounts does not contain the mount. Cost: reads two
     /// files of `/proc`.
     pub fn of(file: impl AsFd) -> Option<Self> {
@@ -71,7 +71,7 @@ impl MountIdentity {
         let mount = Mount::find(&mounts, mount_id(&file)?)?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
         let (kind, options) = (mount.kind.to_owned(), options_of_all_nodes(mount.options));
-        Some(MountIdentity { kind, options, kernel: kernel.trim().to_owned() })
+        Some(MountProperties { kind, options, kernel: kernel.trim().to_owned() })
     }
 }
 

@@ -20,7 +20,7 @@ const MAX_LINKS: usize = 40;
 
 /// How a [`RootDirectory`] resolves paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathResolution {
+pub enum PathResolutionMethod {
     /// With `openat2`, if the kernel supports it.
     Kernel,
     /// Name by name, as on kernels without `openat2`.
@@ -61,10 +61,10 @@ pub struct RootDirectory {
 
 impl RootDirectory {
     /// Opens the directory at `path`. Errors: from `open`; `NOTDIR`.
-    pub fn open(path: &Path, resolution: PathResolution) -> Result<Self> {
+    pub fn open(path: &Path, resolution: PathResolutionMethod) -> Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty())?;
-        let kernel_resolves = AtomicBool::new(resolution == PathResolution::Kernel);
+        let kernel_resolves = AtomicBool::new(resolution == PathResolutionMethod::Kernel);
         Ok(RootDirectory { dir, kernel_resolves, recall: CachedLookupProbe::default() })
     }
 
@@ -313,7 +313,7 @@ mod tests {
         ] {
             symlink(target, top.join(link)).unwrap();
         }
-        for resolution in [PathResolution::Kernel, PathResolution::Walk] {
+        for resolution in [PathResolutionMethod::Kernel, PathResolutionMethod::Walk] {
             let root = RootDirectory::open(&top, resolution).unwrap();
             let read = |path: &str| {
                 let mut text = String::new();
@@ -353,7 +353,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         std::fs::write(dir.path().join("a/f"), "").unwrap();
-        let root = RootDirectory::open(dir.path(), PathResolution::Kernel).unwrap();
+        let root = RootDirectory::open(dir.path(), PathResolutionMethod::Kernel).unwrap();
         let open = |path: &str| root.open_beneath(path, OFlags::RDONLY, Mode::empty()).map(drop);
         if without_waiting(|| open("a/f")) != Some(Ok(())) || !root.recall.is_believed() {
             fordway_needs::skip("this kernel or file system cannot look up names only in memory");
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(without_waiting(|| open_in("l")), Some(Err(Errno::LOOP)));
         assert_eq!(without_waiting(|| open("a\0f")), Some(Err(Errno::INVAL)));
         assert!(root.recall.is_believed(), "an invalid name says nothing about the file system");
-        let walk = RootDirectory::open(dir.path(), PathResolution::Walk).unwrap();
+        let walk = RootDirectory::open(dir.path(), PathResolutionMethod::Walk).unwrap();
         let opened = without_waiting(|| walk.open_beneath("a/f", OFlags::RDONLY, Mode::empty()).is_ok());
         assert_eq!(opened, Some(true), "who walks waits");
     }

@@ -4,14 +4,14 @@
 use std::fmt;
 use std::os::fd::AsFd;
 
-use crate::mounts::{MountIdentity, MountProblem};
+use crate::mounts::{MountProblem, MountProperties};
 
 /// The first line of a verdict in this version of its format.
 const HEAD: &str = "fordway verdict 1";
 
 /// A guarantee between two mounts of one file system, on which stores rely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SharedGuarantee {
+pub enum SharedMountGuarantee {
     /// A lock held through one mount cannot be taken through the other.
     Locks,
     /// A lookup that asks the server finds a file that was replaced through another mount.
@@ -22,35 +22,35 @@ pub enum SharedGuarantee {
     Content,
 }
 
-impl SharedGuarantee {
+impl SharedMountGuarantee {
     /// All guarantees.
     pub const ALL: [Self; 4] = [Self::Locks, Self::Refresh, Self::Exclusive, Self::Content];
 
     /// Returns the guarantee's name, as used in a verdict.
     pub const fn name(self) -> &'static str {
         match self {
-            SharedGuarantee::Locks => "locks",
-            SharedGuarantee::Refresh => "refresh",
-            SharedGuarantee::Exclusive => "exclusive",
-            SharedGuarantee::Content => "content",
+            SharedMountGuarantee::Locks => "locks",
+            SharedMountGuarantee::Refresh => "refresh",
+            SharedMountGuarantee::Exclusive => "exclusive",
+            SharedMountGuarantee::Content => "content",
         }
     }
 
     /// Returns why a file system must not be written to if the guarantee is broken.
     const fn problem(self) -> MountProblem {
         match self {
-            SharedGuarantee::Locks => MountProblem::Locks(
+            SharedMountGuarantee::Locks => MountProblem::Locks(
                 "`fordway doctor --shared` found that its locks do not reach the other mount: mount it with locks that all \
                  nodes see, and measure again",
             ),
-            SharedGuarantee::Refresh => MountProblem::Locks(
+            SharedMountGuarantee::Refresh => MountProblem::Locks(
                 "`fordway doctor --shared` found that the state of a name cannot be requested from the server: \
                  shorten the mount's cache times, and measure again",
             ),
-            SharedGuarantee::Exclusive => MountProblem::Objects(
+            SharedMountGuarantee::Exclusive => MountProblem::Objects(
                 "`fordway doctor --shared` found that two processes may both create the same name: use another file system",
             ),
-            SharedGuarantee::Content => MountProblem::Objects(
+            SharedMountGuarantee::Content => MountProblem::Objects(
                 "`fordway doctor --shared` found names without their content: use another file system, or other mount \
                  options, and measure again",
             ),
@@ -60,14 +60,14 @@ impl SharedGuarantee {
 
 /// The result of a measurement between two mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountVerdict {
+pub struct MountGuaranteeVerdict {
     /// The mount that was measured.
-    pub mount: MountIdentity,
+    pub mount: MountProperties,
     /// The guarantees that do not hold on the mount.
-    pub broken: Vec<SharedGuarantee>,
+    pub broken: Vec<SharedMountGuarantee>,
 }
 
-impl MountVerdict {
+impl MountGuaranteeVerdict {
     /// The maximum size of a verdict in bytes. Mount options take up at most a page.
     pub const BYTES_MAX: usize = 8192;
 
@@ -79,16 +79,16 @@ impl MountVerdict {
         }
         let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
         let mount =
-            MountIdentity { kind: field("type")?, options: field("options")?, kernel: field("kernel")? };
-        let named = |name| SharedGuarantee::ALL.into_iter().find(|guarantee| guarantee.name() == name);
+            MountProperties { kind: field("type")?, options: field("options")?, kernel: field("kernel")? };
+        let named = |name| SharedMountGuarantee::ALL.into_iter().find(|guarantee| guarantee.name() == name);
         let broken =
             field("broken")?.split(' ').filter(|name| *name != "-").map(named).collect::<Option<_>>()?;
-        Some(MountVerdict { mount, broken })
+        Some(MountGuaranteeVerdict { mount, broken })
     }
 
     /// Returns whether this verdict is about the mount of `file`: the same file system, options and kernel.
     pub fn is_about(&self, file: impl AsFd) -> bool {
-        MountIdentity::of(file).is_some_and(|mount| mount == self.mount)
+        MountProperties::of(file).is_some_and(|mount| mount == self.mount)
     }
 
     /// Returns why nothing may be written to the mount; `None` if no guarantee is broken.
@@ -101,9 +101,9 @@ impl MountVerdict {
     }
 }
 
-impl fmt::Display for MountVerdict {
+impl fmt::Display for MountGuaranteeVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MountIdentity { kind, options, kernel } = &self.mount;
+        let MountProperties { kind, options, kernel } = &self.mount;
         let names: Vec<&str> = self.broken.iter().map(|guarantee| guarantee.name()).collect();
         let broken = if names.is_empty() { "-".to_owned() } else { names.join(" ") };
         writeln!(f, "{HEAD}\ntype {kind}\noptions {options}\nkernel {kernel}\nbroken {broken}")
@@ -114,42 +114,42 @@ impl fmt::Display for MountVerdict {
 mod tests {
     use super::*;
 
-    fn verdict(broken: &[SharedGuarantee]) -> MountVerdict {
-        let mount = MountIdentity::of(std::fs::File::open("/proc/self/stat").unwrap()).unwrap();
-        MountVerdict { mount, broken: broken.to_vec() }
+    fn verdict(broken: &[SharedMountGuarantee]) -> MountGuaranteeVerdict {
+        let mount = MountProperties::of(std::fs::File::open("/proc/self/stat").unwrap()).unwrap();
+        MountGuaranteeVerdict { mount, broken: broken.to_vec() }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        for broken in [&[][..], &[SharedGuarantee::Locks], &SharedGuarantee::ALL] {
+        for broken in [&[][..], &[SharedMountGuarantee::Locks], &SharedMountGuarantee::ALL] {
             let verdict = verdict(broken);
-            assert_eq!(MountVerdict::parse(&verdict.to_string()), Some(verdict));
+            assert_eq!(MountGuaranteeVerdict::parse(&verdict.to_string()), Some(verdict));
         }
-        let text = verdict(&[SharedGuarantee::Locks]).to_string();
+        let text = verdict(&[SharedMountGuarantee::Locks]).to_string();
         for (from, to) in [("verdict 1", "verdict 2"), ("broken locks", "broken luck"), ("kernel", "kernels")]
         {
             assert!(text.contains(from));
-            assert_eq!(MountVerdict::parse(&text.replace(from, to)), None, "{to}");
+            assert_eq!(MountGuaranteeVerdict::parse(&text.replace(from, to)), None, "{to}");
         }
-        assert_eq!(MountVerdict::parse(""), None);
-        assert_eq!(MountVerdict::parse("fordway verdict 1\ntype nfs\n"), None);
+        assert_eq!(MountGuaranteeVerdict::parse(""), None);
+        assert_eq!(MountGuaranteeVerdict::parse("fordway verdict 1\ntype nfs\n"), None);
     }
 
     #[test]
     fn a_verdict_is_about_one_mount() {
         let file = || std::fs::File::open("/proc/self/stat").unwrap();
         assert_eq!(verdict(&[]).problem(), None);
-        assert!(matches!(verdict(&[SharedGuarantee::Locks]).problem(), Some(MountProblem::Locks(_))));
-        assert!(matches!(verdict(&SharedGuarantee::ALL).problem(), Some(MountProblem::Objects(_))));
-        let broken = verdict(&[SharedGuarantee::Locks]);
+        assert!(matches!(verdict(&[SharedMountGuarantee::Locks]).problem(), Some(MountProblem::Locks(_))));
+        assert!(matches!(verdict(&SharedMountGuarantee::ALL).problem(), Some(MountProblem::Objects(_))));
+        let broken = verdict(&[SharedMountGuarantee::Locks]);
         assert!(broken.is_about(file()));
-        let MountIdentity { kind, options, kernel } = broken.mount.clone();
+        let MountProperties { kind, options, kernel } = broken.mount.clone();
         for other in [
-            MountIdentity { kind: "nfs4".to_owned(), options: options.clone(), kernel: kernel.clone() },
-            MountIdentity { kind: kind.clone(), options: format!("{options},x"), kernel: kernel.clone() },
-            MountIdentity { kind, options, kernel: "5.10".to_owned() },
+            MountProperties { kind: "nfs4".to_owned(), options: options.clone(), kernel: kernel.clone() },
+            MountProperties { kind: kind.clone(), options: format!("{options},x"), kernel: kernel.clone() },
+            MountProperties { kind, options, kernel: "5.10".to_owned() },
         ] {
-            assert!(!MountVerdict { mount: other, ..broken.clone() }.is_about(file()));
+            assert!(!MountGuaranteeVerdict { mount: other, ..broken.clone() }.is_about(file()));
         }
     }
 }

@@ -328,7 +328,7 @@ pub struct FormFileScanner {
 
 /// The content of a file in one piece of a form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FormFileChunk {
+pub struct ScannedFileContent {
     /// The number of bytes of [`FormFileScanner::held`] that turned out to be content and precede this piece.
     pub held: usize,
     /// The part of the piece that is content.
@@ -353,10 +353,10 @@ impl FormFileScanner {
     }
 
     /// Finds the content in the next bytes. Bytes after the end of the file contain no content. Errors: `Malformed`.
-    pub fn read(&mut self, bytes: &[u8]) -> Result<FormFileChunk> {
+    pub fn read(&mut self, bytes: &[u8]) -> Result<ScannedFileContent> {
         if self.line.is_some() {
             self.read_line(bytes)?;
-            return Ok(FormFileChunk { held: 0, content: 0..0 });
+            return Ok(ScannedFileContent { held: 0, content: 0..0 });
         }
         let (mut held, mut at) = (0, 0);
         if self.matched > 0 {
@@ -367,7 +367,7 @@ impl FormFileScanner {
             }
             if common == bytes.len() {
                 self.matched += common;
-                return Ok(FormFileChunk { held: 0, content: 0..0 });
+                return Ok(ScannedFileContent { held: 0, content: 0..0 });
             }
             // A delimiter has a carriage return only as its first byte, so no other delimiter can begin within it.
             held = std::mem::take(&mut self.matched);
@@ -381,13 +381,13 @@ impl FormFileScanner {
         let end = (tail..bytes.len()).find(|from| self.delimiter.starts_with(&bytes[*from..]));
         let end = end.unwrap_or(bytes.len());
         self.matched = bytes.len() - end;
-        Ok(FormFileChunk { held, content: 0..end })
+        Ok(ScannedFileContent { held, content: 0..end })
     }
 
-    fn end(&mut self, held: usize, content: Range<usize>, after: &[u8]) -> Result<FormFileChunk> {
+    fn end(&mut self, held: usize, content: Range<usize>, after: &[u8]) -> Result<ScannedFileContent> {
         self.line = Some(BoundaryLineState::default());
         self.read_line(after)?;
-        Ok(FormFileChunk { held, content })
+        Ok(ScannedFileContent { held, content })
     }
 
     fn read_line(&mut self, bytes: &[u8]) -> Result<()> {

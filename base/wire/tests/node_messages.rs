@@ -6,13 +6,14 @@ use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DefaultRetention, DeleteOptions, DeleteResult,
-    DocumentKind, ETag, ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry,
-    ListQuery, LockConfiguration, Metadata, ObjectInfo, ObjectListing, ObjectLock, ObjectPart, ObjectSummary,
-    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention,
-    RetentionMode, RetentionPeriod, Tags, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId,
-    VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    BoxedMetadata, Bucket, BucketDocumentKind, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm,
+    ChecksumAlgorithmAndType, ChecksumType, CompleteOptions, CompletedPart, Conditions, CopyOptions,
+    DefaultRetention, DeleteOptions, DeleteResult, ETag, ETagMatch, ETagPolicy, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListEntry, ListQuery, LockConfiguration, Metadata, ObjectInfo,
+    ObjectListing, ObjectLock, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, RetentionMode, RetentionPeriod, Tags, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, VersioningState,
+    VersionsQuery,
 };
 use fordway_wire::node::{
     CommitResponse, ContentTransferMethod, FRAME_BYTES_MAX, FrameBuffer, FrameHeader, GetResponse,
@@ -127,7 +128,7 @@ made! {
     ETag = |make| ETag::new(&make.name());
     UploadId = |make| UploadId::new(make.name()).unwrap();
     VersionId = |make| VersionId::new(make.name()).unwrap();
-    DocumentKind = |_make| DocumentKind::known("cors");
+    BucketDocumentKind = |_make| BucketDocumentKind::known("cors");
     ChecksumAlgorithm = |make| make.one_of(&ChecksumAlgorithm::ALL);
     ChecksumType = |make| make.one_of(&[ChecksumType::Composite, ChecksumType::FullObject]);
     ETagPolicy = |make| make.one_of(&[ETagPolicy::Md5, ETagPolicy::Fast]);
@@ -164,7 +165,7 @@ made_structs! {
     LockConfiguration { default }
     DefaultRetention { mode, period }
     ObjectPart { number, size, checksum }
-    ChecksumFormat { algorithm, kind }
+    ChecksumAlgorithmAndType { algorithm, kind }
     PutOptions { metadata, tags, conditions, etag_policy, check_md5, checksum, checksum_type, size_hint, lock }
     PartOptions { check_md5, checksum, size_hint }
     PutResult { etag, modified, checksum, version }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use fordway_measure::{SeededRandom, median, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{GetOptions, Key, ObjectBatches, Objects, PutOptions, Store};
+use fordway_store::{GetOptions, Key, ObjectBatchOperations, Objects, PutOptions, Store};
 use fordway_sys::{Mode, OFlags, open_in, read_into_spare, stat};
 
 use crate::bare::{BareSocketClient, BareSocketRequest};

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_store::{Bucket, Key, Objects, PutOptions, Store};
 use tempfile::TempDir;
 
@@ -90,7 +90,7 @@ fn serve(root: &str, socket: &str) -> Result<()> {
     let root = PathBuf::from(root);
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
     let leaves_client = std::env::var_os(LEAVES_CLIENT).is_none_or(|value| value != "0");
-    let config = NodeConfig { lookout: lookout()?, leaves_client, ..NodeConfig::new(socket) };
+    let config = NodeGatewayConfig { lookout: lookout()?, leaves_client, ..NodeGatewayConfig::new(socket) };
     let _gateway = NodeGateway::bind(Arc::new(open), config)?.spawn()?;
     println!("ready");
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -25,7 +25,7 @@ use tokio::runtime::{Handle, Runtime};
 
 /// Compare the embedded store with plain files and the object_store crate
 #[derive(Parser)]
-struct BenchOptions {
+struct StoreBenchArgs {
     /// Directory for the working files; on tmpfs, the times do not include a disk
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
@@ -53,7 +53,7 @@ struct BenchOptions {
 static ALLOCATOR: fordway_sys::HalfPageAllocator = fordway_sys::HalfPageAllocator;
 
 fn main() -> Result<()> {
-    let options = BenchOptions::parse();
+    let options = StoreBenchArgs::parse();
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
     let s3 = place.path().join("s3");
     std::fs::create_dir(&s3)?;
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
+fn compare(options: &StoreBenchArgs, place: &std::path::Path, s3: &std::path::Path) -> Result<String> {
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![
         Box::new(PosixTarget::new(&place.join("posix"), SyncLevel::Nothing)?),
         Box::new(embedded(s3, "embedded", true)?),
@@ -106,11 +106,11 @@ fn compare(options: &BenchOptions, place: &std::path::Path, s3: &std::path::Path
     Ok(table(&run))
 }
 
-fn plan(options: &BenchOptions) -> ComparePlan {
+fn plan(options: &StoreBenchArgs) -> ComparePlan {
     ComparePlan { rounds: options.rounds, warm_up: 2, seed: 1, threads: options.threads, range_bytes: 4096 }
 }
 
-fn tree(options: &BenchOptions) -> Result<FileTree> {
+fn tree(options: &StoreBenchArgs) -> Result<FileTree> {
     let item = |i: usize| -> Result<TreeFile> {
         Ok(TreeFile { key: Key::new(format!("f{i:06}"))?, body: vec![i as u8; options.size] })
     };

@@ -11,7 +11,7 @@ use fordway_measure::{ConfidenceInterval, median_interval, ns_text};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, ExpectedContent, Key, ListQuery, MIN_PART_BYTES,
-    MultipartUploads, ObjectBatches, Objects, PartOptions, PutOptions,
+    MultipartUploadOperations, ObjectBatchOperations, Objects, PartOptions, PutOptions,
 };
 
 const OBJECTS: usize = 200;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fordway_http::HttpVersion;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_posix::Durability;
 use fordway_store::{ByteRange, ETagPolicy};
 
@@ -38,12 +38,12 @@ pub struct GlobalArgs {
 
 impl GlobalArgs {
     /// Returns the options that select a lane.
-    pub fn lane_options(&self) -> LaneOptions {
-        LaneOptions {
+    pub fn lane_options(&self) -> LaneConfigOverrides {
+        LaneConfigOverrides {
             endpoint: self.endpoint.clone(),
             profile: self.profile.clone(),
             region: self.region.clone(),
-            ..LaneOptions::default()
+            ..LaneConfigOverrides::default()
         }
     }
 }

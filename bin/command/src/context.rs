@@ -13,17 +13,17 @@ use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
 
-use crate::output::CommandOutput;
+use crate::output::CommandOutputStreams;
 
 /// A function that opens the lane of an endpoint. `None` selects the endpoint from the command line or the environment.
-type OpenLane = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
+type OpenLaneFunction = Box<dyn Fn(Option<&str>) -> Result<Lane> + Send + Sync>;
 
 /// The context of a command. Commands never create lanes or streams themselves.
 pub struct CommandContext {
-    open_lane: OpenLane,
+    open_lane: OpenLaneFunction,
     opened: Mutex<Option<Lane>>,
     /// The streams: standard output, messages and progress.
-    pub output: CommandOutput,
+    pub output: CommandOutputStreams,
     /// The flag that tells the command to stop.
     pub interrupt: InterruptFlag,
     /// The cache of Metalinks and URL lists, if any.
@@ -41,7 +41,7 @@ impl CommandContext {
     /// neither an endpoint nor credentials.
     pub fn new(
         open_lane: impl Fn(Option<&str>) -> Result<Lane> + Send + Sync + 'static,
-        output: CommandOutput,
+        output: CommandOutputStreams,
         input: impl Read + Send + 'static,
         interrupt: InterruptFlag,
     ) -> Self {

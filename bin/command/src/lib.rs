@@ -20,4 +20,4 @@ pub mod web;
 pub use address::StorageAddress;
 pub use context::{CommandContext, IncompleteFileKind, InterruptFlag, TemporaryFile};
 pub use exit::{CommandExit, file_error};
-pub use output::{CommandOutput, OutputFormat, shown_name};
+pub use output::{CommandOutputStreams, OutputFormat, shown_name};

@@ -23,7 +23,7 @@ pub enum OutputFormat {
 }
 
 /// Standard output, standard error and the progress bar, shared by all threads of a command.
-pub struct CommandOutput {
+pub struct CommandOutputStreams {
     stdout: Mutex<Box<dyn Write + Send>>,
     stderr: Mutex<Box<dyn Write + Send>>,
     format: OutputFormat,
@@ -35,7 +35,7 @@ pub struct CommandOutput {
     reader_gone: AtomicBool,
 }
 
-impl CommandOutput {
+impl CommandOutputStreams {
     /// Creates an output that uses the process's own streams, and shows the bar only if standard error is a terminal.
     pub fn terminal(format: OutputFormat, quiet: bool, progress: bool) -> Self {
         let shown = progress && !quiet && io::stderr().is_terminal();
@@ -45,7 +45,11 @@ impl CommandOutput {
         );
         let stdout = BufWriter::with_capacity(64 * 1024, io::stdout());
         let is_closed = was_closed_at_start(StandardStream::Output);
-        CommandOutput { bar, is_closed, ..CommandOutput::to(stdout, io::stderr(), format, quiet) }
+        CommandOutputStreams {
+            bar,
+            is_closed,
+            ..CommandOutputStreams::to(stdout, io::stderr(), format, quiet)
+        }
     }
 
     /// Creates an output that prints to the streams of the caller and shows no bar.
@@ -55,7 +59,7 @@ impl CommandOutput {
         format: OutputFormat,
         quiet: bool,
     ) -> Self {
-        CommandOutput {
+        CommandOutputStreams {
             stdout: Mutex::new(Box::new(stdout)),
             stderr: Mutex::new(Box::new(stderr)),
             format,

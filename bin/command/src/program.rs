@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::replicas::MetalinkCache;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{StandardStream, was_closed_at_start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ use super::context::InterruptFlag;
 use crate::args::GlobalArgs;
 use crate::context::CommandContext;
 use crate::exit::CommandExit;
-use crate::output::{CommandOutput, OutputFormat};
+use crate::output::{CommandOutputStreams, OutputFormat};
 
 /// How often a server checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
@@ -40,7 +40,7 @@ pub fn run(
 /// any exit code.
 pub fn run_on_lane(
     global: &GlobalArgs,
-    lane: LaneOptions,
+    lane: LaneConfigOverrides,
     log: Option<&str>,
     command: impl FnOnce(&CommandContext) -> ExitCode,
 ) -> ExitCode {
@@ -113,13 +113,18 @@ fn survive_file_size_limit() {
     }
 }
 
-fn surroundings(global: &GlobalArgs, options: LaneOptions, interrupt: InterruptFlag) -> CommandContext {
+fn surroundings(
+    global: &GlobalArgs,
+    options: LaneConfigOverrides,
+    interrupt: InterruptFlag,
+) -> CommandContext {
     let format = if global.json { OutputFormat::Json } else { OutputFormat::Text };
-    let output = CommandOutput::terminal(format, global.quiet, !global.no_progress && !global.json);
+    let output = CommandOutputStreams::terminal(format, global.quiet, !global.no_progress && !global.json);
     let open = move |endpoint: Option<&str>| match endpoint {
-        Some(endpoint) => {
-            fordway_lanes::open(&LaneOptions { endpoint: Some(endpoint.to_owned()), ..options.clone() })
-        }
+        Some(endpoint) => fordway_lanes::open(&LaneConfigOverrides {
+            endpoint: Some(endpoint.to_owned()),
+            ..options.clone()
+        }),
         None => fordway_lanes::open(&options),
     };
     let input = InterruptibleInput(interrupt.clone());

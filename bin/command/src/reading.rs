@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::ReplicatedFile;
-use fordway_http::vector::{ReadAhead, ReadTraffic, RemoteReader};
+use fordway_http::vector::{HttpTrafficCounts, ReadAheadSettings, RemoteReader};
 use fordway_store::{Bucket, ByteRange, Error, ErrorKind, GetOptions, Key, Result, Store};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ use crate::exit::file_error;
 use crate::replicas::{OpenedRemoteFile, PendingReadTicket, ReplicaOpener};
 
 /// The description of a read.
-pub struct ReadPlan<'a> {
+pub struct ReadSpecification<'a> {
     /// The URL; empty if the command line contains only a Metalink.
     pub url: &'a str,
     /// The bytes to read: ranges, or the whole file.
@@ -88,7 +88,7 @@ pub type ReadCallSink<'a> = dyn FnMut(FinishedReadCall<'_>) -> Result<()> + 'a;
 
 /// Reads everything into `sink`. Errors: the errors of the lane and of `sink`.
 pub fn measure(
-    reading: &ReadPlan,
+    reading: &ReadSpecification,
     context: &CommandContext,
     sink: &mut ReadCallSink<'_>,
 ) -> Result<ReadTotals> {
@@ -141,7 +141,7 @@ type InFlightReadCall = (Instant, PendingReadTicket);
 /// object on a lane that does not benefit from several calls in flight. Cost: a HEAD request, unless the first call was
 /// started.
 fn open(
-    reading: &ReadPlan,
+    reading: &ReadSpecification,
     context: &CommandContext,
 ) -> Result<Option<(OpenedRemoteFile, Option<PendingReadTicket>)>> {
     if reading.url.starts_with("s3://") {
@@ -160,7 +160,7 @@ fn open(
     }
 }
 
-impl ReadPlan<'_> {
+impl ReadSpecification<'_> {
     fn places(&self) -> ReplicaOpener<'_> {
         let connections = self.calls.connections as usize;
         ReplicaOpener {
@@ -176,15 +176,15 @@ impl ReadPlan<'_> {
 
 fn read_blocks(
     file: OpenedRemoteFile,
-    (reading, context): (&ReadPlan, &CommandContext),
+    (reading, context): (&ReadSpecification, &CommandContext),
     (block_bytes, read_ahead_bytes): (usize, u64),
     sink: &mut ReadCallSink<'_>,
-) -> Result<ReadTraffic> {
+) -> Result<HttpTrafficCounts> {
     let file = match file {
         OpenedRemoteFile::One(file) => file,
         OpenedRemoteFile::Many(file) => return read_blocks_of_many(&file, 0, block_bytes, sink),
     };
-    let mut reader = RemoteReader::new(Arc::new(file), ReadAhead { max_bytes: read_ahead_bytes });
+    let mut reader = RemoteReader::new(Arc::new(file), ReadAheadSettings { max_bytes: read_ahead_bytes });
     let (mut block, mut position) = (vec![0; block_bytes.max(1)], 0);
     loop {
         let started = Instant::now();
@@ -208,7 +208,7 @@ fn read_blocks_of_many(
     from: u64,
     block_bytes: usize,
     sink: &mut ReadCallSink<'_>,
-) -> Result<ReadTraffic> {
+) -> Result<HttpTrafficCounts> {
     let mut started = Instant::now();
     file.copy_range(from..file.size_bytes(), &mut |bytes| {
         for bytes in bytes.chunks(block_bytes.max(1)) {
@@ -223,10 +223,10 @@ fn read_blocks_of_many(
 /// Reads ranges. Returns the traffic, and whether the server ignored the ranges.
 fn read_ranges_of(
     mut file: OpenedRemoteFile,
-    (reading, context): (&ReadPlan, &CommandContext),
+    (reading, context): (&ReadSpecification, &CommandContext),
     (ranges, window, mut begun): (&[(u64, usize)], usize, Option<InFlightReadCall>),
     sink: &mut ReadCallSink<'_>,
-) -> Result<(ReadTraffic, bool)> {
+) -> Result<(HttpTrafficCounts, bool)> {
     let mut under_way = VecDeque::new();
     let mut calls = ranges.chunks(reading.calls.per_call as usize);
     let mut memory = Vec::new();
@@ -261,7 +261,7 @@ fn read_ranges_of(
 
 /// Reads from a store whose calls are synchronous: each call completes before the next one starts.
 fn read_object(
-    reading: &ReadPlan,
+    reading: &ReadSpecification,
     ranges: &[(u64, usize)],
     context: &CommandContext,
     sink: &mut ReadCallSink<'_>,

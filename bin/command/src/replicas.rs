@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_http::replicas::{
-    ReplicaCredentials, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink,
+    ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink,
     is_metalink_name,
 };
 use fordway_http::vector::{
-    HttpSession, RangeReadTicket, ReadTraffic, RemoteFile, SessionOptions, is_without_size,
+    HttpSession, HttpTrafficCounts, RangeReadTicket, RemoteFile, SessionOptions, is_without_size,
 };
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_store::{
@@ -49,7 +49,7 @@ pub enum OpenedRemoteFile {
 }
 
 /// A function that opens a file at one location.
-type LocationOpener<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
+type LocationOpenFunction<'o> = dyn FnMut(&Arc<HttpSession>, &str) -> Result<RemoteFile> + 'o;
 
 /// A ticket for requested ranges.
 pub enum PendingReadTicket {
@@ -122,7 +122,7 @@ impl<'a> ReplicaOpener<'a> {
         &self,
         url: &str,
         context: &CommandContext,
-        open: &mut LocationOpener<'_>,
+        open: &mut LocationOpenFunction<'_>,
     ) -> Result<OpenedRemoteFile> {
         let url = &web::http_url(url);
         if let Some(source) = self.source() {
@@ -199,7 +199,7 @@ impl<'a> ReplicaOpener<'a> {
     pub fn replicated(
         &self,
         file: &MetalinkFile,
-        credentials: ReplicaCredentials,
+        credentials: ReplicaCredentialScope,
         context: &CommandContext,
     ) -> Result<ReplicatedFile> {
         let options = ReplicaOptions {
@@ -216,11 +216,11 @@ impl<'a> ReplicaOpener<'a> {
 
 /// Determines, from the addresses that the user specified, which replicas receive the user's credentials. A local
 /// Metalink or list of URLs is the user's own file, so all its replicas count as specified by the user.
-pub fn named(addresses: &[&str]) -> ReplicaCredentials {
+pub fn named(addresses: &[&str]) -> ReplicaCredentialScope {
     let is_local = |address: &&str| !address.is_empty() && !web::is_address(address);
     match addresses.iter().any(is_local) {
-        true => ReplicaCredentials::All,
-        false => ReplicaCredentials::Named(addresses.iter().map(|&address| address.to_owned()).collect()),
+        true => ReplicaCredentialScope::All,
+        false => ReplicaCredentialScope::Named(addresses.iter().map(|&address| address.to_owned()).collect()),
     }
 }
 
@@ -264,7 +264,7 @@ impl OpenedRemoteFile {
     }
 
     /// Returns the numbers of requests and connections so far.
-    pub fn traffic(&self) -> ReadTraffic {
+    pub fn traffic(&self) -> HttpTrafficCounts {
         match self {
             OpenedRemoteFile::One(file) => file.traffic(),
             OpenedRemoteFile::Many(file) => file.traffic(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output};
 
-use fordway_sys::MountVerdict;
+use fordway_sys::MountGuaranteeVerdict;
 use fordway_testkit::cluster::SharedFileSystemFixture;
 use serde_json::Value;
 
@@ -121,7 +121,7 @@ fn hold_but_remember(cluster: &SharedFileSystemFixture) {
     }
     assert_eq!(found["shared-staleness"], "costs", "{}", cluster.name);
     let verdict = std::fs::read_to_string(cluster.control("verdict")).unwrap();
-    let verdict = MountVerdict::parse(&verdict).unwrap();
+    let verdict = MountGuaranteeVerdict::parse(&verdict).unwrap();
     assert_eq!(verdict.broken, []);
     assert!(verdict.mount.kind.contains(cluster.name), "{verdict}");
     assert!(!verdict.mount.options.contains("addr="), "addresses differ between nodes: {verdict}");
@@ -152,7 +152,7 @@ fn a_verdict_is_printed_and_written() {
     let [dir, file] = ["", "verdict"].map(|name| dir.path().join(name).to_str().unwrap().to_owned());
     let printed = fordway(&["doctor", "--shared", &dir, &dir, "--verdict", &file], "");
     assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
-    let verdict = MountVerdict::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let verdict = MountGuaranteeVerdict::parse(&std::fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(verdict.broken, []);
     let sentence = format!("guarantee was found on {} with", verdict.mount.kind);
     assert!(text(&printed.stdout).contains(&sentence), "{}", text(&printed.stdout));

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use fordway_measure::{ParallelSummary, RunDocument};
+use fordway_measure::{ParallelJobSummary, RunDocument};
 
 fn speedup(dir: &Path, options: &[&str], job: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
@@ -30,7 +30,7 @@ fn is_root() -> bool {
     fordway_needs::root("make network namespaces")
 }
 
-fn of(run: &RunDocument, lane: &str, ranks: u32) -> ParallelSummary {
+fn of(run: &RunDocument, lane: &str, ranks: u32) -> ParallelJobSummary {
     let mut rows = run.summaries.iter().filter(|row| row.lane == lane);
     rows.find_map(|row| row.parallel.clone().filter(|of| of.ranks == ranks)).unwrap()
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocuments, DocumentKind, Key, ListQuery, LockConfiguration, ObjectLock,
-    ObjectLockOperations, ObjectVersions, Objects, PutOptions, VersionId, VersioningState, VersionsQuery,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, Key, ListQuery, LockConfiguration, ObjectLock,
+    ObjectLockOperations, ObjectVersionOperations, Objects, PutOptions, VersionId, VersioningState,
+    VersionsQuery,
 };
 
-const KIND: DocumentKind = DocumentKind::known("lifecycle");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 /// The length of a day in these tests. Tests set back the modification times of files instead of waiting for days.
 const DAY: Duration = Duration::from_secs(1000);
 const ROUNDS: usize = 6;

@@ -13,7 +13,7 @@ use crate::abi::{
 };
 use crate::failure::{CallFailure, guarded, last_sentence};
 use crate::files;
-use crate::source::{AccessKeys, CheckedOptions, OpenFileBackend};
+use crate::source::{AccessKeys, OpenFileBackend, ValidatedOpenOptions};
 
 /// Returns the version of the library, such as `0.1.0`. Never NULL.
 #[unsafe(no_mangle)]
@@ -182,9 +182,9 @@ pub unsafe extern "C" fn fordway_advise(
 /// # Safety
 ///
 /// `options` meets the requirements of `fordway_open`.
-unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFailure> {
+unsafe fn settings(options: *const OpenOptions) -> Result<ValidatedOpenOptions, CallFailure> {
     if options.is_null() {
-        return Ok(CheckedOptions::default());
+        return Ok(ValidatedOpenOptions::default());
     }
     // SAFETY: `size` is the first field of the structure in every version.
     let size = unsafe { options.cast::<usize>().read() };
@@ -204,7 +204,7 @@ unsafe fn settings(options: *const OpenOptions) -> Result<CheckedOptions, CallFa
     };
     // SAFETY: guaranteed by the caller.
     let text = |text, name| unsafe { string(text, name) };
-    Ok(CheckedOptions {
+    Ok(ValidatedOpenOptions {
         endpoint: text(options.endpoint, "the endpoint")?,
         ca_bundle: text(options.ca_bundle, "the CA bundle")?.map(Into::into),
         keys: keys(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fordway_client::s3;
 use fordway_http::Timeouts;
 use fordway_http::vector::{
-    self, AccessAdvice, FragmentMemory as _, HttpSession, ReadAhead, RemoteFile, RemoteReader,
+    self, AccessAdvice, FragmentMemory as _, HttpSession, ReadAheadSettings, RemoteFile, RemoteReader,
 };
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
@@ -21,7 +21,7 @@ use crate::failure::CallFailure;
 
 /// The caller's options after validation.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct CheckedOptions {
+pub(crate) struct ValidatedOpenOptions {
     pub(crate) endpoint: Option<String>,
     pub(crate) ca_bundle: Option<PathBuf>,
     pub(crate) read_ahead_bytes: u64,
@@ -59,7 +59,7 @@ pub(crate) struct VersionedObject {
 
 impl OpenFileBackend {
     /// Opens the file that `url` names. Errors: from the lane; `Io` with the errno of a local file.
-    pub(crate) fn open(url: &str, settings: &CheckedOptions) -> Result<Self, CallFailure> {
+    pub(crate) fn open(url: &str, settings: &ValidatedOpenOptions) -> Result<Self, CallFailure> {
         let opened = match url.split_once("://") {
             Some(("http" | "https", _)) => {
                 let file = session(settings).and_then(|session| RemoteFile::open(&session, url));
@@ -76,10 +76,10 @@ impl OpenFileBackend {
         opened.map_err(CallFailure::from)
     }
 
-    fn remote(file: RemoteFile, settings: &CheckedOptions) -> Self {
-        let default = ReadAhead::default();
+    fn remote(file: RemoteFile, settings: &ValidatedOpenOptions) -> Self {
+        let default = ReadAheadSettings::default();
         let max_bytes = Some(settings.read_ahead_bytes).filter(|bytes| *bytes > 0);
-        let options = ReadAhead { max_bytes: max_bytes.unwrap_or(default.max_bytes) };
+        let options = ReadAheadSettings { max_bytes: max_bytes.unwrap_or(default.max_bytes) };
         let file = Arc::new(file);
         OpenFileBackend::Remote { reader: Mutex::new(RemoteReader::new(file.clone(), options)), file }
     }
@@ -173,7 +173,7 @@ impl VersionedObject {
     }
 }
 
-fn open_object(address: &str, settings: &CheckedOptions) -> Result<OpenFileBackend> {
+fn open_object(address: &str, settings: &ValidatedOpenOptions) -> Result<OpenFileBackend> {
     let (bucket, key) = address.split_once('/').unwrap_or((address, ""));
     let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
     let lane = lane(settings)?;
@@ -217,14 +217,14 @@ fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Call
 /// This process's lanes and sessions, through which files opened with the same options share connections.
 #[derive(Default)]
 struct SharedConnections {
-    lanes: HashMap<CheckedOptions, Lane>,
-    sessions: HashMap<CheckedOptions, Arc<HttpSession>>,
+    lanes: HashMap<ValidatedOpenOptions, Lane>,
+    sessions: HashMap<ValidatedOpenOptions, Arc<HttpSession>>,
 }
 
 static OPENED: Mutex<Option<SharedConnections>> = Mutex::new(None);
 
-fn lane(settings: &CheckedOptions) -> Result<Lane> {
-    let of_lane = CheckedOptions { read_ahead_bytes: 0, ..settings.clone() };
+fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
+    let of_lane = ValidatedOpenOptions { read_ahead_bytes: 0, ..settings.clone() };
     if let Some(lane) = locked(&OPENED).get_or_insert_default().lanes.get(&of_lane) {
         return Ok(lane.clone());
     }
@@ -235,7 +235,7 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
         session_token: keys.session_token,
         source: "access_key of the options".to_owned(),
     });
-    let options = fordway_lanes::LaneOptions {
+    let options = fordway_lanes::LaneConfigOverrides {
         endpoint: settings.endpoint.clone(),
         timeout,
         credentials,
@@ -251,8 +251,9 @@ fn lane(settings: &CheckedOptions) -> Result<Lane> {
     Ok(lane)
 }
 
-fn session(settings: &CheckedOptions) -> Result<Arc<HttpSession>> {
-    let of_session = CheckedOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
+fn session(settings: &ValidatedOpenOptions) -> Result<Arc<HttpSession>> {
+    let of_session =
+        ValidatedOpenOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
     let mut opened = locked(&OPENED);
     let sessions = &mut opened.get_or_insert_default().sessions;
     if let Some(session) = sessions.get(&of_session) {
@@ -263,7 +264,7 @@ fn session(settings: &CheckedOptions) -> Result<Arc<HttpSession>> {
     Ok(session)
 }
 
-fn session_options(settings: &CheckedOptions) -> Result<vector::SessionOptions> {
+fn session_options(settings: &ValidatedOpenOptions) -> Result<vector::SessionOptions> {
     let mut options = vector::SessionOptions::discover(settings.ca_bundle.clone())?;
     if settings.timeout_ms > 0 {
         let limit = Duration::from_millis(settings.timeout_ms.into());

@@ -10,7 +10,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
 use fordway_store::{
-    Bucket, BucketInfo, DocumentKind, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing,
+    Bucket, BucketDocumentKind, BucketInfo, GetOptions, Key, ListEntry, ListQuery, MAX_KEYS, ObjectListing,
 };
 use fordway_wire::s3_xml::{self, AclDocument};
 
@@ -20,7 +20,7 @@ use crate::abi::{
     PERMISSION_FULL_CONTROL,
 };
 use crate::lane::ConnectedBucket;
-use crate::response::{CallbackResponder, QuotedTag, c_text, checked, seconds, write_text};
+use crate::response::{CallbackResponder, QuotedETag, c_text, checked, seconds, write_text};
 use crate::status::Status;
 
 /// The maximum number of entries passed to a listing callback in one call.
@@ -142,7 +142,7 @@ fn tell_entries(
 ) -> RequestResult {
     let is_truncated = i32::from(page.next.is_some());
     for batch in page.entries.chunks(BATCH) {
-        let batch = EntryBatch::new(batch);
+        let batch = ListingEntryBatch::new(batch);
         let (contents, prefixes) = (batch.contents(), batch.prefix_pointers());
         // SAFETY: the handler's creator guarantees the callback and its data. `batch`, `contents` and `prefixes`
         // outlive the call. The marker remains valid even after the call.
@@ -162,19 +162,20 @@ fn tell_entries(
 }
 
 /// Entries of a listing, with their names as C strings.
-struct EntryBatch {
-    objects: Vec<(CString, QuotedTag, i64, u64)>,
+struct ListingEntryBatch {
+    objects: Vec<(CString, QuotedETag, i64, u64)>,
     prefixes: Vec<CString>,
 }
 
-impl EntryBatch {
+impl ListingEntryBatch {
     fn new(entries: &[ListEntry]) -> Self {
-        let mut batch = EntryBatch { objects: Vec::with_capacity(entries.len()), prefixes: Vec::new() };
+        let mut batch =
+            ListingEntryBatch { objects: Vec::with_capacity(entries.len()), prefixes: Vec::new() };
         for entry in entries {
             match entry {
                 ListEntry::Object(object) => batch.objects.push((
                     c_text(&object.key),
-                    QuotedTag::new(&object.etag),
+                    QuotedETag::new(&object.etag),
                     seconds(object.modified),
                     object.size,
                 )),
@@ -186,7 +187,7 @@ impl EntryBatch {
 
     fn contents(&self) -> Vec<ListBucketContent> {
         let content =
-            |(key, etag, last_modified_s, size): &(CString, QuotedTag, i64, u64)| ListBucketContent {
+            |(key, etag, last_modified_s, size): &(CString, QuotedETag, i64, u64)| ListBucketContent {
                 key: key.as_ptr(),
                 last_modified_s: *last_modified_s,
                 etag: etag.as_ptr(),
@@ -284,7 +285,7 @@ pub(crate) fn set_acl(
 /// Reports that the bucket has no lifecycle rules, or that this lane cannot return them.
 pub(crate) fn get_lifecycle(target: &ConnectedBucket) -> RequestResult {
     check(target, None, "lifecycle rules")?;
-    if target.lane.store.document(&target.bucket, &DocumentKind::known("lifecycle"))?.is_some() {
+    if target.lane.store.document(&target.bucket, &BucketDocumentKind::known("lifecycle"))?.is_some() {
         let why = "this lane does not return lifecycle rules; read them over HTTP";
         return Err(RequestFailure::refused(Status::ErrorNotImplemented, why));
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, PoisonError, RwLock};
 use std::time::Duration;
 
 use fordway_client::s3::{BucketAddressing, S3Credentials};
-use fordway_lanes::{Lane, LaneOptions};
+use fordway_lanes::{Lane, LaneConfigOverrides};
 use fordway_store::{Bucket, Result};
 use fordway_sys::ProcessIdentity;
 
@@ -37,7 +37,7 @@ pub(crate) struct ConnectedBucket {
     pub(crate) bucket: Bucket,
     /// Cached, because querying the lane would be the most expensive part of computing a request's weight.
     is_local: bool,
-    pool: *const SharedStorePool,
+    pool: *const SharedLanePool,
     address: OwnedEndpointSettings,
 }
 
@@ -193,7 +193,7 @@ impl EndpointSettings<&str> {
     }
 
     /// Returns the address as lane options.
-    fn options(&self) -> LaneOptions {
+    fn options(&self) -> LaneConfigOverrides {
         let scheme = if self.is_http { "http://" } else { "https://" };
         let endpoint = self.host.map(|host| match host.starts_with('/') || host.contains("://") {
             true => host.to_owned(),
@@ -213,7 +213,7 @@ impl EndpointSettings<&str> {
             if self.is_virtual_host { BucketAddressing::VirtualHost } else { BucketAddressing::Path };
         let region = self.region.map(str::to_owned);
         let timeout = (self.timeout_ms > 0).then(|| Duration::from_millis(self.timeout_ms.into()));
-        LaneOptions {
+        LaneConfigOverrides {
             timeout,
             endpoint,
             region,
@@ -231,17 +231,17 @@ const LANES_MAX: usize = 32;
 /// The lanes that this process has opened. The pool is emptied when the process ends, but never freed: after a `fork`,
 /// the child cannot know whether a thread that exists only in the parent was using it.
 #[derive(Default)]
-struct SharedStorePool {
+struct SharedLanePool {
     /// The open lanes; the most recently used lane is the last.
     lanes: Mutex<Vec<(OwnedEndpointSettings, Lane)>>,
     /// The process that opened the lanes.
     opened_by: Option<ProcessIdentity>,
     /// The pool of the parent process, kept reachable so that leak detectors do not report it.
-    _of_parent: Option<&'static SharedStorePool>,
+    _of_parent: Option<&'static SharedLanePool>,
 }
 
 /// The pool of this process, or NULL before the first use.
-static POOL: AtomicPtr<SharedStorePool> = AtomicPtr::new(ptr::null_mut());
+static POOL: AtomicPtr<SharedLanePool> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     /// The target of the thread's last request.
@@ -257,7 +257,7 @@ pub(crate) fn lane(address: &EndpointSettings<&str>) -> Result<Lane> {
     pool().open(&EndpointSettings { host: default.as_deref(), ..*address })
 }
 
-impl SharedStorePool {
+impl SharedLanePool {
     fn open(&self, address: &EndpointSettings<&str>) -> Result<Lane> {
         let key = address.kept();
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,7 +281,7 @@ impl SharedStorePool {
     }
 }
 
-fn pool() -> &'static SharedStorePool {
+fn pool() -> &'static SharedLanePool {
     let current = POOL.load(Ordering::Acquire);
     let process = Some(ProcessIdentity::current());
     // SAFETY: pools are made by `Box::into_raw` and never freed.
@@ -290,7 +290,7 @@ fn pool() -> &'static SharedStorePool {
         return pool;
     }
     close_at_exit();
-    let new = Box::into_raw(Box::new(SharedStorePool {
+    let new = Box::into_raw(Box::new(SharedLanePool {
         opened_by: process,
         _of_parent: known,
         ..Default::default()
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn lanes_that_were_not_used_lately_are_closed() {
-        let pool = SharedStorePool::default();
+        let pool = SharedLanePool::default();
         let open = |key: &str| {
             let keys = (Some(key), Some(key));
             let host = Some("127.0.0.1:9");

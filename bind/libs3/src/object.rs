@@ -20,7 +20,7 @@ use crate::arguments::ParsedPutProperties;
 use crate::bucket::BATCH;
 use crate::lane::ConnectedBucket;
 use crate::response::{
-    CallbackResponder, QuotedTag, SuccessProperties, c_text, checked, seconds, write_text,
+    CallbackResponder, QuotedETag, SuccessProperties, c_text, checked, seconds, write_text,
 };
 use crate::status::Status;
 
@@ -263,7 +263,7 @@ pub(crate) fn initiate_upload(
 }
 
 /// A part of an upload.
-pub(crate) struct UploadPart {
+pub(crate) struct UploadPartTarget {
     pub(crate) key: Key,
     pub(crate) upload: UploadId,
     pub(crate) number: u16,
@@ -294,7 +294,7 @@ pub(crate) fn upload_id(id: Option<&str>) -> RequestResult<UploadId> {
 /// Stores the content of `source` as a part.
 pub(crate) fn upload_part(
     target: &ConnectedBucket,
-    part: &UploadPart,
+    part: &UploadPartTarget,
     md5: Option<[u8; 16]>,
     source: PutBodySource,
     responder: &CallbackResponder,
@@ -322,7 +322,7 @@ pub(crate) fn copy_part(
     target: &ConnectedBucket,
     key: &Key,
     range: Option<ByteRange>,
-    to: (&fordway_store::Bucket, &UploadPart),
+    to: (&fordway_store::Bucket, &UploadPartTarget),
 ) -> RequestResult<PutResult> {
     let options = GetOptions { range, ..Default::default() };
     let (bucket, part) = to;
@@ -343,7 +343,7 @@ pub(crate) fn complete_upload(
     let made = target.lane.store.complete_upload(&target.bucket, key, upload, &parts, &options)?;
     responder.succeeded(|| SuccessProperties::of_written(&made))?;
     let Some(callback) = callback else { return Ok(()) };
-    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedTag::new(&made.etag));
+    let (location, etag) = (c_text(&format!("/{}/{key}", target.bucket)), QuotedETag::new(&made.etag));
     // SAFETY: the handler's creator guarantees the callback and its data; the texts outlive the call.
     responder.call(|| checked(unsafe { callback(location.as_ptr(), etag.as_ptr(), responder.data()) }))
 }
@@ -390,7 +390,7 @@ fn tell_parts(page: &PartListing, callback: ListPartsCallback, data: *mut c_void
     let last = page.parts.last().filter(|_| page.truncated).map(|part| part.number.to_string());
     let (marker, none) = (c_text(last.as_deref().unwrap_or_default()), c"".as_ptr());
     for (index, batch) in page.parts.chunks(BATCH).enumerate() {
-        let etags: Vec<QuotedTag> = batch.iter().map(|part| QuotedTag::new(&part.etag)).collect();
+        let etags: Vec<QuotedETag> = batch.iter().map(|part| QuotedETag::new(&part.etag)).collect();
         let parts = batch.iter().zip(&etags).map(|(part, etag)| ListPart {
             etag: etag.as_ptr(),
             last_modified_s: seconds(part.modified),

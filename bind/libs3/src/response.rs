@@ -188,11 +188,11 @@ impl CallbackResponder {
         let (content_type, user) = (told.content_type(), told.user());
         let pairs = user.iter().map(|(name, value)| NameValue { name: name.as_ptr(), value: value.as_ptr() });
         let pairs: Vec<NameValue> = pairs.collect();
-        let etag = told.etag.map(QuotedTag::new);
+        let etag = told.etag.map(QuotedETag::new);
         let properties = ResponseProperties {
             content_type: content_type.as_deref().map_or(ptr::null(), CStr::as_ptr),
             content_length: told.content_bytes,
-            etag: etag.as_ref().map_or(ptr::null(), QuotedTag::as_ptr),
+            etag: etag.as_ref().map_or(ptr::null(), QuotedETag::as_ptr),
             last_modified_s: told.modified_s.unwrap_or(-1),
             meta_data_count: pairs.len() as i32,
             meta_data: pairs.as_ptr(),
@@ -272,27 +272,27 @@ pub(crate) fn c_text(text: &str) -> CString {
 }
 
 /// An ETag in quotes, as in HTTP and in S3's XML.
-pub(crate) enum QuotedTag {
+pub(crate) enum QuotedETag {
     /// The text includes a NUL at its end.
     Short(ArrayString<48>),
     Long(CString),
 }
 
-impl QuotedTag {
+impl QuotedETag {
     pub(crate) fn new(etag: &ETag) -> Self {
         let mut short = ArrayString::new();
         let pieces = ["\"", etag.as_str(), "\"", "\0"];
         match pieces.iter().try_for_each(|piece| short.try_push_str(piece)) {
-            Ok(()) => QuotedTag::Short(short),
-            Err(_) => QuotedTag::Long(c_text(&format!("\"{etag}\""))),
+            Ok(()) => QuotedETag::Short(short),
+            Err(_) => QuotedETag::Long(c_text(&format!("\"{etag}\""))),
         }
     }
 
     /// Returns a pointer that is valid until the tag is moved or dropped.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         match self {
-            QuotedTag::Short(text) => text.as_ptr().cast(),
-            QuotedTag::Long(text) => text.as_ptr(),
+            QuotedETag::Short(text) => text.as_ptr().cast(),
+            QuotedETag::Long(text) => text.as_ptr(),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_measure::{LaneDescription, Machine, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
@@ -20,13 +20,13 @@ use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
 use fordway_workload::options::with_new_name;
 use fordway_workload::report::table;
-use fordway_workload::{RankTeam, RunControl, WorkloadRank, WorkloadSite};
+use fordway_workload::{RankTeam, RunControl, WorkloadLocation, WorkloadRank};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 
 use self::stencil::StencilArgs;
 use self::team::MpiTeam;
-use self::transport::MpiTransportArgs;
+use self::transport::MpiTransportBenchArgs;
 
 /// Set by SIGINT and SIGTERM, which `mpirun` forwards to the ranks.
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -45,21 +45,21 @@ struct MpiCommandLine {
 #[derive(Subcommand)]
 enum MpiBenchmark {
     /// Measure the bandwidth of large files, written and read in blocks of transfers
-    Ior(BenchmarkJob<IorPlan>),
+    Ior(MpiBenchmarkArgs<IorPlan>),
     /// Measure the rates of creating, querying, reading and removing many small files
-    Mdtest(BenchmarkJob<MdtestPlan>),
+    Mdtest(MpiBenchmarkArgs<MdtestPlan>),
     /// Measure the latency of each operation on data sets of constant size
-    Mdworkbench(BenchmarkJob<MdworkbenchPlan>),
+    Mdworkbench(MpiBenchmarkArgs<MdworkbenchPlan>),
     /// Run the phases of IO500 in order, and compute its scores
-    Io500(BenchmarkJob<Io500Plan>),
+    Io500(MpiBenchmarkArgs<Io500Plan>),
     /// Measure latency and bandwidth between two ranks, for messages of many sizes
-    Transport(MpiTransportArgs),
+    Transport(MpiTransportBenchArgs),
     /// Run a 2-D heat stencil, a test program for `fordway speedup`
     Stencil(StencilArgs),
 }
 
 #[derive(Args)]
-struct BenchmarkJob<P: Args> {
+struct MpiBenchmarkArgs<P: Args> {
     #[command(flatten)]
     setting: MeasurementArgs,
     #[command(flatten)]
@@ -157,18 +157,18 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
 }
 
 /// Opens each target as a separate site.
-fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
+fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
     if setting.places.is_empty() {
         let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let mut sites: Vec<WorkloadSite> = Vec::new();
+    let mut sites: Vec<WorkloadLocation> = Vec::new();
     for place in &setting.places {
         if !place.contains("://") {
-            sites.push(WorkloadSite::files(Path::new(place), setting.name.clone()));
+            sites.push(WorkloadLocation::files(Path::new(place), setting.name.clone()));
             continue;
         }
-        let options = LaneOptions { endpoint: Some(place.clone()), ..LaneOptions::default() };
+        let options = LaneConfigOverrides { endpoint: Some(place.clone()), ..LaneConfigOverrides::default() };
         let store = fordway_lanes::open(&options)?.store;
         // Further targets on the same lane get a number in their names, so that every lane name in the run is unique.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
@@ -177,7 +177,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadSite>> {
             name: format!("{}{number}", store.lane()),
             description: format!("S3 on {place}"),
         };
-        sites.push(WorkloadSite::objects(lane, store, setting.name.clone(), None));
+        sites.push(WorkloadLocation::objects(lane, store, setting.name.clone(), None));
     }
     Ok(sites)
 }

@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_millis(1);
 
 Rank 0 sends requests and rank 1 responds, on the nodes that the launcher selects. On a single machine,
 `fordway bench transport` runs this command together with TCP, HTTP and the lanes.")]
-pub(crate) struct MpiTransportArgs {
+pub(crate) struct MpiTransportBenchArgs {
     #[command(flatten)]
     setting: TransportBenchmarkArgs,
     /// Print the MPI library that this program is linked to, and exit
@@ -50,7 +50,7 @@ pub(crate) fn library() -> String {
 /// Runs the transport benchmark on the two ranks of `world`. Returns whether all received bytes were correct. Errors:
 /// `InvalidArgument` if the number of ranks is not two.
 pub(crate) fn run_ranks(
-    args: &MpiTransportArgs,
+    args: &MpiTransportBenchArgs,
     world: &SimpleCommunicator,
     stop: &AtomicBool,
 ) -> Result<bool> {

@@ -10,7 +10,9 @@ use fordway_measure::RunDocument;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_workload::speedup::RankReport;
-use fordway_workload::transport::{MessageBlockTask, MessageExchange, MessageTransport, RemoteTransport};
+use fordway_workload::transport::{
+    MessageBlockTask, MessageExchangePattern, MessageTransport, RemoteTransport,
+};
 
 const RANKS: u64 = 2;
 /// How long a job may take to start, or to end after one of its ranks has died.
@@ -173,9 +175,11 @@ fn transport_takes_orders_until_nobody_gives_them() {
     let (mut remote, hello) = RemoteTransport::greet(listener.accept().unwrap().0, "mpi").unwrap();
     assert!(hello.implementation.contains("MPI"), "{hello:?}");
     assert_ne!(hello.sides[0].pid, hello.sides[1].pid);
-    for (exchange, window) in
-        [(MessageExchange::Fetch, 1), (MessageExchange::Stream, 64), (MessageExchange::PingPong, 1)]
-    {
+    for (exchange, window) in [
+        (MessageExchangePattern::Fetch, 1),
+        (MessageExchangePattern::Stream, 64),
+        (MessageExchangePattern::PingPong, 1),
+    ] {
         let order = MessageBlockTask { exchange, size_bytes: 100_000, window, count: 3, warm_up: 1 };
         assert!(remote.carry_out(&order).unwrap().is_right, "{exchange:?}");
     }

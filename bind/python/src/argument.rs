@@ -155,14 +155,14 @@ impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
 
 /// Properties of an object that its writer can set, apart from its content.
 #[derive(Default)]
-pub(crate) struct Description {
+pub(crate) struct ObjectPropertyArguments {
     pub(crate) content_type: Option<String>,
     pub(crate) metadata: Option<BTreeMap<String, String>>,
     pub(crate) headers: Option<StoredHeaders>,
     pub(crate) tags: Option<Tags>,
 }
 
-impl Description {
+impl ObjectPropertyArguments {
     /// Returns whether the content type, metadata or headers are set.
     pub(crate) fn has_metadata(&self) -> bool {
         self.content_type.is_some() || self.metadata.is_some() || self.headers.is_some()

@@ -21,29 +21,29 @@ thread_local! {
 }
 
 /// The content of an object, before the interpreter is re-attached.
-pub(crate) enum FetchedContent {
+pub(crate) enum CopiedOrOpenContent {
     /// The content is in the thread's [`BUFFER`].
     Copied,
     /// The content has not been read yet.
     Open(ObjectContent),
 }
 
-impl FetchedContent {
+impl CopiedOrOpenContent {
     /// Reads small content into the buffer of the current thread. The same thread must call
-    /// [`FetchedContent::into_bytes`].
+    /// [`CopiedOrOpenContent::into_bytes`].
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         if content.len() > COPIED_BYTES_MAX {
-            return Ok(FetchedContent::Open(content));
+            return Ok(CopiedOrOpenContent::Open(content));
         }
         BUFFER.with_borrow_mut(|buffer| content.read_to(buffer))?;
-        Ok(FetchedContent::Copied)
+        Ok(CopiedOrOpenContent::Copied)
     }
 
     /// Returns the bytes object for the caller.
     pub(crate) fn into_bytes(self, py: Python<'_>) -> PyResult<Bound<'_, PyBytes>> {
         let content = match self {
-            FetchedContent::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
-            FetchedContent::Open(content) => content,
+            CopiedOrOpenContent::Copied => return BUFFER.with_borrow(|buffer| Ok(PyBytes::new(py, buffer))),
+            CopiedOrOpenContent::Open(content) => content,
         };
         let len = usize::try_from(content.len())?;
         if len > TRUSTED_BYTES && matches!(content, ObjectContent::Stream(..)) {

@@ -61,7 +61,7 @@ pub(crate) struct OpenArguments {
 impl OpenArguments {
     /// Errors: `InvalidArgument`, also for an option that the lane does not support.
     fn open(&self) -> Result<Arc<dyn fordway_store::Store>> {
-        let options = fordway_lanes::LaneOptions {
+        let options = fordway_lanes::LaneConfigOverrides {
             endpoint: self.endpoint.clone(),
             timeout: self.timeout.map(seconds).transpose()?,
             max_retries: self.max_retries,

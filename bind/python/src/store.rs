@@ -14,9 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
 use super::listing::PyObjectInfo;
-use crate::argument::{ByteCount, Description, ReadArguments, StartOffset, StoredHeaders, conditions, range};
+use crate::argument::{
+    ByteCount, ObjectPropertyArguments, ReadArguments, StartOffset, StoredHeaders, conditions, range,
+};
 use crate::buffer::{MappedContent, read_into};
-use crate::content::{FetchedContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
+use crate::content::{CopiedOrOpenContent, bytes_of_buffer, held_bytes, pieces, u8_buffer};
 use crate::interpreter::{drop_without_interpreter, raised, to_python, without_interpreter};
 use crate::listing::{EntryIterator, PyBucketInfo, PyDeleteInfo, PyListPage, PyPutInfo, VersionIterator};
 use crate::opening::OpenArguments;
@@ -145,7 +147,7 @@ impl PyStore {
         if_match: Option<&str>,
     ) -> PyResult<String> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, headers, tags };
+        let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let options = described.options(conditions(if_match, if_none_match));
         put_data(py, &*store, (bucket, key), data, &options).map(|done| done.etag.to_string())
     }
@@ -173,7 +175,7 @@ impl PyStore {
         checksum: Option<&str>,
     ) -> PyResult<PyPutInfo> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, headers, tags };
+        let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
         let options = PutOptions { checksum, ..described.options(conditions(if_match, if_none_match)) };
         put_data(py, &*store, (bucket, key), data, &options).map(PyPutInfo::from)
@@ -279,7 +281,7 @@ impl PyStore {
         let store = self.store(py)?;
         let opened = without_interpreter(py, || {
             let asked = ReadArguments { start, length, version, if_match, if_none_match };
-            FetchedContent::new(asked.open(&*store, bucket, key)?.content)
+            CopiedOrOpenContent::new(asked.open(&*store, bucket, key)?.content)
         })?;
         opened.into_bytes(py)
     }
@@ -304,7 +306,7 @@ impl PyStore {
         let (opened, info) = without_interpreter(py, || {
             let asked = ReadArguments { start, length, version, if_match, if_none_match };
             let found = asked.open(&*store, bucket, key)?;
-            Ok((FetchedContent::new(found.content)?, found.info))
+            Ok((CopiedOrOpenContent::new(found.content)?, found.info))
         })?;
         Ok((opened.into_bytes(py)?, PyObjectInfo::from(info)))
     }
@@ -498,7 +500,7 @@ impl PyStore {
         if_match: Option<&str>,
     ) -> PyResult<String> {
         let store = self.store(py)?;
-        let mut described = Description { content_type, metadata, headers, tags };
+        let mut described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         without_interpreter(py, || {
             let options = CopyOptions {
                 metadata: described.has_metadata().then(|| described.metadata()),
@@ -534,7 +536,7 @@ impl PyStore {
         if_match: Option<&str>,
     ) -> PyResult<PyObjectWriter> {
         let store = self.store(py)?;
-        let described = Description { content_type, metadata, headers, tags };
+        let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let options = PutOptions {
             size_hint: size.map(|size| size.0),
             ..described.options(conditions(if_match, if_none_match))
@@ -566,7 +568,7 @@ impl PyStore {
     ) -> PyResult<PyUpload> {
         let store = self.store(py)?;
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
-        let described = Description { content_type, metadata, headers, tags };
+        let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let options = PutOptions { checksum, ..described.options(Conditions::default()) };
         without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
     }

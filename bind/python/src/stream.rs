@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::fill_buffer;
-use crate::content::FetchedContent;
+use crate::content::CopiedOrOpenContent;
 use crate::interpreter::{drop_without_interpreter, without_interpreter};
 
 /// Content up to this size is read completely when the object is opened, so that a program can have many streams of
@@ -20,7 +20,7 @@ const READ_AT_ONCE_BYTES: u64 = 1 << 20;
 
 /// The content of an object, before the interpreter is re-attached.
 pub(crate) enum UnreadContent {
-    Short(FetchedContent),
+    Short(CopiedOrOpenContent),
     Long(ObjectContent),
 }
 
@@ -28,7 +28,7 @@ impl UnreadContent {
     /// Reads small content into the buffer of the current thread, which must also use it.
     pub(crate) fn new(content: ObjectContent) -> Result<Self> {
         match content.len() {
-            ..=READ_AT_ONCE_BYTES => FetchedContent::new(content).map(UnreadContent::Short),
+            ..=READ_AT_ONCE_BYTES => CopiedOrOpenContent::new(content).map(UnreadContent::Short),
             _ => Ok(UnreadContent::Long(content)),
         }
     }
@@ -135,7 +135,7 @@ impl PyObjectStream {
             }
             StreamContent::Open(content) if limit >= content.len() => {
                 let len = content.len();
-                let read = FetchedContent::Open(content).into_bytes(py);
+                let read = CopiedOrOpenContent::Open(content).into_bytes(py);
                 self.end(StreamContent::Open(nothing()), read.map(|read| (read, len)))
             }
             StreamContent::Open(mut content) => {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use fordway_store::{
-    Bucket, ChecksumFormat, CompleteOptions, CompletedPart, ETag, Error, ErrorKind, ExpectedContent, Key,
-    MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, Result, Store, UploadId,
-    UploadPage, UploadSummary, UploadsQuery,
+    Bucket, ChecksumAlgorithmAndType, CompleteOptions, CompletedPart, ETag, Error, ErrorKind,
+    ExpectedContent, Key, MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, Result,
+    Store, UploadId, UploadPage, UploadSummary, UploadsQuery,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -283,7 +283,7 @@ type ChecksumText = (&'static str, String);
 /// The algorithm of the checksums of an upload, and their type: `"COMPOSITE"` or `"FULL_OBJECT"`.
 type ChecksumFormatText = (&'static str, &'static str);
 
-fn format_text(format: ChecksumFormat) -> ChecksumFormatText {
+fn format_text(format: ChecksumAlgorithmAndType) -> ChecksumFormatText {
     (format.algorithm.name(), format.kind.name())
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, GetOptions, Key, ListQuery, LockConfiguration,
+    MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing, ObjectLockOperations,
+    ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects, OpenObject,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store,
+    Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
+    Writer,
 };
 
 /// A store that passes its calls to several stores in round-robin order.
@@ -60,23 +61,23 @@ in_turn! { Objects:
     fn list(bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing>;
 }
 
-in_turn! { ObjectBatches:
+in_turn! { ObjectBatchOperations:
     fn delete_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>>;
     fn get_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>>;
     fn head_many(bucket: &Bucket, keys: &[Key]) -> Vec<Result<ObjectInfo>>;
     fn put_many(bucket: &Bucket, objects: &[(Key, &[u8])], options: &PutOptions) -> Vec<Result<PutResult>>;
 }
 
-in_turn! { ObjectRenames:
+in_turn! { ObjectRenameOperations:
     fn rename(bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()>;
 }
 
-in_turn! { ObjectTags:
+in_turn! { ObjectTagOperations:
     fn tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
     fn set_tags(bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 
-in_turn! { ObjectVersions:
+in_turn! { ObjectVersionOperations:
     fn versioning(bucket: &Bucket) -> Result<VersioningState>;
     fn set_versioning(bucket: &Bucket, versioning: VersioningState) -> Result<()>;
     fn list_versions(bucket: &Bucket, query: &VersionsQuery) -> Result<VersionListing>;
@@ -91,7 +92,7 @@ in_turn! { ObjectLockOperations:
     fn set_legal_hold(bucket: &Bucket, key: &Key, version: Option<&VersionId>, is_on: bool) -> Result<()>;
 }
 
-in_turn! { MultipartUploads:
+in_turn! { MultipartUploadOperations:
     fn object_parts(bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
     fn create_upload(bucket: &Bucket, key: &Key, options: &PutOptions) -> Result<UploadId>;
     fn part_writer(
@@ -108,10 +109,10 @@ in_turn! { MultipartUploads:
     fn abort_upload(bucket: &Bucket, key: &Key, upload: &UploadId) -> Result<()>;
 }
 
-in_turn! { BucketDocuments:
-    fn document(bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>>;
-    fn set_document(bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()>;
-    fn delete_document(bucket: &Bucket, kind: &DocumentKind) -> Result<()>;
+in_turn! { BucketDocumentOperations:
+    fn document(bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
+    fn set_document(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()>;
+    fn delete_document(bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()>;
     fn bucket_owner(bucket: &Bucket) -> Result<Option<u32>>;
 }
 

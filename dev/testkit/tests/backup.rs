@@ -7,8 +7,9 @@ use std::process::Command;
 use fordway_posix::{FindingSeverity, FsckEvent, FsckOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, ChecksumAlgorithm, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent,
-    GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectTags, ObjectVersions, Objects,
-    PartOptions, PutOptions, Tags, UploadId, VersioningState, VersionsQuery,
+    GetOptions, Key, MIN_PART_BYTES, Metadata, MultipartUploadOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, PartOptions, PutOptions, Tags, UploadId, VersioningState,
+    VersionsQuery,
 };
 
 fn bucket(name: &str) -> Bucket {

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
@@ -129,7 +129,8 @@ fn the_node_lane_empties_a_disk_without_inodes() {
     let (root, away) = (disk.0.clone(), tempfile::tempdir().unwrap());
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
     let socket = away.path().join("socket");
-    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    let _gateway =
+        NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
     empties(&disk.0, &NodeStore::new(NodeAddress::Unix(socket)));
 }
 
@@ -222,6 +223,7 @@ fn the_node_lane_on_a_full_disk() {
     let (root, away) = (disk.0.clone(), tempfile::tempdir().unwrap());
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
     let socket = away.path().join("socket");
-    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    let _gateway =
+        NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
     fills_up(&NodeStore::new(NodeAddress::Unix(socket)));
 }

@@ -3,8 +3,8 @@
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, GetOptions, Key, ListQuery, ObjectVersions, Objects, PutOptions, VersionId, VersioningState,
-    VersionsQuery,
+    Bucket, GetOptions, Key, ListQuery, ObjectVersionOperations, Objects, PutOptions, VersionId,
+    VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};
 use tempfile::TempDir;

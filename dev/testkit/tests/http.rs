@@ -11,7 +11,8 @@ use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
 use fordway_store::{
-    Bucket, ETagPolicy, ErrorKind, GetOptions, Key, MemoryStore, MultipartUploads, Objects, PutOptions,
+    Bucket, ETagPolicy, ErrorKind, GetOptions, Key, MemoryStore, MultipartUploadOperations, Objects,
+    PutOptions,
 };
 use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
+use fordway_serve::{AnonymousUser, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{
-    Bucket, BucketDocuments, Conditions, CopyOptions, DeleteOptions, DocumentKind, ETag, ErrorKind,
-    GetOptions, Key, ListQuery, Objects, PutOptions, Result, Tags,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, Conditions, CopyOptions, DeleteOptions, ETag,
+    ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions, Result, Tags,
 };
 use fordway_sys::PeerCredentials;
 
@@ -22,7 +22,7 @@ const ALICE: u32 = 54_321;
 const BOB: u32 = 54_322;
 /// The user ID for anonymous requests.
 const NOBODY: u32 = 54_323;
-const POLICY: DocumentKind = DocumentKind::known("policy");
+const POLICY: BucketDocumentKind = BucketDocumentKind::known("policy");
 
 fn is_root() -> bool {
     fordway_needs::root("be several users")
@@ -105,7 +105,7 @@ fn gateway(dir: &Path, root: &Path, more: &str) -> RunningGateway {
     fs::write(&path, format!("{}{}{more}", user("alice", ALICE), user("bob", BOB))).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let opened = root.to_owned();
-    let open: StoreOpener =
+    let open: StoreOpenFunction =
         Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, PosixConfig::default())?)));
     let acts_as = Some(PeerCredentials { uid: NOBODY, gid: NOBODY, groups: Vec::new() });
     let users = Users::from_file(&path, root, open).unwrap();
@@ -193,7 +193,7 @@ fn the_owner_alone_sets_the_rules() {
         DENIED,
         "everybody may write"
     );
-    let block = DocumentKind::known("public-access-block");
+    let block = BucketDocumentKind::known("public-access-block");
     let document = b"<PublicAccessBlockConfiguration></PublicAccessBlockConfiguration>";
     assert_eq!(kind(bob.set_document(&bucket(), &block, document)), DENIED);
     ground.set_policy(PUBLIC);
@@ -238,7 +238,7 @@ fn an_acl_is_the_owners_and_grants_nothing_that_the_kernel_denies() {
     }
     let ground = Ground::new();
     let (alice, bob) = (ground.client("alice"), ground.client("bob"));
-    let [acl, ownership] = ["acl", "ownership"].map(DocumentKind::known);
+    let [acl, ownership] = ["acl", "ownership"].map(BucketDocumentKind::known);
     let enabled = b"<OwnershipControls><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>";
     let grants = ["READ", "WRITE"].map(|permission| {
         let everybody = "<URI>http://acs.amazonaws.com/groups/global/AllUsers</URI>";

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
+use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETagPolicy, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MultipartUploads, ObjectBatches, ObjectTags, ObjectVersions,
-    Objects, PartOptions, PutOptions, Result, Tags, VersionId, VersioningState, VersionsQuery,
+    ExpectedContent, GetOptions, Key, ListQuery, MultipartUploadOperations, ObjectBatchOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Result, Tags, VersionId,
+    VersioningState, VersionsQuery,
 };
 use fordway_testkit::conformance::StoreFixture;
 
@@ -93,7 +94,7 @@ mod as_a_user_of_the_file {
         StoreFixture::new(client, (gateway, dir))
     }
 
-    fn open_md5(root: &Path) -> StoreOpener {
+    fn open_md5(root: &Path) -> StoreOpenFunction {
         let root = root.to_owned();
         let config = PosixConfig { etag_policy: ETagPolicy::Md5, ..PosixConfig::default() };
         Arc::new(move || Ok(Arc::new(PosixStore::open(&root, config.clone())?)))
@@ -102,7 +103,7 @@ mod as_a_user_of_the_file {
     fordway_testkit::conformance_suite!(open_as_bob());
 }
 
-fn open(root: &Path) -> StoreOpener {
+fn open(root: &Path) -> StoreOpenFunction {
     let root = root.to_owned();
     Arc::new(move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?)))
 }

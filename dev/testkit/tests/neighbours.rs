@@ -9,7 +9,8 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
-    Bucket, ExpectedContent, GetOptions, Key, MultipartUploads, Objects, PartOptions, PutOptions, UploadId,
+    Bucket, ExpectedContent, GetOptions, Key, MultipartUploadOperations, Objects, PartOptions, PutOptions,
+    UploadId,
 };
 use fordway_wire::sigv4::{PresignedRequest, SigningKey};
 

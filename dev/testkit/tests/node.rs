@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fordway_client::node::{NodeAddress, NodeKeyPair, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::AccessKeyPair;
-use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcpConfig};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, NodeTcpConfig};
 use fordway_store::Store;
 use fordway_testkit::conformance::StoreFixture;
 use fordway_testkit::model;
@@ -21,7 +21,7 @@ fn open(by_tcp: bool) -> StoreFixture {
     let keys = AccessKeyPair::generate().unwrap();
     let secret = NodeKeyPair { access_key: keys.access_key.clone(), secret_key: keys.secret_key.clone() };
     let tcp = NodeTcpConfig { listen: "127.0.0.1:0".parse().unwrap(), keys, may_be_root: true };
-    let config = NodeConfig { tcp: by_tcp.then_some(tcp), ..NodeConfig::new(&socket) };
+    let config = NodeGatewayConfig { tcp: by_tcp.then_some(tcp), ..NodeGatewayConfig::new(&socket) };
     let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
     let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
     let address = match gateway.tcp_addr() {

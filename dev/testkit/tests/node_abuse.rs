@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{
-    Bucket, ByteRange, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, ObjectBatches,
-    ObjectContent, Objects, PutOptions, PutResult, Store,
+    Bucket, ByteRange, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery,
+    ObjectBatchOperations, ObjectContent, Objects, PutOptions, PutResult, Store,
 };
 use fordway_sys::{SocketBlockingMode, receive_with_descriptor};
 use fordway_testkit::model;
@@ -26,7 +26,7 @@ use proptest::prelude::*;
 
 struct Ground {
     dir: tempfile::TempDir,
-    _gateway: RunningNode,
+    _gateway: RunningNodeGateway,
 }
 
 impl Ground {
@@ -34,12 +34,12 @@ impl Ground {
         Ground::with(|config| config)
     }
 
-    fn with(config: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
+    fn with(config: impl FnOnce(NodeGatewayConfig) -> NodeGatewayConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("bucket")).unwrap();
         let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
-        let config = config(NodeConfig::new(dir.path().join("socket")));
+        let config = config(NodeGatewayConfig::new(dir.path().join("socket")));
         let gateway = NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap();
         Ground { dir, _gateway: gateway }
     }
@@ -358,7 +358,8 @@ fn descriptors_of_objects_are_for_reading_one_version_only() {
 
 #[test]
 fn a_client_that_never_reads_is_dropped() {
-    let ground = Ground::with(|config| NodeConfig { stall_timeout: Duration::from_millis(300), ..config });
+    let ground =
+        Ground::with(|config| NodeGatewayConfig { stall_timeout: Duration::from_millis(300), ..config });
     ground.store().put(&bucket(), &key("k"), &vec![1; 60_000], &PutOptions::default()).unwrap();
     let mut raw = Raw::connect(&ground);
     let (bucket, key, options) = (bucket(), key("k"), GetOptions::default());
@@ -393,7 +394,7 @@ fn counter(store: &NodeStore, name: &str) -> u64 {
 
 #[test]
 fn memory_for_long_messages_is_limited() {
-    let ground = Ground::with(|config| NodeConfig {
+    let ground = Ground::with(|config| NodeGatewayConfig {
         memory_bytes_max: 20 << 20,
         stall_timeout: Duration::from_secs(2),
         ..config
@@ -414,7 +415,7 @@ fn memory_for_long_messages_is_limited() {
     }
     assert!(second.is_closed());
 
-    let ground = Ground::with(|config| NodeConfig { connection_bytes_max: 1 << 20, ..config });
+    let ground = Ground::with(|config| NodeGatewayConfig { connection_bytes_max: 1 << 20, ..config });
     let mut raw = Raw::connect(&ground);
     send_most_of_a_long_message(&mut raw);
     let error = raw.reply::<()>().unwrap_err();
@@ -441,7 +442,7 @@ fn requests_that_ask_for_too_much_at_once_are_refused() {
 
 #[test]
 fn with_one_request_at_a_time_all_clients_are_served() {
-    let ground = Ground::with(|config| NodeConfig { requests_max: Some(1), ..config });
+    let ground = Ground::with(|config| NodeGatewayConfig { requests_max: Some(1), ..config });
     std::thread::scope(|scope| {
         for client in 0..8u8 {
             let store = ground.store();
@@ -517,7 +518,8 @@ fn a_batch_that_is_not_answered_whole_is_an_error() {
 
 #[test]
 fn a_pause_within_a_message_ends_the_connection_and_one_between_messages_does_not() {
-    let ground = Ground::with(|config| NodeConfig { stall_timeout: Duration::from_millis(200), ..config });
+    let ground =
+        Ground::with(|config| NodeGatewayConfig { stall_timeout: Duration::from_millis(200), ..config });
     let (mut idle, mut stalled) = (Raw::connect(&ground), Raw::connect(&ground));
     stalled.socket.write_all(&[9; 5]).unwrap();
     assert!(stalled.is_closed());
@@ -528,7 +530,7 @@ fn a_pause_within_a_message_ends_the_connection_and_one_between_messages_does_no
 
 #[test]
 fn a_thousand_connections_are_served_and_one_more_is_refused() {
-    let ground = Ground::with(|config| NodeConfig { connections_max: 1000, ..config });
+    let ground = Ground::with(|config| NodeGatewayConfig { connections_max: 1000, ..config });
     let mut all: Vec<Raw> = (0..1000).map(|_| Raw::connect(&ground)).collect();
     for raw in &mut all {
         raw.send(&Request::ListBuckets {}, &[]).unwrap();

@@ -13,13 +13,13 @@ use std::time::Duration;
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{ETagPolicy, ErrorKind, Objects, Store};
 use fordway_testkit::conformance::StoreFixture;
 
 struct Ground {
     dir: tempfile::TempDir,
-    gateway: RunningNode,
+    gateway: RunningNodeGateway,
 }
 
 impl Ground {
@@ -27,11 +27,11 @@ impl Ground {
         Ground::with(|_| ())
     }
 
-    fn with(change: impl FnOnce(&mut NodeConfig)) -> Self {
+    fn with(change: impl FnOnce(&mut NodeGatewayConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         std::fs::create_dir_all(root.join("bucket")).unwrap();
-        let mut config = NodeConfig::new(dir.path().join("socket"));
+        let mut config = NodeGatewayConfig::new(dir.path().join("socket"));
         change(&mut config);
         let gateway = NodeGateway::bind(Arc::new(opens(root)), config).unwrap().spawn().unwrap();
         Ground { dir, gateway }
@@ -432,7 +432,7 @@ mod users {
     impl GatewayOf<'_> {
         fn run(&self, act: impl FnOnce()) {
             let gateway = as_user(self.uid, || {
-                let config = NodeConfig { mode: Some(0o666), ..NodeConfig::new(self.socket) };
+                let config = NodeGatewayConfig { mode: Some(0o666), ..NodeGatewayConfig::new(self.socket) };
                 // The threads that the gateway starts inherit the user.
                 NodeGateway::bind(Arc::new(opens(self.root.to_owned())), config).unwrap().spawn().unwrap()
             });

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use fordway_client::node::{NodeAddress, NodeStore};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{
-    Bucket, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectBatches,
-    ObjectTags, ObjectVersions, Objects, PutOptions, Result, Store, VersionId, VersioningState,
-    VersionsQuery,
+    Bucket, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectBatchOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Result, Store, VersionId,
+    VersioningState, VersionsQuery,
 };
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -44,7 +44,7 @@ fn as_user<T: Send>(uid: u32, groups: &[u32], act: impl FnOnce() -> T + Send) ->
 /// A directory in which all users may create buckets, and a gateway that serves it.
 struct Ground {
     dir: tempfile::TempDir,
-    gateway: Option<RunningNode>,
+    gateway: Option<RunningNodeGateway>,
 }
 
 impl Ground {
@@ -66,10 +66,10 @@ impl Ground {
     }
 
     /// Starts the gateway as the user of the calling thread.
-    fn serve(mut self, config: impl FnOnce(NodeConfig) -> NodeConfig) -> Self {
+    fn serve(mut self, config: impl FnOnce(NodeGatewayConfig) -> NodeGatewayConfig) -> Self {
         let root = self.root();
         let open = move || Ok(Arc::new(PosixStore::open(&root, PosixConfig::default())?) as Arc<dyn Store>);
-        let config = config(NodeConfig::new(self.socket()));
+        let config = config(NodeGatewayConfig::new(self.socket()));
         self.gateway = Some(NodeGateway::bind(Arc::new(open), config).unwrap().spawn().unwrap());
         self
     }
@@ -267,7 +267,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     ground.as_user(BOB, |store| denied(put(store, "k", b"b")));
     drop(ground);
 
-    let open_to_all = |config: NodeConfig| NodeConfig { mode: Some(0o666), ..config };
+    let open_to_all = |config: NodeGatewayConfig| NodeGatewayConfig { mode: Some(0o666), ..config };
     let ground = Ground::new();
     let ground = as_user(ALICE, &[], || ground.serve(open_to_all));
     let error = ground.as_user(BOB, |store| denied(put(store, "k", b"b")));
@@ -275,7 +275,7 @@ fn a_users_gateway_serves_that_user_and_whom_it_allows() {
     drop(ground);
 
     let ground = Ground::new();
-    let with_bob = |config| NodeConfig { allow_uids: vec![BOB], ..open_to_all(config) };
+    let with_bob = |config| NodeGatewayConfig { allow_uids: vec![BOB], ..open_to_all(config) };
     let ground = as_user(ALICE, &[], || ground.serve(with_bob));
     ground.as_user(BOB, |store| {
         store.create_bucket(&bucket()).unwrap();

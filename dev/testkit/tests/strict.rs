@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
 use fordway_store::{ETagPolicy, Store};
 
 /// The operations of S3, one per line.
@@ -20,7 +20,7 @@ const OBJECT: &str = "/bucket/dir/k";
 struct Ground {
     dir: tempfile::TempDir,
     connection: BufReader<UnixStream>,
-    _gateway: RunningNode,
+    _gateway: RunningNodeGateway,
 }
 
 impl Ground {
@@ -35,7 +35,8 @@ impl Ground {
             move || Ok(Arc::new(PosixStore::open(&root, config.clone())?) as Arc<dyn Store>)
         };
         let socket = dir.path().join("socket");
-        let gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+        let gateway =
+            NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
         let connection = BufReader::new(UnixStream::connect(socket).unwrap());
         let mut ground = Ground { dir, connection, _gateway: gateway };
         let described = "x-amz-meta-colour: red\r\nx-amz-tagging: a=b\r\n";

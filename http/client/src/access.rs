@@ -31,7 +31,7 @@ use super::{Origin, ProxySettings};
 pub struct SessionCredentials {
     /// The sources of bearer tokens, tried in order.
     bearers: Vec<BearerTokenSource>,
-    netrc: Option<SecretFile>,
+    netrc: Option<SecretFilePath>,
     /// The client certificates, tried in order.
     certificates: Vec<CertificateFiles>,
     /// The value of the `Authorization` header that the caller has chosen. This value overrides passwords and tokens.
@@ -57,10 +57,10 @@ impl SessionCredentials {
     pub fn resolve(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let user = fordway_sys::user_id();
-        let usual_netrc = || get("HOME").map(|home| SecretFile::Usual(Path::new(&home).join(".netrc")));
+        let usual_netrc = || get("HOME").map(|home| SecretFilePath::Usual(Path::new(&home).join(".netrc")));
         SessionCredentials {
             bearers: bearer_tokens(&get, user),
-            netrc: get("NETRC").map(|path| SecretFile::Named(path.into())).or_else(usual_netrc),
+            netrc: get("NETRC").map(|path| SecretFilePath::Named(path.into())).or_else(usual_netrc),
             certificates: certificate_files(&get, user),
             authorization: None,
             goes_unprotected: false,
@@ -180,7 +180,7 @@ fn is_this_machine(origin: &Origin) -> bool {
 #[derive(Clone)]
 enum BearerTokenSource {
     Token(String),
-    File(SecretFile),
+    File(SecretFilePath),
 }
 
 /// Returns the sources of tokens, in search order. The search ends at the first source that the environment names.
@@ -189,15 +189,15 @@ fn bearer_tokens(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<BearerT
         return vec![BearerTokenSource::Token(token)];
     }
     if let Some(path) = get("BEARER_TOKEN_FILE") {
-        return vec![BearerTokenSource::File(SecretFile::Named(path.into()))];
+        return vec![BearerTokenSource::File(SecretFilePath::Named(path.into()))];
     }
     let directories = get("XDG_RUNTIME_DIR").into_iter().chain(["/tmp".to_owned()]);
-    let usual = |directory: String| SecretFile::Usual(Path::new(&directory).join(format!("bt_u{user}")));
+    let usual = |directory: String| SecretFilePath::Usual(Path::new(&directory).join(format!("bt_u{user}")));
     directories.map(|directory| BearerTokenSource::File(usual(directory))).collect()
 }
 
 impl BearerTokenSource {
-    /// Returns the token, if it exists. Errors: as for [`SecretFile::read_text`]; `InvalidArgument` if the text is not
+    /// Returns the token, if it exists. Errors: as for [`SecretFilePath::read_text`]; `InvalidArgument` if the text is not
     /// a token.
     fn token(&self) -> Result<Option<String>> {
         let (token, from) = match self {
@@ -308,7 +308,7 @@ struct CertificateFiles {
     /// The file with the certificate, followed by the certificates up to a known authority. At the usual path, this
     /// file also contains the key.
     chain: PathBuf,
-    key: SecretFile,
+    key: SecretFilePath,
 }
 
 /// Returns the files in which to look for certificates. The search ends at files that the environment names.
@@ -321,15 +321,15 @@ fn certificate_files(get: &dyn Fn(&str) -> Option<String>, user: u32) -> Vec<Cer
         return vec![CertificateFiles::named(chain.into(), key.into())];
     }
     let proxy = PathBuf::from(format!("/tmp/x509up_u{user}"));
-    vec![CertificateFiles { chain: proxy.clone(), key: SecretFile::Usual(proxy) }]
+    vec![CertificateFiles { chain: proxy.clone(), key: SecretFilePath::Usual(proxy) }]
 }
 
 impl CertificateFiles {
     fn named(chain: PathBuf, key: PathBuf) -> Self {
-        CertificateFiles { chain, key: SecretFile::Named(key) }
+        CertificateFiles { chain, key: SecretFilePath::Named(key) }
     }
 
-    /// Reads the files. Returns `None` if there is no file at the usual path. Errors: as for [`SecretFile::read`];
+    /// Reads the files. Returns `None` if there is no file at the usual path. Errors: as for [`SecretFilePath::read`];
     /// `InvalidArgument` if the files do not contain a certificate and a key.
     fn load(&self) -> Result<Option<ClientCertificate>> {
         let Some(secret) = self.key.read()? else { return Ok(None) };
@@ -365,16 +365,16 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// The path of a secret.
 #[derive(Clone, Debug)]
-enum SecretFile {
+enum SecretFilePath {
     /// A path that was named explicitly. The file must exist.
     Named(PathBuf),
     /// The usual path. The file may be missing, and in `/tmp` it may belong to another user.
     Usual(PathBuf),
 }
 
-impl SecretFile {
+impl SecretFilePath {
     fn path(&self) -> &Path {
-        let (SecretFile::Named(path) | SecretFile::Usual(path)) = self;
+        let (SecretFilePath::Named(path) | SecretFilePath::Usual(path)) = self;
         path
     }
 
@@ -382,7 +382,7 @@ impl SecretFile {
     /// the file belongs to another user or can be read by other users; `InvalidArgument` if a named file is missing;
     /// `Io`.
     fn read(&self) -> Result<Option<Vec<u8>>> {
-        let (path, is_named) = (self.path(), matches!(self, SecretFile::Named(_)));
+        let (path, is_named) = (self.path(), matches!(self, SecretFilePath::Named(_)));
         let failed = |kind, error| Error::new(kind, format!("reading {}", path.display())).caused_by(error);
         // The open must not block if another user has placed a named pipe at the usual path.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -415,7 +415,7 @@ impl SecretFile {
         Ok(Some(content))
     }
 
-    /// Returns the content as text. Errors: as for [`SecretFile::read`]; `InvalidArgument`.
+    /// Returns the content as text. Errors: as for [`SecretFilePath::read`]; `InvalidArgument`.
     fn read_text(&self) -> Result<Option<String>> {
         let Some(content) = self.read()? else { return Ok(None) };
         let text = String::from_utf8(content).map_err(|error| {

@@ -8,38 +8,38 @@ use rustls::{ClientConnection, StreamOwned};
 use super::socket::TcpSocket;
 
 /// A TLS session and its underlying transport.
-pub(super) type TlsStream = StreamOwned<ClientConnection, Carrier>;
+pub(super) type TlsStream = StreamOwned<ClientConnection, TcpOrTlsStream>;
 
 /// A connection to a server or proxy.
-pub(super) enum Carrier {
+pub(super) enum TcpOrTlsStream {
     Tcp(TcpSocket),
     Tls(Box<TlsStream>),
 }
 
-impl Carrier {
+impl TcpOrTlsStream {
     /// Returns the underlying socket.
     pub(super) fn tcp(&self) -> &TcpSocket {
         match self {
-            Carrier::Tcp(socket) => socket,
-            Carrier::Tls(stream) => stream.sock.tcp(),
+            TcpOrTlsStream::Tcp(socket) => socket,
+            TcpOrTlsStream::Tls(stream) => stream.sock.tcp(),
         }
     }
 
     /// Returns the underlying socket, so that the caller can change its settings.
     pub(super) fn tcp_mut(&mut self) -> &mut TcpSocket {
         match self {
-            Carrier::Tcp(socket) => socket,
-            Carrier::Tls(stream) => stream.sock.tcp_mut(),
+            TcpOrTlsStream::Tcp(socket) => socket,
+            TcpOrTlsStream::Tls(stream) => stream.sock.tcp_mut(),
         }
     }
 }
 
-impl Carrier {
+impl TcpOrTlsStream {
     /// Receives bytes without consuming them. The next call returns the same bytes, unless they have been consumed.
     pub(super) fn peek(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self {
-            Carrier::Tcp(socket) => socket.peek(room),
-            Carrier::Tls(stream) => {
+            TcpOrTlsStream::Tcp(socket) => socket.peek(room),
+            TcpOrTlsStream::Tls(stream) => {
                 let received = stream.fill_buf()?;
                 let count = received.len().min(room.len());
                 room[..count].copy_from_slice(&received[..count]);
@@ -48,11 +48,11 @@ impl Carrier {
         }
     }
 
-    /// Consumes bytes that [`Carrier::peek`] has returned.
+    /// Consumes bytes that [`TcpOrTlsStream::peek`] has returned.
     pub(super) fn consume(&mut self, count: usize) -> io::Result<()> {
         match self {
-            Carrier::Tcp(socket) => socket.read_exact(&mut vec![0; count]),
-            Carrier::Tls(stream) => {
+            TcpOrTlsStream::Tcp(socket) => socket.read_exact(&mut vec![0; count]),
+            TcpOrTlsStream::Tls(stream) => {
                 stream.consume(count);
                 Ok(())
             }
@@ -60,32 +60,32 @@ impl Carrier {
     }
 }
 
-impl Read for Carrier {
+impl Read for TcpOrTlsStream {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self {
-            Carrier::Tcp(socket) => socket.read(room),
-            Carrier::Tls(stream) => stream.read(room),
+            TcpOrTlsStream::Tcp(socket) => socket.read(room),
+            TcpOrTlsStream::Tls(stream) => stream.read(room),
         }
     }
 }
 
-impl Write for Carrier {
+impl Write for TcpOrTlsStream {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(data)])
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Carrier::Tcp(socket) => socket.write_vectored(pieces),
-            Carrier::Tls(stream) => stream.write_vectored(pieces),
+            TcpOrTlsStream::Tcp(socket) => socket.write_vectored(pieces),
+            TcpOrTlsStream::Tls(stream) => stream.write_vectored(pieces),
         }
     }
 
     /// Sends data that a TLS session has buffered because the buffer of its socket was full.
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Carrier::Tcp(socket) => socket.flush(),
-            Carrier::Tls(stream) => stream.flush(),
+            TcpOrTlsStream::Tcp(socket) => socket.flush(),
+            TcpOrTlsStream::Tls(stream) => stream.flush(),
         }
     }
 }

@@ -31,7 +31,7 @@ pub enum ReplayPolicy {
 }
 
 /// One request.
-pub struct HttpExchange<'a> {
+pub struct HttpExchangeRequest<'a> {
     /// The server.
     pub origin: &'a Origin,
     /// The method, such as `GET` or `PUT`, which determines whether the response has a body.
@@ -84,7 +84,7 @@ impl HttpClient {
     /// Sends a request and receives the head of the response, regardless of its status. A pooled connection that the
     /// server has closed is replaced once with a new connection. Cost on a pooled connection: one `sendmsg`, one
     /// `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
-    pub fn send(&self, exchange: &HttpExchange) -> Result<HttpResponse, ExchangeFailure> {
+    pub fn send(&self, exchange: &HttpExchangeRequest) -> Result<HttpResponse, ExchangeFailure> {
         if let Some(connection) = self.pooled(exchange) {
             match self.send_on(connection, exchange) {
                 Ok(Some(response)) => return Ok(response),
@@ -121,7 +121,7 @@ impl HttpClient {
         self.pool.put(origin, connection);
     }
 
-    fn pooled(&self, exchange: &HttpExchange) -> Option<BufferedConnection> {
+    fn pooled(&self, exchange: &HttpExchangeRequest) -> Option<BufferedConnection> {
         let mut connection = self.pool.take(exchange.origin)?;
         (exchange.replay == ReplayPolicy::Safe || connection.is_quiet()).then_some(connection)
     }
@@ -130,7 +130,7 @@ impl HttpClient {
     fn send_on(
         &self,
         mut connection: BufferedConnection,
-        exchange: &HttpExchange,
+        exchange: &HttpExchangeRequest,
     ) -> Result<Option<HttpResponse>, Error> {
         connection.request_head.clear();
         connection.push_head(exchange.write_head);
@@ -149,7 +149,7 @@ impl HttpClient {
     pub(super) fn early_answer(
         &self,
         mut connection: BufferedConnection,
-        exchange: &HttpExchange,
+        exchange: &HttpExchangeRequest,
         error: std::io::Error,
     ) -> Result<Option<HttpResponse>, Error> {
         if is_timeout(&error) || is_stop(&error) {
@@ -174,7 +174,7 @@ impl HttpClient {
         &self,
         head: ResponseHead,
         connection: BufferedConnection,
-        exchange: &HttpExchange,
+        exchange: &HttpExchangeRequest,
     ) -> Result<HttpResponse, Error> {
         tracing::debug!(method = exchange.method, origin = %exchange.origin, status = head.status, "answered");
         match connection.refused_by_proxy(head.status) {
@@ -231,7 +231,7 @@ impl HttpClient {
     /// more or fewer bytes than stated; any error from `produce`, after which the connection is closed.
     pub(super) fn send_streamed(
         &self,
-        exchange: &HttpExchange,
+        exchange: &HttpExchangeRequest,
         streamed: &mut StreamedBody<'_>,
     ) -> Result<HttpResponse, ExchangeFailure> {
         let unsent = |error| ExchangeFailure { error, may_have_acted: false };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::Timeouts;
-use super::carrier::{Carrier, TlsStream};
+use super::carrier::{TcpOrTlsStream, TlsStream};
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
 use super::proxy::ProxyRequestRewriter;
@@ -77,10 +77,10 @@ impl BufferedConnection {
     }
 
     /// Creates a connection that sends requests on `carrier` without rewriting them.
-    pub(super) fn on(carrier: Carrier, timeouts: Timeouts) -> Self {
+    pub(super) fn on(carrier: TcpOrTlsStream, timeouts: Timeouts) -> Self {
         match carrier {
-            Carrier::Tcp(socket) => Self::plain(socket, timeouts),
-            Carrier::Tls(stream) => Self::tls(*stream, timeouts),
+            TcpOrTlsStream::Tcp(socket) => Self::plain(socket, timeouts),
+            TcpOrTlsStream::Tls(stream) => Self::tls(*stream, timeouts),
         }
     }
 

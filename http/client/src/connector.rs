@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::carrier::Carrier;
+use super::carrier::TcpOrTlsStream;
 use super::connection::BufferedConnection;
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
@@ -151,10 +151,10 @@ impl Connector {
     }
 
     /// Opens a connection whose peer is the origin, directly or through a proxy tunnel.
-    fn carrier(&self, origin: &Origin) -> Result<Carrier> {
+    fn carrier(&self, origin: &Origin) -> Result<TcpOrTlsStream> {
         match self.proxies.of(origin)? {
             Some(proxy) => proxy.tunnel(origin, &self.timeouts, &self.proxy_tls),
-            None => TcpSocket::connect(origin, &self.timeouts).map(Carrier::Tcp),
+            None => TcpSocket::connect(origin, &self.timeouts).map(TcpOrTlsStream::Tcp),
         }
     }
 }

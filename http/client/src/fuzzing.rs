@@ -91,14 +91,14 @@ pub fn chunk_runs(bytes: &[u8]) {
         assert!(total < bytes.len(), "content and framing have at most as many bytes as arrived");
     }
     let mut rest = Vec::new();
-    let _ended = io::Read::by_ref(&mut Rest(&mut connection)).take(1 << 16).read_to_end(&mut rest);
+    let _ended = io::Read::by_ref(&mut BytesAfterBody(&mut connection)).take(1 << 16).read_to_end(&mut rest);
     assert!(total + rest.len() <= bytes.len());
 }
 
 /// The bytes after a body.
-struct Rest<'c>(&'c mut BufferedConnection);
+struct BytesAfterBody<'c>(&'c mut BufferedConnection);
 
-impl Read for Rest<'_> {
+impl Read for BytesAfterBody<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.0.read(room)
     }

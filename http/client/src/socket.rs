@@ -14,7 +14,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use super::connection::is_stop;
 use super::dial::connect_any;
 #[cfg(feature = "http3")]
-use super::http3::EndNotice;
+use super::http3::ConnectionEndReason;
 use super::{Origin, Timeouts};
 
 /// The receive window in bytes advertised from the start: the bandwidth-delay product of 1 Gbit/s and 60 ms.
@@ -30,7 +30,7 @@ pub struct TcpSocket {
     low_water_bytes: usize,
     /// The reason why an HTTP/3 connection ended; present if this process serves the other end of the socket.
     #[cfg(feature = "http3")]
-    notice: Option<EndNotice>,
+    notice: Option<ConnectionEndReason>,
 }
 
 impl TcpSocket {
@@ -54,7 +54,7 @@ impl TcpSocket {
 
     /// Wraps one end of a pair of sockets, whose other end this process serves. Errors: `Io`.
     #[cfg(feature = "http3")]
-    pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts, notice: EndNotice) -> Result<Self> {
+    pub(super) fn bridged(end: OwnedFd, timeouts: &Timeouts, notice: ConnectionEndReason) -> Result<Self> {
         let socket = Self::over(TcpStream::from(end), timeouts);
         socket.apply_timeouts().map_err(setting_up)?;
         Ok(TcpSocket { notice: Some(notice), ..socket })
@@ -77,7 +77,7 @@ impl TcpSocket {
                 |error| error.kind() == io::ErrorKind::ConnectionReset,
                 |got| *got == 0 && room > 0,
             );
-            if is_end && let Some(error) = self.notice.as_ref().and_then(EndNotice::error) {
+            if is_end && let Some(error) = self.notice.as_ref().and_then(ConnectionEndReason::error) {
                 return Err(io::Error::other(error));
             }
         }

@@ -20,7 +20,7 @@ use rustls::{
 };
 
 use super::access::ClientCertificate;
-use super::carrier::{Carrier, TlsStream};
+use super::carrier::{TcpOrTlsStream, TlsStream};
 use super::{Origin, SessionCredentials};
 
 /// The trusted certificate authorities.
@@ -61,10 +61,10 @@ const SHARED_MAX: usize = 32;
 const SYSTEM_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// The configurations of this process.
-static SHARED: Mutex<Vec<SharedConfig>> = Mutex::new(Vec::new());
+static SHARED: Mutex<Vec<CachedTlsConfig>> = Mutex::new(Vec::new());
 
-struct SharedConfig {
-    settings: ConfigSettings,
+struct CachedTlsConfig {
+    settings: TlsConfigKey,
     made: Instant,
     config: Arc<ClientConfig>,
 }
@@ -72,7 +72,7 @@ struct SharedConfig {
 /// All settings that a configuration depends on. When a session is resumed, certificates are not sent again, so only
 /// connectors with equal settings may share tickets.
 #[derive(PartialEq, Eq)]
-struct ConfigSettings {
+struct TlsConfigKey {
     roots: TlsRoots,
     /// The files and directories of certificates, with the time of their last change and their size in bytes.
     files: Vec<(PathBuf, Option<(SystemTime, u64)>)>,
@@ -80,7 +80,7 @@ struct ConfigSettings {
     identity: Option<Vec<CertificateDer<'static>>>,
 }
 
-impl ConfigSettings {
+impl TlsConfigKey {
     /// Collects the settings. `system` returns the value of an environment variable that replaces the certificates of
     /// the system.
     fn new(
@@ -102,13 +102,13 @@ impl ConfigSettings {
         };
         let files = paths.into_iter().map(|path| (path.clone(), state(&path))).collect();
         let identity = identity.map(|shown| shown.cert.clone());
-        ConfigSettings { roots: roots.clone(), files, protocol, identity }
+        TlsConfigKey { roots: roots.clone(), files, protocol, identity }
     }
 
     /// Returns the shared configuration with these settings. If there is none, calls `make` and shares the result.
     fn shared(self, make: impl FnOnce() -> Result<ClientConfig>) -> Result<Arc<ClientConfig>> {
         let locked = || SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |shared: &[SharedConfig]| {
+        let known = |shared: &[CachedTlsConfig]| {
             shared.iter().find(|known| known.settings == self).map(|known| known.config.clone())
         };
         let mut shared = locked();
@@ -126,7 +126,7 @@ impl ConfigSettings {
         if shared.len() >= SHARED_MAX {
             shared.remove(0);
         }
-        shared.push(SharedConfig { settings: self, made: Instant::now(), config: config.clone() });
+        shared.push(CachedTlsConfig { settings: self, made: Instant::now(), config: config.clone() });
         Ok(config)
     }
 }
@@ -161,7 +161,7 @@ impl TlsConnector {
     /// Performs the handshake with the peer of `carrier`. Errors: `BadResponse` for an untrusted certificate and for a
     /// peer that does not use TLS, because a retry would not help against either cause; `Unavailable`,
     /// `InvalidArgument`.
-    pub(super) fn start(&self, origin: &Origin, carrier: Carrier) -> Result<TlsStream> {
+    pub(super) fn start(&self, origin: &Origin, carrier: TcpOrTlsStream) -> Result<TlsStream> {
         let config = self.config()?;
         let name = Self::name(origin)?;
         let failed = |error: std::io::Error| {
@@ -212,7 +212,7 @@ impl TlsConnector {
         }
         let identity = self.who.identity()?;
         let system = |name: &str| std::env::var_os(name);
-        let settings = ConfigSettings::new(&self.roots, self.protocol, identity.as_ref(), system);
+        let settings = TlsConfigKey::new(&self.roots, self.protocol, identity.as_ref(), system);
         let config = settings.shared(|| self.made(identity))?;
         Ok(self.config.get_or_init(|| config).clone())
     }
@@ -224,7 +224,7 @@ impl TlsConnector {
             .map_err(|error| Error::new(ErrorKind::Internal, "setting up TLS").caused_by(error))?;
         let builder = match self.roots {
             TlsRoots::Unverified => {
-                let everyone = Arc::new(UncheckedServer(provider));
+                let everyone = Arc::new(InsecureServerCertVerifier(provider));
                 builder.dangerous().with_custom_certificate_verifier(everyone)
             }
             _ => builder.with_root_certificates(self.trusted()?),
@@ -283,9 +283,9 @@ fn add_directory(roots: &mut RootCertStore, path: &Path) -> Result<()> {
 
 /// Accepts the certificate of any server, but still checks that the server has the private key of the certificate.
 #[derive(Debug)]
-struct UncheckedServer(Arc<CryptoProvider>);
+struct InsecureServerCertVerifier(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for UncheckedServer {
+impl ServerCertVerifier for InsecureServerCertVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -413,7 +413,7 @@ mod tests {
         let connector = TlsConnector::new(roots.clone(), b"http/1.1");
         let socket = TcpStream::connect((origin.host.as_str(), origin.port)).unwrap();
         let socket = TcpSocket::over(socket, &Timeouts::default());
-        let mut stream = connector.start(origin, Carrier::Tcp(socket)).unwrap();
+        let mut stream = connector.start(origin, TcpOrTlsStream::Tcp(socket)).unwrap();
         stream.read_exact(&mut [0]).unwrap();
         stream.conn.handshake_kind()
     }
@@ -440,7 +440,7 @@ mod tests {
     fn certificates_of_the_system_depend_on_the_environment() {
         let settings = |value: Option<&str>| {
             let system = |name: &str| value.filter(|_| name == "SSL_CERT_FILE").map(OsString::from);
-            ConfigSettings::new(&TlsRoots::System, b"h2", None, system)
+            TlsConfigKey::new(&TlsRoots::System, b"h2", None, system)
         };
         assert!(settings(None) == settings(None));
         assert!(settings(Some("/a")) == settings(Some("/a")));

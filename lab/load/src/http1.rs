@@ -11,7 +11,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
-    FinishedRequest, NetworkTraffic, RequestSequence, RequestSlots, ResponseProblem, no_answer_within,
+    FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem, no_answer_within,
 };
 use fordway_http::parts::BodyFraming;
 use fordway_http::parts::Connector;
@@ -36,7 +36,7 @@ pub struct Http1LoadGenerator {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     lines: Vec<LoadConnection>,
-    /// Requests that have ended outside of [`RequestSlots::wait`]; the next wait reports them.
+    /// Requests that have ended outside of [`LoadGenerator::wait`]; the next wait reports them.
     early: Vec<FinishedRequest>,
     scratch: Vec<u8>,
     /// The request head, if it is the same for all requests.
@@ -246,7 +246,7 @@ impl Http1LoadGenerator {
     }
 }
 
-impl RequestSlots for Http1LoadGenerator {
+impl LoadGenerator for Http1LoadGenerator {
     fn slots(&self) -> usize {
         self.lines.len()
     }

@@ -28,12 +28,12 @@ pub use http3::Http3;
 pub use requests::{LoadMethod, RequestSequence, RequestTemplate};
 
 /// The requests of one thread, each in its own slot.
-pub trait RequestSlots {
+pub trait LoadGenerator {
     /// Returns the number of requests that can be in flight at once.
     fn slots(&self) -> usize;
 
     /// Sends the next request on `slot`, on which no request is in flight. If sending fails, the next
-    /// [`RequestSlots::wait`] reports the failure.
+    /// [`LoadGenerator::wait`] reports the failure.
     fn start(&mut self, slot: usize);
 
     /// Waits until at least one request has ended or `limit` has passed, and appends all ended requests to `finished`.
@@ -51,7 +51,7 @@ pub trait RequestSlots {
 /// A request that has ended.
 #[derive(Debug)]
 pub struct FinishedRequest {
-    /// The slot given to [`RequestSlots::start`].
+    /// The slot given to [`LoadGenerator::start`].
     pub slot: usize,
     /// The time at which the request was passed to the kernel.
     pub started: Instant,

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use super::{
-    FinishedRequest, NetworkTraffic, RequestSequence, RequestSlots, ResponseProblem, no_answer_within,
+    FinishedRequest, LoadGenerator, NetworkTraffic, RequestSequence, ResponseProblem, no_answer_within,
 };
 use fordway_http::{Timeouts, TlsRoots};
 
@@ -130,7 +130,7 @@ impl<S: ExchangeSender> MultiplexedLoadGenerator<S> {
     }
 }
 
-impl<S: ExchangeSender> RequestSlots for MultiplexedLoadGenerator<S> {
+impl<S: ExchangeSender> LoadGenerator for MultiplexedLoadGenerator<S> {
     fn slots(&self) -> usize {
         self.slots
     }

@@ -14,7 +14,7 @@ const HOW: &str = "how";
 pub struct MachineEntry {
     /// The machine's name, unique in its catalogue.
     pub name: String,
-    features: BTreeMap<Feature, f64>,
+    features: BTreeMap<MachineFeature, f64>,
     how: Toml,
 }
 
@@ -35,12 +35,12 @@ impl MachineEntry {
     }
 
     /// Returns the value of `feature`; `None` if it was not measured.
-    pub fn get(&self, feature: Feature) -> Option<f64> {
+    pub fn get(&self, feature: MachineFeature) -> Option<f64> {
         self.features.get(&feature).copied()
     }
 
     /// Sets the value of a feature. Errors: `InvalidArgument` unless the value is a finite, positive number.
-    pub fn set(&mut self, feature: Feature, value: f64) -> Result<()> {
+    pub fn set(&mut self, feature: MachineFeature, value: f64) -> Result<()> {
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(format!(
                 "machine {}: {} is {value}, but a feature must be a number above 0; leave out features that were not measured",
@@ -53,7 +53,7 @@ impl MachineEntry {
     }
 
     /// Records how the value of a feature was obtained, or why it could not be obtained.
-    pub fn explain(&mut self, feature: Feature, how: &str) {
+    pub fn explain(&mut self, feature: MachineFeature, how: &str) {
         self.how.insert(feature.name().to_owned(), Value::String(how.to_owned()));
     }
 
@@ -83,15 +83,19 @@ impl MachineEntry {
             }
         }
         if entry.features.is_empty() {
-            return Err(invalid(format!("machine {name} has no features; add some of {}", Feature::names())));
+            return Err(invalid(format!(
+                "machine {name} has no features; add some of {}",
+                MachineFeature::names()
+            )));
         }
         Ok(entry)
     }
 }
 
 /// Returns the feature called `key`. An unknown name is an error, so that misspelt features are not silently ignored.
-fn known(machine: &str, key: &str) -> Result<Feature> {
-    Feature::from_name(key).ok_or_else(|| invalid(format!("machine {machine}: {}", Feature::unknown(key))))
+fn known(machine: &str, key: &str) -> Result<MachineFeature> {
+    MachineFeature::from_name(key)
+        .ok_or_else(|| invalid(format!("machine {machine}: {}", MachineFeature::unknown(key))))
 }
 
 fn number_of(machine: &str, key: &str, value: &Value) -> Result<f64> {
@@ -132,7 +136,7 @@ impl MachineCatalogue {
         };
         let entries = machines.iter().map(|(name, machine)| MachineEntry::parse(name, machine));
         let mut entries = entries.collect::<Result<Vec<_>>>()?;
-        let threads = |entry: &MachineEntry| entry.get(Feature::Threads).unwrap_or(0.0);
+        let threads = |entry: &MachineEntry| entry.get(MachineFeature::Threads).unwrap_or(0.0);
         entries.sort_by(|one, other| threads(other).total_cmp(&threads(one)).then(one.name.cmp(&other.name)));
         Ok(MachineCatalogue { entries })
     }
@@ -156,25 +160,25 @@ macro_rules! features {
         /// A measured property of a machine: a positive number, such as a count, a rate or a duration. The name of a
         /// feature that has a unit ends in that unit; 1 MB is 10^6 bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Feature { $(#[doc = $meaning] $feature,)* }
+        pub enum MachineFeature { $(#[doc = $meaning] $feature,)* }
 
-        impl Feature {
+        impl MachineFeature {
             /// All features, in the order in which tables show them.
-            pub const ALL: &'static [Feature] = &[$(Feature::$feature),*];
+            pub const ALL: &'static [MachineFeature] = &[$(MachineFeature::$feature),*];
 
             /// Returns the feature's name in catalogues.
             pub const fn name(self) -> &'static str {
-                match self { $(Feature::$feature => $name),* }
+                match self { $(MachineFeature::$feature => $name),* }
             }
 
             /// Returns the feature's unit for display; empty for a count.
             pub const fn unit(self) -> &'static str {
-                match self { $(Feature::$feature => $unit),* }
+                match self { $(MachineFeature::$feature => $unit),* }
             }
 
             /// Returns a description of what the feature measures.
             pub const fn meaning(self) -> &'static str {
-                match self { $(Feature::$feature => $meaning),* }
+                match self { $(MachineFeature::$feature => $meaning),* }
             }
         }
     };
@@ -193,9 +197,9 @@ features! {
     HttpGet = "http_get_ops_per_s", "ops/s", "GETs of 4 KiB by one thread over loopback HTTP";
 }
 
-impl Feature {
+impl MachineFeature {
     /// Returns the feature called `name` in catalogues; `None` if there is no such feature.
-    pub fn from_name(name: &str) -> Option<Feature> {
+    pub fn from_name(name: &str) -> Option<MachineFeature> {
         Self::ALL.iter().copied().find(|feature| feature.name() == name)
     }
 
@@ -211,7 +215,7 @@ impl Feature {
     }
 }
 
-impl Serialize for Feature {
+impl Serialize for MachineFeature {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
@@ -230,17 +234,17 @@ mod tests {
     #[test]
     fn an_entry_survives_its_text() {
         let mut entry = MachineEntry::new("m3.large \"old\"");
-        entry.set(Feature::Threads, 2.0).unwrap();
-        entry.set(Feature::DiskRead, 12_345.678).unwrap();
-        entry.set(Feature::CpuTime, 0.001_234_56).unwrap();
-        entry.explain(Feature::Network, "not measured: no --peer");
+        entry.set(MachineFeature::Threads, 2.0).unwrap();
+        entry.set(MachineFeature::DiskRead, 12_345.678).unwrap();
+        entry.set(MachineFeature::CpuTime, 0.001_234_56).unwrap();
+        entry.explain(MachineFeature::Network, "not measured: no --peer");
         let text = entry.to_toml();
         assert!(text.contains("threads = 2\n"), "{text}");
         let read = MachineCatalogue::parse(&text).unwrap();
         let read = read.get("m3.large \"old\"").unwrap();
-        assert_eq!(read.get(Feature::DiskRead), Some(12_346.0));
-        assert_eq!(read.get(Feature::CpuTime), Some(0.001_235));
-        assert_eq!(read.get(Feature::Network), None);
+        assert_eq!(read.get(MachineFeature::DiskRead), Some(12_346.0));
+        assert_eq!(read.get(MachineFeature::CpuTime), Some(0.001_235));
+        assert_eq!(read.get(MachineFeature::Network), None);
         assert_eq!(read.how, entry.how);
     }
 

@@ -5,7 +5,7 @@
 //!
 //! A [`MachineWatch`] refuses a machine that is too busy, and determines whether the results of a run are reliable.
 //!
-//! A [`MachineCatalogue`] holds machines with their [`Feature`]s, and is read from a TOML file. [`similarity`] computes
+//! A [`MachineCatalogue`] holds machines with their [`MachineFeature`]s, and is read from a TOML file. [`similarity`] computes
 //! a number from 0 to 1 for two machines. A [`SimilarityTable`] holds the similarities of all pairs of machines from
 //! two catalogues, and [`heat_map`] draws such a table.
 
@@ -14,7 +14,7 @@ pub mod doctor;
 mod similarity;
 mod watch;
 
-pub use catalogue::{Feature, MachineCatalogue, MachineEntry};
+pub use catalogue::{MachineCatalogue, MachineEntry, MachineFeature};
 pub use similarity::{
     CommonFeatures, MachinePairSimilarity, OmittedFeature, SimilarityTable, heat_map, ratio, similarity,
 };

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use fordway_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{Feature, MachineCatalogue, MachineEntry};
+use crate::{MachineCatalogue, MachineEntry, MachineFeature};
 
 /// Returns the ratio of the smaller to the larger of two positive numbers.
 pub fn ratio(one: f64, other: f64) -> f64 {
@@ -34,7 +34,7 @@ pub fn similarity(one: &[f64], other: &[f64]) -> Option<f64> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommonFeatures {
     /// The features that are compared.
-    pub features: Vec<Feature>,
+    pub features: Vec<MachineFeature>,
     /// The features that are not compared, because some machines lack them.
     pub left_out: Vec<OmittedFeature>,
 }
@@ -43,7 +43,7 @@ pub struct CommonFeatures {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OmittedFeature {
     /// The feature.
-    pub feature: Feature,
+    pub feature: MachineFeature,
     /// The names of the machines without the feature.
     pub missing_in: Vec<String>,
 }
@@ -51,14 +51,17 @@ pub struct OmittedFeature {
 impl CommonFeatures {
     /// Returns the features that all `entries` have, or exactly the features in `asked` if `asked` is not empty.
     /// Errors: `InvalidArgument` if a machine lacks a requested feature, or no feature is common to all.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a MachineEntry>, asked: &[Feature]) -> Result<Self> {
+    pub fn of<'a>(
+        entries: impl IntoIterator<Item = &'a MachineEntry>,
+        asked: &[MachineFeature],
+    ) -> Result<Self> {
         let entries: Vec<&MachineEntry> = entries.into_iter().collect();
-        let lacking = |feature: Feature| -> Vec<String> {
+        let lacking = |feature: MachineFeature| -> Vec<String> {
             let without = entries.iter().filter(|entry| entry.get(feature).is_none());
             without.map(|entry| entry.name.clone()).collect()
         };
         let mut choice = CommonFeatures { features: Vec::new(), left_out: Vec::new() };
-        for &feature in Feature::ALL {
+        for &feature in MachineFeature::ALL {
             let missing_in = lacking(feature);
             match asked.contains(&feature) {
                 true if !missing_in.is_empty() => return Err(missing(feature, &missing_in)),
@@ -87,7 +90,7 @@ impl CommonFeatures {
     }
 }
 
-fn missing(feature: Feature, machines: &[String]) -> Error {
+fn missing(feature: MachineFeature, machines: &[String]) -> Error {
     let (feature, machines) = (feature.name(), machines.join(", "));
     Error::new(
         ErrorKind::InvalidArgument,
@@ -373,9 +376,12 @@ mod tests {
     fn what_all_have_is_compared_and_the_rest_is_told() {
         let catalogue = MachineCatalogue::parse(TWO).unwrap();
         let choice = CommonFeatures::of(catalogue.entries(), &[]).unwrap();
-        assert_eq!(choice.features, [Feature::Threads]);
+        assert_eq!(choice.features, [MachineFeature::Threads]);
         let left_out = |feature, name: &str| OmittedFeature { feature, missing_in: vec![name.to_owned()] };
-        assert_eq!(choice.left_out, [left_out(Feature::Memory, "b"), left_out(Feature::DiskRead, "a")]);
+        assert_eq!(
+            choice.left_out,
+            [left_out(MachineFeature::Memory, "b"), left_out(MachineFeature::DiskRead, "a")]
+        );
         let (a, b) = (catalogue.get("a").unwrap(), catalogue.get("b").unwrap());
         assert_eq!(choice.similarity(a, b), Some(0.75));
     }
@@ -391,10 +397,10 @@ mod tests {
     #[test]
     fn an_asked_feature_must_be_there() {
         let catalogue = MachineCatalogue::parse(TWO).unwrap();
-        let choice = CommonFeatures::of(catalogue.entries(), &[Feature::Threads]).unwrap();
-        assert_eq!((choice.features, choice.left_out), (vec![Feature::Threads], vec![]));
-        let error =
-            CommonFeatures::of(catalogue.entries(), &[Feature::Memory]).expect_err("b has no memory_mb");
+        let choice = CommonFeatures::of(catalogue.entries(), &[MachineFeature::Threads]).unwrap();
+        assert_eq!((choice.features, choice.left_out), (vec![MachineFeature::Threads], vec![]));
+        let error = CommonFeatures::of(catalogue.entries(), &[MachineFeature::Memory])
+            .expect_err("b has no memory_mb");
         assert!(error.to_string().contains("memory_mb is not known for b"), "{error}");
     }
 

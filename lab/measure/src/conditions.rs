@@ -8,7 +8,7 @@ use crate::RunDocument;
 
 /// Whether the results of a run can be relied on, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RunConditions {
+pub struct RunReliabilityReport {
     /// The conclusion.
     pub verdict: RunReliability,
     /// Whether the run took place only because of `--force`, although the machine was too busy to measure.
@@ -16,7 +16,7 @@ pub struct RunConditions {
     /// The reasons for the verdict; empty if it is `measured`.
     pub doubts: Vec<MeasurementWarning>,
     /// The figures from which the verdict was derived.
-    pub figures: ConditionFigures,
+    pub figures: DisturbanceFigures,
 }
 
 /// Whether the results of a run can be trusted.
@@ -43,7 +43,7 @@ pub struct MeasurementWarning {
     pub remedy: String,
     /// The results that the doubt concerns; empty if it concerns all results.
     #[serde(default)]
-    pub cells: Vec<ResultKey>,
+    pub cells: Vec<LanePhaseKey>,
 }
 
 /// What disturbed a run.
@@ -68,7 +68,7 @@ pub enum DisturbanceCause {
 
 /// One result of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResultKey {
+pub struct LanePhaseKey {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
@@ -77,7 +77,7 @@ pub struct ResultKey {
 
 /// Figures about the machine. Shares are from 0 to 1. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ConditionFigures {
+pub struct DisturbanceFigures {
     /// The share of time that a fixed task, repeated on each processor, lost to other programs before the run.
     pub lost_before_share: Option<f64>,
     /// The share of time that a fixed task, repeated on each processor, lost to other programs after the run.
@@ -113,23 +113,23 @@ pub struct ConditionFigures {
 
 /// The conditions of one result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ResultConditions<'c> {
+pub struct ResultReliability<'c> {
     /// The verdict about this result.
     pub verdict: RunReliability,
     /// The doubts that concern this result.
     pub doubts: Vec<&'c MeasurementWarning>,
 }
 
-impl RunConditions {
+impl RunReliabilityReport {
     /// Returns the conditions of the result of `lane` in `phase`.
-    pub fn of_cell(&self, lane: &str, phase: &str) -> ResultConditions<'_> {
+    pub fn of_cell(&self, lane: &str, phase: &str) -> ResultReliability<'_> {
         let concerns = |doubt: &&MeasurementWarning| {
             let mut cells = doubt.cells.iter();
             doubt.cells.is_empty() || cells.any(|cell| cell.lane == lane && cell.phase == phase)
         };
         let doubts: Vec<&MeasurementWarning> = self.doubts.iter().filter(concerns).collect();
         let verdict = if doubts.is_empty() { RunReliability::Measured } else { self.verdict };
-        ResultConditions { verdict, doubts }
+        ResultReliability { verdict, doubts }
     }
 
     /// Adds a doubt. A verdict of `measured` becomes `doubtful`.
@@ -158,7 +158,7 @@ impl fmt::Display for MeasurementWarning {
     }
 }
 
-impl fmt::Display for RunConditions {
+impl fmt::Display for RunReliabilityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "conditions: {}", self.verdict)?;
         self.doubts.iter().try_for_each(|doubt| write!(f, "\n  {doubt}"))?;
@@ -180,7 +180,7 @@ const THROTTLED_MAX: f64 = 0.05;
 impl RunDocument {
     /// Adds the conditions of the run. If a quota throttled the run, the quota becomes the limit of each result whose
     /// counters show that nothing else was busy.
-    pub fn add_conditions(&mut self, conditions: RunConditions) {
+    pub fn add_conditions(&mut self, conditions: RunReliabilityReport) {
         if let Some(share) = conditions.figures.throttled_share.filter(|share| *share > THROTTLED_MAX) {
             let unexplained = self.summaries.iter_mut().map(|summary| &mut summary.limit);
             for limit in unexplained.filter(|limit| ["waiting", "cannot tell"].contains(&limit.name.as_str()))
@@ -198,7 +198,7 @@ impl RunDocument {
 mod tests {
     use super::*;
 
-    fn doubt(cells: Vec<ResultKey>) -> MeasurementWarning {
+    fn doubt(cells: Vec<LanePhaseKey>) -> MeasurementWarning {
         MeasurementWarning {
             cause: DisturbanceCause::Generator,
             observed: "requests started late".into(),
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_doubt_is_told_with_its_cells_and_lowers_the_verdict() {
-        let mut conditions = RunConditions::default();
+        let mut conditions = RunReliabilityReport::default();
         assert_eq!(conditions.to_string(), "conditions: measured");
-        conditions.doubt(doubt(vec![ResultKey { lane: "http1".into(), phase: "get".into() }]));
+        conditions.doubt(doubt(vec![LanePhaseKey { lane: "http1".into(), phase: "get".into() }]));
         let text = "conditions: measured, with doubts\n  requests started late; add --threads (get http1)";
         assert_eq!(conditions.to_string(), text);
         assert_eq!(conditions.of_cell("http1", "get").verdict, RunReliability::Doubtful);
@@ -220,6 +220,6 @@ mod tests {
         conditions.doubt(doubt(vec![]));
         assert_eq!(conditions.verdict, RunReliability::Refused);
         let json = serde_json::to_string(&conditions).unwrap();
-        assert_eq!(serde_json::from_str::<RunConditions>(&json).unwrap(), conditions);
+        assert_eq!(serde_json::from_str::<RunReliabilityReport>(&json).unwrap(), conditions);
     }
 }

@@ -14,17 +14,17 @@ mod stats;
 mod table;
 
 pub use conditions::{
-    ConditionFigures, DisturbanceCause, MeasurementWarning, ResultConditions, ResultKey, RunConditions,
-    RunReliability,
+    DisturbanceCause, DisturbanceFigures, LanePhaseKey, MeasurementWarning, ResultReliability,
+    RunReliability, RunReliabilityReport,
 };
 pub use counters::{CountersIncomplete, NetworkTraffic, ProcessCounters, RunningCounters};
 pub use machine::{FileSystem, Machine};
 pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
-    Io500Scores, LaneDescription, LaneScore, LatencyQuantiles, LimitingResource, LoadSummary,
-    MessageTransferSummary, ParallelSummary, PhaseSummary, RunDocument, RunError, SCHEMA, SCHEMA_VERSION,
-    SpeedRatio, SpeedVerdict, TcpConnectionStats,
+    Io500Scores, LaneDescription, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource,
+    LoadGeneratorSummary, MessageTransferSummary, ParallelJobSummary, RunDocument, RunError, SCHEMA,
+    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, table, transfer_table};

@@ -2,7 +2,7 @@
 //!
 //! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes the run file field
-//! by field. The figures that are specific to one kind of benchmark ([`LoadSummary`], [`ParallelSummary`],
+//! by field. The figures that are specific to one kind of benchmark ([`LoadGeneratorSummary`], [`ParallelJobSummary`],
 //! [`MessageTransferSummary`], [`Io500Scores`]) are at the end.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfidenceInterval, Machine, ProcessCounters, RunConditions, RunRecords};
+use crate::{ConfidenceInterval, Machine, ProcessCounters, RunRecords, RunReliabilityReport};
 
 /// The value of `schema` in `run.json`.
 pub const SCHEMA: &str = "fordway.run";
@@ -50,15 +50,15 @@ pub struct RunDocument {
     /// The phases, in the order of the indices in records.
     pub phases: Vec<String>,
     /// The results, one entry for each lane and phase.
-    pub summaries: Vec<PhaseSummary>,
+    pub summaries: Vec<LanePhaseResult>,
     /// The scores, one entry for each lane of IO500; empty for other kinds of run.
     #[serde(default)]
-    pub scores: Vec<LaneScore>,
+    pub scores: Vec<LaneIo500Score>,
     /// Warnings about omitted parts of the run and about settings that make a result doubtful, each with a remedy.
     pub warnings: Vec<String>,
     /// Whether the machine's state allowed reliable results; `null` if the machine was not observed.
     #[serde(default)]
-    pub conditions: Option<RunConditions>,
+    pub conditions: Option<RunReliabilityReport>,
 }
 
 /// A measured lane, or another way of doing the same work (such as plain files), with which lanes are compared.
@@ -72,7 +72,7 @@ pub struct LaneDescription {
 
 /// The results of one lane in one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PhaseSummary {
+pub struct LanePhaseResult {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
@@ -101,13 +101,13 @@ pub struct PhaseSummary {
     pub limit: LimitingResource,
     /// Figures of a load generator; `null` for other kinds of run.
     #[serde(default)]
-    pub load: Option<LoadSummary>,
+    pub load: Option<LoadGeneratorSummary>,
     /// Figures of a transport benchmark; `null` for other kinds of run.
     #[serde(default)]
     pub transfer: Option<MessageTransferSummary>,
     /// Figures of a speed-up measurement; `null` for other kinds of run.
     #[serde(default)]
-    pub parallel: Option<ParallelSummary>,
+    pub parallel: Option<ParallelJobSummary>,
 }
 
 /// Latencies in nanoseconds.
@@ -333,9 +333,9 @@ fn objects_batch(records: &RunRecords) -> Result<RecordBatch, ArrowError> {
     ])
 }
 
-type Written = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+type RunWriteResult = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-fn write_arrow(file: &File, batch: &RecordBatch) -> Written {
+fn write_arrow(file: &File, batch: &RecordBatch) -> RunWriteResult {
     let mut writer = FileWriter::try_new_buffered(file, &batch.schema())?;
     writer.write(batch)?;
     Ok(writer.finish()?)
@@ -363,7 +363,11 @@ impl StagedFiles<'_> {
         self.dir.join(format!(".{name}.tmp"))
     }
 
-    fn stage(&mut self, name: &'static str, write: impl FnOnce(&File) -> Written) -> Result<(), RunError> {
+    fn stage(
+        &mut self,
+        name: &'static str,
+        write: impl FnOnce(&File) -> RunWriteResult,
+    ) -> Result<(), RunError> {
         self.names.push(name);
         let done = File::create(self.staged(name)).map_err(Into::into).and_then(|file| write(&file));
         done.map_err(|source| RunError { path: self.dir.join(name), source })
@@ -398,7 +402,7 @@ impl Drop for StagedFiles<'_> {
 
 /// The settings of a load generator, and its results besides latency and throughput.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LoadSummary {
+pub struct LoadGeneratorSummary {
     /// `closed`, or the arrival process of the open loop: `fixed` or `poisson`.
     pub arrivals: String,
     /// Requested rate, requests per second; `null` in the closed loop.
@@ -455,7 +459,7 @@ pub struct TcpConnectionStats {
 /// The results of jobs with the same number of ranks in the same set-up. Intervals are `null` for fewer than five
 /// successful jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ParallelSummary {
+pub struct ParallelJobSummary {
     /// The number of ranks of each job.
     pub ranks: u32,
     /// The median wall time of a job, including its launch, ns.
@@ -501,7 +505,7 @@ pub struct MessageTransferSummary {
 
 /// The IO500 scores of one lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LaneScore {
+pub struct LaneIo500Score {
     /// The lane's name.
     pub lane: String,
     /// The scores of the lane; `null` unless every phase succeeded.

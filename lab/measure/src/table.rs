@@ -2,8 +2,8 @@
 //! of 1,000.
 
 use crate::{
-    ConfidenceInterval, LatencyQuantiles, MessageTransferSummary, ParallelSummary, PhaseSummary, RunDocument,
-    SpeedRatio, SpeedVerdict,
+    ConfidenceInterval, LanePhaseResult, LatencyQuantiles, MessageTransferSummary, ParallelJobSummary,
+    RunDocument, SpeedRatio, SpeedVerdict,
 };
 
 const HEADINGS: [&str; 10] =
@@ -38,7 +38,7 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]], left: &[usize]) -> S
     text
 }
 
-fn cells(summary: &PhaseSummary) -> [String; 10] {
+fn cells(summary: &LanePhaseResult) -> [String; 10] {
     let latency = |pick: fn(&LatencyQuantiles) -> u64| {
         summary.latency.as_ref().map_or("-".to_owned(), |quantiles| ns_text(pick(quantiles)))
     };
@@ -130,7 +130,7 @@ pub fn load_table(run: &RunDocument) -> String {
             excluded.\n-: not measured, or none.\n"
 }
 
-fn load_cells(summary: &PhaseSummary) -> [String; 15] {
+fn load_cells(summary: &LanePhaseResult) -> [String; 15] {
     let none = || "-".to_owned();
     let load = summary.load.as_ref();
     let latency = |pick: fn(&LatencyQuantiles) -> u64| {
@@ -179,7 +179,7 @@ communication: share of the ranks' time in calls of MPI, waiting included. late:
 -: not measured.
 ";
 
-fn parallel_cells(summary: &PhaseSummary, of: &ParallelSummary) -> [String; 8] {
+fn parallel_cells(summary: &LanePhaseResult, of: &ParallelJobSummary) -> [String; 8] {
     let none = || "-".to_owned();
     let lane = match summary.errors {
         0 => summary.lane.clone(),
@@ -237,7 +237,7 @@ busy: processors that both kept busy. One message at a time is work for one; a t
 -: not measured, or none.
 ";
 
-fn transfer_cells(summary: &PhaseSummary, of: &MessageTransferSummary) -> [String; 9] {
+fn transfer_cells(summary: &LanePhaseResult, of: &MessageTransferSummary) -> [String; 9] {
     let none = || "-".to_owned();
     let one_at_a_time = of.exchange != "bandwidth";
     let time = match &of.time_ns {

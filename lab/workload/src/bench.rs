@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fordway_measure::{
-    LaneDescription, LaneScore, Machine, PhaseSummary, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION,
-    SpeedRatio, SpeedVerdict, median_interval,
+    LaneDescription, LaneIo500Score, LanePhaseResult, Machine, RunDocument, RunRecords, SCHEMA,
+    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, median_interval,
 };
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
 use crate::summary::{RunParallelism, limit};
-use crate::{PhaseResult, WorkloadSite};
+use crate::{PhaseResult, WorkloadLocation};
 
 /// A workload that several ranks run together.
 #[derive(Clone, Debug, Serialize)]
@@ -60,7 +60,7 @@ impl WorkloadPlan {
     /// ranks call this function and get the same result. Errors: `BucketAlreadyOwnedByYou` if the site exists, in which
     /// case nothing is changed; as for [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
-    pub fn run(&self, crew: &WorkloadRank, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
+    pub fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation, keep: bool) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
         let (begins, ends) = match self {
             WorkloadPlan::Mdworkbench(plan) => (plan.begins(), plan.ends()),
@@ -83,7 +83,7 @@ impl WorkloadPlan {
         outcome
     }
 
-    fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
+    fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<()> {
         match self {
             WorkloadPlan::Ior(plan) => plan.clean_up(crew, site)?,
             WorkloadPlan::Mdworkbench(plan) => plan.clean_up(crew, site)?,
@@ -93,7 +93,7 @@ impl WorkloadPlan {
     }
 }
 
-fn with_advice(error: Error, site: &WorkloadSite) -> Error {
+fn with_advice(error: Error, site: &WorkloadLocation) -> Error {
     match error.kind() {
         ErrorKind::BucketAlreadyOwnedByYou => Error::new(
             ErrorKind::BucketAlreadyOwnedByYou,
@@ -143,9 +143,9 @@ impl MeasurementArgs {
         &self,
         workload: &WorkloadPlan,
         crew: &WorkloadRank,
-        sites: &[WorkloadSite],
+        sites: &[WorkloadLocation],
     ) -> Result<Vec<LaneResults>> {
-        let empty = |site: &WorkloadSite| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
+        let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for _ in 0..self.rounds {
             for (site, lane) in sites.iter().zip(&mut lanes) {
@@ -187,7 +187,7 @@ impl LaneResults {
         phase: &str,
         reference: Option<&LaneResults>,
         capacity: RunParallelism,
-    ) -> PhaseSummary {
+    ) -> LanePhaseResult {
         let rounds = self.phase(phase);
         let sum = |value: fn(&PhaseResult) -> u64| rounds.iter().map(|round| value(round)).sum::<u64>();
         let elapsed_s = sum(PhaseResult::elapsed_ns) as f64 / 1e9;
@@ -199,7 +199,7 @@ impl LaneResults {
         let server_ns = rounds.iter().map(|round| round.server_cpu_ns).sum::<Option<u64>>();
         let mut latencies = fordway_measure::LatencyHistogram::default();
         rounds.iter().for_each(|round| latencies.add(&round.latencies()));
-        PhaseSummary {
+        LanePhaseResult {
             lane: self.lane.name.clone(),
             phase: phase.to_owned(),
             operations,
@@ -293,7 +293,7 @@ pub fn describe(
     (run, records)
 }
 
-fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneScore> {
+fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneIo500Score> {
     match workload {
         WorkloadPlan::Io500(plan) => io500::score(plan, lanes).into_iter().map(|(score, _)| score).collect(),
         _ => Vec::new(),

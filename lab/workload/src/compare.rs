@@ -83,7 +83,7 @@ pub struct ComparePlan {
 
 /// The results of a comparison.
 #[derive(Debug, Default)]
-pub struct CompareOutcome {
+pub struct ComparisonResults {
     /// Every operation and block of the recorded rounds.
     pub records: RunRecords,
     /// Descriptions of the first failures.
@@ -114,7 +114,7 @@ pub fn run(
     targets: &[Box<dyn MeasuredTarget>],
     stop: &AtomicBool,
     progress: &mut dyn FnMut(CompareProgress),
-) -> Result<CompareOutcome> {
+) -> Result<ComparisonResults> {
     let mut comparison = ComparisonState {
         plan,
         targets,
@@ -122,7 +122,7 @@ pub fn run(
         progress,
         clock: RunClock::start(),
         random: SeededRandom::new(plan.seed),
-        outcome: CompareOutcome::default(),
+        outcome: ComparisonResults::default(),
         buffers: Vec::new(),
         blocks: 0,
         done: 0,
@@ -149,7 +149,7 @@ struct ComparisonState<'c> {
     progress: &'c mut dyn FnMut(CompareProgress),
     clock: RunClock,
     random: SeededRandom,
-    outcome: CompareOutcome,
+    outcome: ComparisonResults,
     /// One buffer for each position in a block. The buffers are reused, so that no measured read includes the first
     /// access to new memory.
     buffers: Vec<Vec<u8>>,

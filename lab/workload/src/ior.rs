@@ -18,11 +18,11 @@ use fordway_sys::read_into_spare;
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use super::site::ContentPattern;
+use super::site::PatternBuffer;
 use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
 use crate::site::LocationBackend;
 use crate::target::failed;
-use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
+use crate::{MeasuredTarget, PhaseResult, WorkloadLocation};
 
 /// The maximum number of transfers of one rank in random order. The order is held in memory.
 const MAX_RANDOM_TRANSFERS: u64 = 1 << 28;
@@ -142,7 +142,7 @@ impl IorPlan {
     }
 
     /// Writes all files, reads them back and verifies them. The caller removes the site.
-    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<Vec<PhaseResult>> {
         let shape = self.shape()?;
         let (write, transfers) = write(crew, site, &shape)?;
         let read = read(crew, site, &shape, transfers)?;
@@ -150,7 +150,7 @@ impl IorPlan {
     }
 
     /// Removes the buckets, if each file is a bucket.
-    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
+    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<()> {
         let (shape, rank) = (self.shape()?, crew.team.rank());
         crew.agree(IorFile::new(site, &shape, rank)?.remove(&shape, rank))
     }
@@ -218,13 +218,13 @@ impl ResolvedIorPlan {
 /// Writes the files. Returns the result, and the number of transfers that each rank wrote.
 pub(crate) fn write(
     crew: &WorkloadRank,
-    site: &WorkloadSite,
+    site: &WorkloadLocation,
     shape: &ResolvedIorPlan,
 ) -> Result<(PhaseResult, u64)> {
     let (rank, ranks) = (crew.team.rank(), crew.team.size());
     let place = IorFile::new(site, shape, rank)?;
     crew.agree(place.prepare(shape, rank))?;
-    let mut pattern = ContentPattern::new(shape.transfer_bytes as usize);
+    let mut pattern = PatternBuffer::new(shape.transfer_bytes as usize);
     let order = shape.order(rank);
     let name = format!("{}-write", shape.name);
     let (mut results, transfers) = crew.phase(&[&name], site, |recorder| {
@@ -243,14 +243,14 @@ pub(crate) fn write(
 /// Reads the first `transfers` transfers of each rank and verifies them.
 pub(crate) fn read(
     crew: &WorkloadRank,
-    site: &WorkloadSite,
+    site: &WorkloadLocation,
     shape: &ResolvedIorPlan,
     transfers: u64,
 ) -> Result<PhaseResult> {
     let ranks = crew.team.size();
     let writer = (crew.team.rank() + shape.shift) % ranks;
     let place = IorFile::new(site, shape, writer)?;
-    let mut pattern = ContentPattern::new(shape.transfer_bytes as usize);
+    let mut pattern = PatternBuffer::new(shape.transfer_bytes as usize);
     let order = shape.order(writer);
     let mut buffer = Vec::with_capacity(shape.transfer_bytes as usize);
     let name = format!("{}-read", shape.name);
@@ -276,7 +276,7 @@ fn nth(order: Option<&[u32]>, turn: u64) -> u64 {
 
 /// The file of one rank, or the file shared by all ranks.
 struct IorFile {
-    site: WorkloadSite,
+    site: WorkloadLocation,
     target: Box<dyn MeasuredTarget>,
     /// The file's name within the site; empty if the site itself is the file.
     name: String,
@@ -284,7 +284,7 @@ struct IorFile {
 
 impl IorFile {
     /// Returns the file that `rank` writes.
-    fn new(site: &WorkloadSite, shape: &ResolvedIorPlan, rank: usize) -> Result<Self> {
+    fn new(site: &WorkloadLocation, shape: &ResolvedIorPlan, rank: usize) -> Result<Self> {
         let file = match shape.file_per_process {
             true => format!("data.{rank:08}"),
             false => "data".to_owned(),

@@ -5,7 +5,7 @@
 //! [`summary::summarise`] makes a table from the records.
 //!
 //! A [`bench::WorkloadPlan`] ([`ior`], [`mdtest`], [`mdworkbench`], [`io500`]) is a workload that the ranks of a
-//! [`RankTeam`] run at a [`WorkloadSite`]; [`bench::describe`] creates a run file from the results, and [`report`]
+//! [`RankTeam`] run at a [`WorkloadLocation`]; [`bench::describe`] creates a run file from the results, and [`report`]
 //! makes tables.
 //!
 //! [`rest::run_block`] generates load on a server.
@@ -40,7 +40,7 @@ mod tree;
 pub use phase::{MAX_RAW_OPERATIONS, RunControl, WorkloadRank};
 pub use posix::{PosixTarget, SyncLevel};
 pub use result::{PhaseResult, RankResult};
-pub use site::WorkloadSite;
+pub use site::WorkloadLocation;
 pub use target::{DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, StoreTarget};
 pub use team::RankTeam;
 pub use tree::{FileTree, TreeFile, TreeLimits};

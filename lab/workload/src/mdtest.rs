@@ -8,10 +8,10 @@ use fordway_store::{DeleteOptions, Error, ErrorKind, Key, ListEntry, ListQuery, 
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use super::site::ContentPattern;
+use super::site::PatternBuffer;
 use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::LocationBackend;
-use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
+use crate::{MeasuredTarget, PhaseResult, WorkloadLocation};
 
 /// The size of a file in hard mode, in bytes, as defined by IO500.
 pub(crate) const HARD_BYTES: u64 = 3901;
@@ -101,7 +101,7 @@ impl MdtestPlan {
         })
     }
 
-    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<Vec<PhaseResult>> {
         let files = self.files()?;
         let (created, items) = files.create(crew, site, "create")?;
         let stat = files.stat(crew, site, items)?;
@@ -131,11 +131,11 @@ impl ResolvedMdtestPlan {
     pub(crate) fn create(
         &self,
         crew: &WorkloadRank,
-        site: &WorkloadSite,
+        site: &WorkloadLocation,
         what: &str,
     ) -> Result<(PhaseResult, u64)> {
         let (rank, target) = (crew.team.rank(), site.target());
-        let mut pattern = ContentPattern::new(self.bytes as usize);
+        let mut pattern = PatternBuffer::new(self.bytes as usize);
         let (mut results, items) = crew.phase(&[&self.phase_name(what)], site, |recorder| {
             recorder.repeat(self.items, self.wall, |recorder, item| {
                 let (key, content) = (self.key(rank, item), pattern.stamped(rank as u64, item));
@@ -146,7 +146,12 @@ impl ResolvedMdtestPlan {
     }
 
     /// Queries the size of each file.
-    pub(crate) fn stat(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
+    pub(crate) fn stat(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadLocation,
+        items: u64,
+    ) -> Result<PhaseResult> {
         self.each(crew, site, "stat", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
             let check = |size| match size == self.bytes {
@@ -158,8 +163,13 @@ impl ResolvedMdtestPlan {
     }
 
     /// Reads each file as a whole and verifies it.
-    pub(crate) fn read(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
-        let mut pattern = ContentPattern::new(self.bytes as usize);
+    pub(crate) fn read(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadLocation,
+        items: u64,
+    ) -> Result<PhaseResult> {
+        let mut pattern = PatternBuffer::new(self.bytes as usize);
         let mut buffer = Vec::with_capacity(self.bytes as usize);
         self.each(crew, site, "read", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
@@ -173,7 +183,12 @@ impl ResolvedMdtestPlan {
     }
 
     /// Removes each file.
-    pub(crate) fn delete(&self, crew: &WorkloadRank, site: &WorkloadSite, items: u64) -> Result<PhaseResult> {
+    pub(crate) fn delete(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadLocation,
+        items: u64,
+    ) -> Result<PhaseResult> {
         self.each(crew, site, "delete", items, |recorder, target, owner, item| {
             let key = self.key(owner, item);
             let remove = || match (self.removal, site.means()) {
@@ -187,7 +202,7 @@ impl ResolvedMdtestPlan {
     fn each(
         &self,
         crew: &WorkloadRank,
-        site: &WorkloadSite,
+        site: &WorkloadLocation,
         what: &str,
         items: u64,
         mut act: impl FnMut(&mut PhaseRecorder, &dyn MeasuredTarget, usize, u64),
@@ -200,14 +215,14 @@ impl ResolvedMdtestPlan {
         Ok(crew.phase(&[&self.phase_name(what)], site, work)?.0.remove(0))
     }
 
-    fn wrong(&self, owner: usize, item: u64, site: &WorkloadSite) -> Error {
+    fn wrong(&self, owner: usize, item: u64, site: &WorkloadLocation) -> Error {
         let what = format!("file {item} of rank {owner} does not have the content that was written");
         Error::new(ErrorKind::Corrupt, format!("{what}, on lane {}", site.lane().name))
     }
 }
 
 /// Removes all objects whose keys begin with `prefix`.
-fn list_and_delete(site: &WorkloadSite, prefix: &str) -> Result<()> {
+fn list_and_delete(site: &WorkloadLocation, prefix: &str) -> Result<()> {
     let LocationBackend::Objects(store, bucket) = site.means() else {
         return Err(ErrorKind::Internal.into());
     };

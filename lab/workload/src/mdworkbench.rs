@@ -9,9 +9,9 @@ use fordway_store::{Error, ErrorKind, Key, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::{Deserialize, Serialize};
 
-use super::site::ContentPattern;
+use super::site::PatternBuffer;
 use crate::phase::{PhaseRecorder, WorkloadRank, decoded, encoded};
-use crate::{MeasuredTarget, PhaseResult, WorkloadSite};
+use crate::{MeasuredTarget, PhaseResult, WorkloadLocation};
 
 const PRECREATE: &str = "precreate";
 /// The phases of the benchmark, one for each kind of operation.
@@ -68,7 +68,7 @@ pub enum DatasetPlacement {
 
 /// The state that a run saves for the next run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct MdworkbenchState {
+struct SavedMdworkbenchState {
     ranks: usize,
     datasets: u64,
     objects: u64,
@@ -110,8 +110,8 @@ impl MdworkbenchPlan {
         Ok(())
     }
 
-    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
-        let sets = RankDatasets { plan: self, crew, site };
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<Vec<PhaseResult>> {
+        let sets = RankDatasetContext { plan: self, crew, site };
         let mut results = Vec::new();
         let mut state = match self.begins() {
             true => sets.new_state(),
@@ -132,27 +132,27 @@ impl MdworkbenchPlan {
     }
 
     /// Removes the data sets' buckets, if each data set has its own bucket.
-    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<()> {
-        let sets = RankDatasets { plan: self, crew, site };
+    pub(crate) fn clean_up(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<()> {
+        let sets = RankDatasetContext { plan: self, crew, site };
         let mut own = (0..self.datasets).filter(|_| self.buckets == DatasetPlacement::Dataset);
         crew.agree(own.try_for_each(|set| sets.site_of(crew.team.rank(), set)?.remove()))
     }
 }
 
 /// The data sets, as seen by one rank.
-struct RankDatasets<'s> {
+struct RankDatasetContext<'s> {
     plan: &'s MdworkbenchPlan,
     crew: &'s WorkloadRank<'s>,
-    site: &'s WorkloadSite,
+    site: &'s WorkloadLocation,
 }
 
 /// The data sets on which a rank works: the owner and the target of each data set.
 type DatasetTargets = Vec<(usize, Box<dyn MeasuredTarget>)>;
 
-impl RankDatasets<'_> {
-    fn new_state(&self) -> MdworkbenchState {
+impl RankDatasetContext<'_> {
+    fn new_state(&self) -> SavedMdworkbenchState {
         let MdworkbenchPlan { datasets, objects, object_size, buckets, .. } = *self.plan;
-        MdworkbenchState {
+        SavedMdworkbenchState {
             ranks: self.crew.team.size(),
             datasets,
             objects,
@@ -164,14 +164,14 @@ impl RankDatasets<'_> {
 
     /// Reads the state that an earlier run saved. Errors: `InvalidArgument` if there is no saved state, or if the
     /// options of the earlier run differ from the options of this run.
-    fn read_state(&self) -> Result<MdworkbenchState> {
+    fn read_state(&self) -> Result<SavedMdworkbenchState> {
         let mut text = Vec::new();
         self.site.target().get(&Key::new(STATE_KEY)?, &mut text).map_err(|error| {
             let why = "there is no data set to reuse; create one with --phases precreate and the same --name";
             Error::new(ErrorKind::InvalidArgument, why).caused_by(error)
         })?;
-        let found: MdworkbenchState = decoded(&text)?;
-        let wanted = MdworkbenchState { oldest: found.oldest, ..self.new_state() };
+        let found: SavedMdworkbenchState = decoded(&text)?;
+        let wanted = SavedMdworkbenchState { oldest: found.oldest, ..self.new_state() };
         match found == wanted {
             true => Ok(found),
             false => Err(Error::new(
@@ -183,7 +183,7 @@ impl RankDatasets<'_> {
         }
     }
 
-    fn site_of(&self, owner: usize, set: u64) -> Result<WorkloadSite> {
+    fn site_of(&self, owner: usize, set: u64) -> Result<WorkloadLocation> {
         match self.plan.buckets {
             DatasetPlacement::One => Ok(self.site.clone()),
             DatasetPlacement::Dataset => self.site.beside(&format!("set.{owner}.{set}")),
@@ -216,7 +216,7 @@ impl RankDatasets<'_> {
         let mut own = (0..self.plan.datasets).filter(|_| self.plan.buckets == DatasetPlacement::Dataset);
         let made = own.try_for_each(|set| self.site_of(self.crew.team.rank(), set)?.make());
         self.crew.agree(made)?;
-        let mut pattern = ContentPattern::new(self.plan.object_size as usize);
+        let mut pattern = PatternBuffer::new(self.plan.object_size as usize);
         let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {
                 let (number, set) = (turn / self.plan.datasets, turn % self.plan.datasets);
@@ -226,11 +226,11 @@ impl RankDatasets<'_> {
         Ok(self.crew.phase(&[PRECREATE], self.site, work)?.0.remove(0))
     }
 
-    fn benchmark(&self, state: &mut MdworkbenchState) -> Result<Vec<PhaseResult>> {
+    fn benchmark(&self, state: &mut SavedMdworkbenchState) -> Result<Vec<PhaseResult>> {
         let step = self.plan.offset as isize;
         let taken = self.targets(|set| -(set as isize + 1) * step)?;
         let made = self.targets(|set| (set as isize + 1) * step)?;
-        let mut pattern = ContentPattern::new(self.plan.object_size as usize);
+        let mut pattern = PatternBuffer::new(self.plan.object_size as usize);
         let mut buffer = Vec::with_capacity(self.plan.object_size as usize);
         let (oldest, iterations) = (state.oldest, self.plan.iterations.unwrap_or(self.plan.objects));
         let work = |recorder: &mut PhaseRecorder| {
@@ -252,7 +252,7 @@ impl RankDatasets<'_> {
         recorder: &mut PhaseRecorder,
         targets: &DatasetTargets,
         (set, number): (u64, u64),
-        pattern: &mut ContentPattern,
+        pattern: &mut PatternBuffer,
         buffer: &mut Vec<u8>,
     ) {
         let (owner, target) = &targets[set as usize];
@@ -265,10 +265,11 @@ impl RankDatasets<'_> {
         };
         let has_size = |size| if size == bytes { Ok(()) } else { wrong() };
         recorder.operation(0, 0, || target.head(&key), has_size);
-        let is_right = |found: &Vec<u8>| match pattern.is(RankDatasets::writer(*owner, set), number, found) {
-            true => Ok(()),
-            false => wrong(),
-        };
+        let is_right =
+            |found: &Vec<u8>| match pattern.is(RankDatasetContext::writer(*owner, set), number, found) {
+                true => Ok(()),
+                false => wrong(),
+            };
         recorder.operation(1, bytes, || target.get(&key, buffer).map(|()| &*buffer), is_right);
         recorder.operation(2, 0, || target.delete(&key), Ok);
     }
@@ -279,15 +280,15 @@ impl RankDatasets<'_> {
         track: usize,
         targets: &DatasetTargets,
         (set, number): (u64, u64),
-        pattern: &mut ContentPattern,
+        pattern: &mut PatternBuffer,
     ) {
         let (owner, target) = &targets[set as usize];
         let key = self.key(*owner, set, number);
-        let content = pattern.stamped(RankDatasets::writer(*owner, set), number);
+        let content = pattern.stamped(RankDatasetContext::writer(*owner, set), number);
         recorder.operation(track, self.plan.object_size, || target.put(&key?, content), Ok);
     }
 
-    fn remove(&self, state: &MdworkbenchState) -> Result<PhaseResult> {
+    fn remove(&self, state: &SavedMdworkbenchState) -> Result<PhaseResult> {
         let targets = self.targets(|_| 0)?;
         let work = |recorder: &mut PhaseRecorder| {
             recorder.repeat(self.plan.objects * self.plan.datasets, None, |recorder, turn| {

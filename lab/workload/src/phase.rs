@@ -9,7 +9,7 @@ use fordway_sys::{process_cpu_ns, thread_cpu_ns};
 use serde::{Deserialize, Serialize};
 
 use crate::result::{PhaseResult, RankResult};
-use crate::{RankTeam, WorkloadSite};
+use crate::{RankTeam, WorkloadLocation};
 
 /// The maximum number of individual operations that are kept per rank and phase; the histograms contain all operations.
 pub const MAX_RAW_OPERATIONS: usize = 200_000;
@@ -79,7 +79,7 @@ impl<'c> WorkloadRank<'c> {
     pub(crate) fn phase<T>(
         &self,
         tracks: &[&str],
-        site: &WorkloadSite,
+        site: &WorkloadLocation,
         work: impl FnOnce(&mut PhaseRecorder) -> Result<T>,
     ) -> Result<(Vec<PhaseResult>, T)> {
         let server =
@@ -389,12 +389,12 @@ mod tests {
 
     fn on_ranks<T: Send>(
         ranks: usize,
-        work: impl Fn(&WorkloadRank, &WorkloadSite) -> Result<T> + Sync,
+        work: impl Fn(&WorkloadRank, &WorkloadLocation) -> Result<T> + Sync,
     ) -> Vec<Result<T>> {
         let stop = AtomicBool::new(false);
         let show = |_: &str, _: u64| {};
         let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
-        let site = WorkloadSite::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
+        let site = WorkloadLocation::files(Path::new("/does/not/exist"), Bucket::new("none").unwrap());
         threads(ranks, |team| work(&WorkloadRank::new(team, &watch, clock), &site))
     }
 

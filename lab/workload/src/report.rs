@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fordway_measure::{PhaseSummary, RunDocument, ns_text, rate_text};
+use fordway_measure::{LanePhaseResult, RunDocument, ns_text, rate_text};
 
 use crate::PhaseResult;
 use crate::bench::LaneResults;
@@ -32,7 +32,7 @@ pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
     text
 }
 
-fn cells(summary: &PhaseSummary, rounds: &[&PhaseResult], run: &RunDocument) -> Vec<String> {
+fn cells(summary: &LanePhaseResult, rounds: &[&PhaseResult], run: &RunDocument) -> Vec<String> {
     let time_ns: u64 = rounds.iter().map(|round| round.elapsed_ns()).sum();
     let fastest_ns: u64 = rounds.iter().map(|round| round.fastest_ns()).sum();
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -56,12 +56,12 @@ fn cells(summary: &PhaseSummary, rounds: &[&PhaseResult], run: &RunDocument) -> 
 }
 
 /// Returns the rate as a multiple of the reference's rate, with its interval if there is one.
-fn against_reference(summary: &PhaseSummary, run: &RunDocument) -> Option<String> {
+fn against_reference(summary: &LanePhaseResult, run: &RunDocument) -> Option<String> {
     let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
     if let Some(interval) = &ratio.interval {
         return Some(format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high));
     }
-    let of_reference = |other: &&PhaseSummary| other.phase == summary.phase && other.lane == ratio.to;
+    let of_reference = |other: &&LanePhaseResult| other.phase == summary.phase && other.lane == ratio.to;
     let reference = run.summaries.iter().find(of_reference)?;
     Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
 }

@@ -16,14 +16,14 @@ use crate::{MeasuredTarget, PosixTarget, StoreTarget};
 
 /// A bucket or directory, which need not exist yet. Clones refer to the same bucket or directory.
 #[derive(Clone)]
-pub struct WorkloadSite {
+pub struct WorkloadLocation {
     lane: LaneDescription,
     name: Bucket,
-    kind: SiteKind,
+    kind: WorkloadLocationKind,
 }
 
 #[derive(Clone)]
-enum SiteKind {
+enum WorkloadLocationKind {
     Files { parent: PathBuf },
     Objects { store: Arc<dyn Store>, server_pid: Option<u32> },
 }
@@ -36,12 +36,12 @@ pub(crate) enum LocationBackend<'s> {
     Objects(&'s Arc<dyn Store>, &'s Bucket),
 }
 
-impl WorkloadSite {
+impl WorkloadLocation {
     /// Creates a site for the directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
         let description = "plain open, pwrite, pread, stat and unlink by absolute path, in place".into();
         let lane = LaneDescription { name: "posix".into(), description };
-        WorkloadSite { lane, name, kind: SiteKind::Files { parent: parent.to_owned() } }
+        WorkloadLocation { lane, name, kind: WorkloadLocationKind::Files { parent: parent.to_owned() } }
     }
 
     /// Creates a site for the bucket `name` of `store`. `server_pid` is the process whose CPU time counts as the
@@ -52,12 +52,12 @@ impl WorkloadSite {
         name: Bucket,
         server_pid: Option<u32>,
     ) -> Self {
-        WorkloadSite { lane, name, kind: SiteKind::Objects { store, server_pid } }
+        WorkloadLocation { lane, name, kind: WorkloadLocationKind::Objects { store, server_pid } }
     }
 
     /// Returns a site for another bucket or directory, whose name is this site's name with a suffix.
     pub(crate) fn beside(&self, suffix: &str) -> Result<Self> {
-        Ok(WorkloadSite { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
+        Ok(WorkloadLocation { name: Bucket::new(format!("{}-{suffix}", self.name))?, ..self.clone() })
     }
 
     /// Returns the lane of the site.
@@ -72,32 +72,35 @@ impl WorkloadSite {
 
     pub(crate) fn server_pid(&self) -> Option<u32> {
         match self.kind {
-            SiteKind::Files { .. } => None,
-            SiteKind::Objects { server_pid, .. } => server_pid,
+            WorkloadLocationKind::Files { .. } => None,
+            WorkloadLocationKind::Objects { server_pid, .. } => server_pid,
         }
     }
 
     /// Creates the bucket or directory. Errors: `BucketAlreadyOwnedByYou` if the bucket or directory exists.
     pub(crate) fn make(&self) -> Result<()> {
         match &self.kind {
-            SiteKind::Objects { store, .. } => store.create_bucket(&self.name),
-            SiteKind::Files { parent } => fs::create_dir(parent.join(self.name.as_str())).map_err(|error| {
-                let kind = match error.kind() {
-                    io::ErrorKind::AlreadyExists => ErrorKind::BucketAlreadyOwnedByYou,
-                    io::ErrorKind::NotFound => ErrorKind::InvalidArgument,
-                    _ => ErrorKind::from(&error),
-                };
-                let what = format!("making the directory {} in {}", self.name, parent.display());
-                Error::new(kind, what).caused_by(error)
-            }),
+            WorkloadLocationKind::Objects { store, .. } => store.create_bucket(&self.name),
+            WorkloadLocationKind::Files { parent } => fs::create_dir(parent.join(self.name.as_str()))
+                .map_err(|error| {
+                    let kind = match error.kind() {
+                        io::ErrorKind::AlreadyExists => ErrorKind::BucketAlreadyOwnedByYou,
+                        io::ErrorKind::NotFound => ErrorKind::InvalidArgument,
+                        _ => ErrorKind::from(&error),
+                    };
+                    let what = format!("making the directory {} in {}", self.name, parent.display());
+                    Error::new(kind, what).caused_by(error)
+                }),
         }
     }
 
     /// Returns the target for the site's objects or files.
     pub(crate) fn target(&self) -> Box<dyn MeasuredTarget> {
         match &self.kind {
-            SiteKind::Files { .. } => Box::new(PosixTarget::in_place(self.lane.clone(), self.dir())),
-            SiteKind::Objects { store, server_pid } => Box::new(StoreTarget::within(
+            WorkloadLocationKind::Files { .. } => {
+                Box::new(PosixTarget::in_place(self.lane.clone(), self.dir()))
+            }
+            WorkloadLocationKind::Objects { store, server_pid } => Box::new(StoreTarget::within(
                 self.lane.clone(),
                 store.clone(),
                 self.name.clone(),
@@ -108,8 +111,8 @@ impl WorkloadSite {
 
     pub(crate) fn means(&self) -> LocationBackend<'_> {
         match &self.kind {
-            SiteKind::Files { .. } => LocationBackend::Files(self.dir()),
-            SiteKind::Objects { store, .. } => LocationBackend::Objects(store, &self.name),
+            WorkloadLocationKind::Files { .. } => LocationBackend::Files(self.dir()),
+            WorkloadLocationKind::Objects { store, .. } => LocationBackend::Objects(store, &self.name),
         }
     }
 
@@ -123,8 +126,8 @@ impl WorkloadSite {
 
     fn dir(&self) -> PathBuf {
         match &self.kind {
-            SiteKind::Files { parent } => parent.join(self.name.as_str()),
-            SiteKind::Objects { .. } => PathBuf::new(),
+            WorkloadLocationKind::Files { parent } => parent.join(self.name.as_str()),
+            WorkloadLocationKind::Objects { .. } => PathBuf::new(),
         }
     }
 }
@@ -133,14 +136,14 @@ impl WorkloadSite {
 const PAGE_BYTES: usize = 4096;
 
 /// A reusable buffer for the content of a transfer or object.
-pub(crate) struct ContentPattern {
+pub(crate) struct PatternBuffer {
     bytes: Vec<u8>,
 }
 
-impl ContentPattern {
+impl PatternBuffer {
     /// Creates a buffer for content of `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
-        ContentPattern { bytes: noise(len) }
+        PatternBuffer { bytes: noise(len) }
     }
 
     /// Returns the content that `writer` writes at `offset`.
@@ -182,7 +185,7 @@ mod tests {
     #[test]
     fn content_of_another_place_or_writer_is_told_apart() {
         for len in [1usize, 9, 3901, 47_008] {
-            let mut pattern = ContentPattern::new(len);
+            let mut pattern = PatternBuffer::new(len);
             let content = pattern.stamped(3, 1 << 20).to_vec();
             assert_eq!(content.len(), len);
             assert!(pattern.is(3, 1 << 20, &content));
@@ -194,12 +197,12 @@ mod tests {
             torn[len - 1] ^= 1;
             assert!(!pattern.is(3, 1 << 20, &torn));
         }
-        assert!(ContentPattern::new(0).is(1, 2, b""));
+        assert!(PatternBuffer::new(0).is(1, 2, b""));
     }
 
     #[test]
     fn every_page_is_stamped() {
-        let mut pattern = ContentPattern::new(3 * PAGE_BYTES);
+        let mut pattern = PatternBuffer::new(3 * PAGE_BYTES);
         let (one, other) = (pattern.stamped(1, 0).to_vec(), pattern.stamped(1, 1 << 30).to_vec());
         assert!(one.chunks(PAGE_BYTES).zip(other.chunks(PAGE_BYTES)).all(|(a, b)| a != b));
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fordway_measure::{
-    BlockRecord, ConfidenceInterval, LaneDescription, LatencyHistogram, LimitingResource, Machine,
-    OperationRecord, PhaseSummary, RunRecords, SpeedRatio, SpeedVerdict, median, median_interval,
+    BlockRecord, ConfidenceInterval, LaneDescription, LanePhaseResult, LatencyHistogram, LimitingResource,
+    Machine, OperationRecord, RunRecords, SpeedRatio, SpeedVerdict, median, median_interval,
 };
 
 use crate::compare::ComparePhase;
@@ -44,7 +44,7 @@ pub fn summarise(
     lanes: &[LaneDescription],
     records: &RunRecords,
     capacity: RunParallelism,
-) -> Vec<PhaseSummary> {
+) -> Vec<LanePhaseResult> {
     let of_phase =
         |phase: ComparePhase| summarise_phase(lanes, (phase as u8, phase.name()), records, capacity);
     ComparePhase::ALL.into_iter().flat_map(of_phase).collect()
@@ -56,7 +56,7 @@ pub fn summarise_phase(
     phase: (u8, &str),
     records: &RunRecords,
     capacity: RunParallelism,
-) -> Vec<PhaseSummary> {
+) -> Vec<LanePhaseResult> {
     let row = |lane: usize| SummaryRow::new(lanes, records, phase, lane as u8).summary(capacity);
     (0..lanes.len()).map(row).collect()
 }
@@ -88,7 +88,7 @@ impl<'r> SummaryRow<'r> {
         SummaryRow { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
     }
 
-    fn summary(&self, capacity: RunParallelism) -> PhaseSummary {
+    fn summary(&self, capacity: RunParallelism) -> LanePhaseResult {
         let mut latencies = LatencyHistogram::default();
         let succeeded = self.operations.iter().filter(|op| op.ok);
         succeeded.for_each(|op| latencies.record(op.duration_ns));
@@ -99,7 +99,7 @@ impl<'r> SummaryRow<'r> {
         let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
         let server_cpu = self.blocks.iter().map(|block| block.server_cpu_ns).sum::<Option<u64>>();
         let has_server = !self.blocks.is_empty() && server_cpu.is_some();
-        PhaseSummary {
+        LanePhaseResult {
             lane: self.lanes[usize::from(self.lane)].name.clone(),
             phase: self.phase.to_owned(),
             operations,
@@ -254,7 +254,7 @@ mod tests {
 
     /// Returns the summaries of ten blocks on two lanes. The second lane takes twice as long, and its CPU times are
     /// as given.
-    fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<PhaseSummary> {
+    fn get_rows(client_cpu_ns: u64, server_cpu_ns: Option<u64>) -> Vec<LanePhaseResult> {
         let mut records = RunRecords::default();
         for number in 0..10 {
             records.blocks.push(block(0, number, 1_000, 990, None));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fordway_measure::{LaneDescription, OperationRecord, SpeedVerdict};
 use fordway_store::{Bucket, Error, ErrorKind, Key, MemoryStore, Result};
-use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run};
+use fordway_workload::compare::{ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, MeasuredTarget, PosixTarget, StoreTarget, SyncLevel, TreeFile,
@@ -42,7 +42,7 @@ fn compare(
     plan: &ComparePlan,
     tree: &FileTree,
     targets: &[Box<dyn MeasuredTarget>],
-) -> Result<CompareOutcome> {
+) -> Result<ComparisonResults> {
     run(plan, tree, targets, &AtomicBool::new(false), &mut |_| {})
 }
 

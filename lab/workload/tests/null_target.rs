@@ -7,7 +7,7 @@ use fordway_measure::{RunClock, TcpConnectionStats};
 use fordway_store::Result;
 use fordway_workload::rest::{
     ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadPlan, NetworkTraffic, RequestChannel,
-    SummaryRowSettings, run_block, summarise,
+    SummaryRowLoadSettings, run_block, summarise,
 };
 
 const SLOTS: usize = 16;
@@ -72,7 +72,7 @@ fn cost(arrivals: ArrivalProcess, keep_operations: bool) -> (f64, f64) {
     let connect = |_: usize| -> Result<Box<dyn RequestChannel>> { Ok(Box::new(Null::default())) };
     let stop = AtomicBool::new(false);
     let block = run_block(&plan, place, RunClock::start(), &connect, &stop, &mut |_| {}).unwrap();
-    let settings = SummaryRowSettings {
+    let settings = SummaryRowLoadSettings {
         lane: "null".into(),
         phase: "null".into(),
         arrivals,

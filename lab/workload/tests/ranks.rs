@@ -14,7 +14,7 @@ use fordway_workload::io500::{Io500Plan, score};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
 use fordway_workload::mdworkbench::MdworkbenchPlan;
-use fordway_workload::{PhaseResult, RunControl, WorkloadRank, WorkloadSite, team};
+use fordway_workload::{PhaseResult, RunControl, WorkloadLocation, WorkloadRank, team};
 
 const RANKS: usize = 3;
 
@@ -40,12 +40,12 @@ fn name() -> Bucket {
     Bucket::new("bench").unwrap()
 }
 
-fn objects(store: &Arc<MemoryStore>) -> WorkloadSite {
+fn objects(store: &Arc<MemoryStore>) -> WorkloadLocation {
     let lane = LaneDescription { name: "memory".into(), description: String::new() };
-    WorkloadSite::objects(lane, store.clone(), name(), None)
+    WorkloadLocation::objects(lane, store.clone(), name(), None)
 }
 
-fn run(workload: &WorkloadPlan, site: &WorkloadSite, keep: bool) -> Result<Vec<PhaseResult>> {
+fn run(workload: &WorkloadPlan, site: &WorkloadLocation, keep: bool) -> Result<Vec<PhaseResult>> {
     let (stop, show) = (AtomicBool::new(false), |_: &str, _: u64| {});
     let (watch, clock) = (RunControl::new(&stop, &show), RunClock::start());
     let mut all =
@@ -103,7 +103,7 @@ fn ior_with_a_bucket_for_each_file() {
 #[test]
 fn ior_on_files() {
     let dir = tempfile::tempdir().unwrap();
-    let site = WorkloadSite::files(dir.path(), name());
+    let site = WorkloadLocation::files(dir.path(), name());
     let results = run(&ior("-m hard -s 20 -C -e"), &site, true).unwrap();
     assert_clean(&results, &[("ior-write", 60), ("ior-read", 60)]);
     let file = dir.path().join("bench/ior/data");
@@ -118,7 +118,7 @@ fn mdtest_on_both_kinds() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(MemoryStore::default());
     let n = 10 * RANKS as u64;
-    for site in [WorkloadSite::files(dir.path(), name()), objects(&store)] {
+    for site in [WorkloadLocation::files(dir.path(), name()), objects(&store)] {
         for words in ["-n 10", "-n 10 -m hard -N 1", "-n 10 -m hard --delete list"] {
             let results = run(&mdtest(words), &site, false).unwrap();
             let phases = ["mdtest-create", "mdtest-stat", "mdtest-read", "mdtest-delete"];
@@ -163,7 +163,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
     let store = Arc::new(MemoryStore::default());
     let words = "--stonewall 60 --easy-bytes 4MiB --hard-transfers 5 --easy-files 20 --hard-files 120";
     let plan: Io500Plan = plan(words);
-    for site in [WorkloadSite::files(dir.path(), name()), objects(&store)] {
+    for site in [WorkloadLocation::files(dir.path(), name()), objects(&store)] {
         let results = run(&WorkloadPlan::Io500(plan.clone()), &site, false).unwrap();
         let phases = [
             ("ior-easy-write", 2),
@@ -227,7 +227,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_made() {
         assert!(error.to_string().contains(why), "{error}");
     }
     assert!(store.list_buckets().unwrap().is_empty());
-    let nowhere = WorkloadSite::files(Path::new("/does/not/exist"), name());
+    let nowhere = WorkloadLocation::files(Path::new("/does/not/exist"), name());
     let error = run(&mdtest(""), &nowhere, false).expect_err("no such directory");
     assert!(error.to_string().contains("/does/not/exist"), "{error}");
     assert!(store.head(&name(), &Key::new("x").unwrap(), &GetOptions::default()).is_err());

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fordway_measure::{LaneDescription, Machine, PhaseSummary, RunDocument};
+use fordway_measure::{LaneDescription, LanePhaseResult, Machine, RunDocument};
 use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport,
+    LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport,
     MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan,
     TransportProgress, answer, describe, follow, message_of, run,
 };
@@ -70,7 +70,7 @@ fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usi
     (run, outcome.records.operations.len(), outcome.records.blocks.len())
 }
 
-fn row<'r>(run: &'r RunDocument, phase: &str, lane: &str) -> &'r PhaseSummary {
+fn row<'r>(run: &'r RunDocument, phase: &str, lane: &str) -> &'r LanePhaseResult {
     run.summaries.iter().find(|row| (row.phase.as_str(), row.lane.as_str()) == (phase, lane)).unwrap()
 }
 
@@ -128,7 +128,7 @@ fn orders_go_to_another_process_and_answers_come_back() {
     });
     let (mut remote, heard) = RemoteTransport::greet(listener.accept().unwrap().0, "job").unwrap();
     assert_eq!(heard, hello);
-    for exchange in MessageExchange::ALL {
+    for exchange in MessageExchangePattern::ALL {
         let order = MessageBlockTask { exchange, size_bytes: 1000, window: 1, count: 3, warm_up: 1 };
         let done: MessageBlockResult = remote.carry_out(&order).unwrap();
         assert!(done.is_right && done.elapsed_ns > 0 && done.server_cpu_ns.is_some(), "{done:?}");

@@ -86,7 +86,7 @@ impl Lane {
 
 /// A caller's settings, which override the environment; `None` means that the environment determines the setting.
 #[derive(Clone, Debug, Default)]
-pub struct LaneOptions {
+pub struct LaneConfigOverrides {
     /// The endpoint, which takes precedence over `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` and the AWS configuration
     /// file.
     pub endpoint: Option<String>,
@@ -121,30 +121,30 @@ const CREDENTIAL_VARIABLES: [&str; 5] = [
 
 /// Opens the lane that `options` and the environment select. Errors: `InvalidArgument` for an invalid endpoint or an
 /// unknown profile, `NotImplemented`, and errors from the lane.
-pub fn open(options: &LaneOptions) -> Result<Lane> {
+pub fn open(options: &LaneConfigOverrides) -> Result<Lane> {
     let variable = |name: &str| options.variable(name);
     let resolve = |endpoint: Option<&str>| options.resolve(endpoint);
     let endpoint = S3Config::find_endpoint(options.endpoint.as_deref(), &variable)?;
     tracing::debug!(?endpoint, "opening the lane");
-    match endpoint.as_deref().map(ParsedEndpoint::parse).transpose()? {
-        Some(ParsedEndpoint::Embedded(embedded)) => open_embedded(embedded),
-        Some(ParsedEndpoint::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
-        Some(ParsedEndpoint::Tcp(host)) => {
+    match endpoint.as_deref().map(EndpointTarget::parse).transpose()? {
+        Some(EndpointTarget::Embedded(embedded)) => open_embedded(embedded),
+        Some(EndpointTarget::Unix(socket)) => Ok(open_node(NodeAddress::Unix(socket))),
+        Some(EndpointTarget::Tcp(host)) => {
             let secret = secret(&host, resolve(Some(&host))?)?;
             Ok(open_node(NodeAddress::Tcp(host, secret)))
         }
-        Some(ParsedEndpoint::Http(url)) => open_http(resolve(Some(&url))?),
+        Some(EndpointTarget::Http(url)) => open_http(resolve(Some(&url))?),
         None => open_http(resolve(None)?),
     }
 }
 
 /// Returns the settings that `options` and the environment select, for use by other programs. The endpoint may belong
 /// to any lane. Errors: `InvalidArgument`, `Io`.
-pub fn configuration(options: &LaneOptions) -> Result<S3Config> {
+pub fn configuration(options: &LaneConfigOverrides) -> Result<S3Config> {
     options.resolve(options.endpoint.as_deref())
 }
 
-impl LaneOptions {
+impl LaneConfigOverrides {
     /// Returns a variable of the AWS environment, or the value of the option that overrides it. If the options name a
     /// profile, the variables that contain credentials are ignored, as in AWS tools.
     pub fn variable(&self, name: &str) -> Option<String> {
@@ -210,14 +210,14 @@ fn open_http(config: S3Config) -> Result<Lane> {
 
 /// A parsed endpoint.
 #[derive(Clone, Debug)]
-enum ParsedEndpoint {
+enum EndpointTarget {
     Embedded(EmbeddedEndpoint),
     Http(String),
     Unix(PathBuf),
     Tcp(String),
 }
 
-impl ParsedEndpoint {
+impl EndpointTarget {
     fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let why = format!(
@@ -226,19 +226,19 @@ impl ParsedEndpoint {
             Err(Error::new(ErrorKind::InvalidArgument, why))
         };
         if text.starts_with('/') {
-            return Ok(ParsedEndpoint::Embedded(EmbeddedEndpoint::at(text)));
+            return Ok(EndpointTarget::Embedded(EmbeddedEndpoint::at(text)));
         }
         match text.split_once("://") {
             Some(("file", path)) if path.starts_with('/') => {
-                EmbeddedEndpoint::parse(path).map(ParsedEndpoint::Embedded)
+                EmbeddedEndpoint::parse(path).map(EndpointTarget::Embedded)
             }
             Some(("file", _)) => invalid("does not name an absolute path"),
             Some(("http" | "https", "")) => invalid("has no host"),
-            Some(("http" | "https", _)) => Ok(ParsedEndpoint::Http(text.trim_end_matches('/').to_owned())),
-            Some(("unix", path)) if path.starts_with('/') => Ok(ParsedEndpoint::Unix(path.into())),
+            Some(("http" | "https", _)) => Ok(EndpointTarget::Http(text.trim_end_matches('/').to_owned())),
+            Some(("unix", path)) if path.starts_with('/') => Ok(EndpointTarget::Unix(path.into())),
             Some(("unix", _)) => invalid("does not name an absolute path"),
             Some(("tcp", host)) if host.contains(':') => {
-                Ok(ParsedEndpoint::Tcp(host.trim_end_matches('/').to_owned()))
+                Ok(EndpointTarget::Tcp(host.trim_end_matches('/').to_owned()))
             }
             Some(("tcp", _)) => invalid("has no port"),
             Some(_) => invalid("has an unknown scheme"),
@@ -253,19 +253,19 @@ mod tests {
 
     #[test]
     fn endpoints_pick_the_lane() {
-        let root = |text: &str| match ParsedEndpoint::parse(text) {
-            Ok(ParsedEndpoint::Embedded(embedded)) => embedded.root.display().to_string(),
+        let root = |text: &str| match EndpointTarget::parse(text) {
+            Ok(EndpointTarget::Embedded(embedded)) => embedded.root.display().to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(root("/a b/c?d"), "/a b/c?d");
         assert_eq!(root("file:///a b/c"), "/a b/c");
         assert_eq!(root("file:///a b/c?durability=data"), "/a b/c");
-        let http = ParsedEndpoint::parse("http://h:1/").unwrap();
-        assert!(matches!(http, ParsedEndpoint::Http(url) if url == "http://h:1"));
-        let unix = ParsedEndpoint::parse("unix:///run/a b").unwrap();
-        assert!(matches!(unix, ParsedEndpoint::Unix(path) if path.as_os_str() == "/run/a b"));
-        let tcp = ParsedEndpoint::parse("tcp://[::1]:7/").unwrap();
-        assert!(matches!(tcp, ParsedEndpoint::Tcp(host) if host == "[::1]:7"));
+        let http = EndpointTarget::parse("http://h:1/").unwrap();
+        assert!(matches!(http, EndpointTarget::Http(url) if url == "http://h:1"));
+        let unix = EndpointTarget::parse("unix:///run/a b").unwrap();
+        assert!(matches!(unix, EndpointTarget::Unix(path) if path.as_os_str() == "/run/a b"));
+        let tcp = EndpointTarget::parse("tcp://[::1]:7/").unwrap();
+        assert!(matches!(tcp, EndpointTarget::Tcp(host) if host == "[::1]:7"));
         for (text, kind) in [
             ("file://relative", ErrorKind::InvalidArgument),
             ("file:///a?durabilty=full", ErrorKind::InvalidArgument),
@@ -275,20 +275,21 @@ mod tests {
             ("unix://run/s", ErrorKind::InvalidArgument),
             ("tcp://h", ErrorKind::InvalidArgument),
         ] {
-            assert_eq!(ParsedEndpoint::parse(text).unwrap_err().kind(), kind, "{text}");
+            assert_eq!(EndpointTarget::parse(text).unwrap_err().kind(), kind, "{text}");
         }
     }
 
     #[test]
     fn a_missing_root_is_named() {
-        let options = LaneOptions { endpoint: Some("/does/not/exist".into()), ..Default::default() };
+        let options = LaneConfigOverrides { endpoint: Some("/does/not/exist".into()), ..Default::default() };
         let error = open(&options).err().expect("there is no such directory");
         assert!(error.to_string().contains("/does/not/exist does not exist"), "{error}");
     }
 
     #[test]
     fn a_missing_gateway_is_named_when_it_is_asked() {
-        let options = LaneOptions { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
+        let options =
+            LaneConfigOverrides { endpoint: Some("unix:///does/not/exist".into()), ..Default::default() };
         let store = open(&options).unwrap().store;
         assert_eq!(store.lane(), "node");
         let error = store.list_buckets().expect_err("there is no such socket");
@@ -299,7 +300,7 @@ mod tests {
     #[test]
     fn http_lanes_sign_urls_and_local_ones_do_not() {
         let at = |endpoint: &str| {
-            open(&LaneOptions { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
+            open(&LaneConfigOverrides { endpoint: Some(endpoint.into()), ..Default::default() }).unwrap()
         };
         let (http, local) = (at("http://127.0.0.1:9"), at("/"));
         assert_eq!((http.store.lane(), local.store.lane()), ("http", "embedded"));

@@ -17,16 +17,16 @@ use crate::PosixStoreState;
 use crate::errors::from_errno;
 
 /// A cache of the users as which the process has acted.
-pub(crate) struct RoleCache {
+pub(crate) struct ImpersonatedUserCache {
     inner: Arc<PosixStoreState>,
     /// Whether the process may act as other users. Without this permission, the process does all work as its own user.
     may: bool,
     roles: RefCell<HashMap<u32, Rc<ImpersonatedUser>>>,
 }
 
-impl RoleCache {
+impl ImpersonatedUserCache {
     pub(crate) fn new(inner: &Arc<PosixStoreState>) -> Self {
-        RoleCache { inner: inner.clone(), may: may_act_as_others(), roles: RefCell::default() }
+        ImpersonatedUserCache { inner: inner.clone(), may: may_act_as_others(), roles: RefCell::default() }
     }
 
     /// Runs `work` as the user `uid` without any capabilities, or as the process's own user if the process is not

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result};
 use fordway_sys::{
     Errno, FileStat, Mode, OFlags, PeerCredentials, act_for, file_user, is_in_group, make_dir, name_to_text,
     open_in, read_dir, read_into_spare, remove_dir, remove_file, set_group, set_mode, stat, stat_in,
@@ -368,7 +368,7 @@ impl StoreRootDirectory {
 
     /// Returns the only user, other than root, whose documents of this kind are trusted; `None` if every writer's
     /// documents are trusted.
-    pub(crate) fn keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<TrustedOwner>> {
+    pub(crate) fn keeper(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<TrustedOwner>> {
         let of = self.state_of(bucket)?;
         Ok(if kind.is_owners() { Some(TrustedOwner::alone(&of)) } else { TrustedOwner::of(&of) })
     }
@@ -454,7 +454,7 @@ impl StoreRootDirectory {
     }
 
     /// Checks that the caller may set documents of this kind.
-    pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    pub(crate) fn check_keeper(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         if !kind.is_owners() {
             return self.check_decides(bucket, "has documents");
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, BucketInfo, DocumentKind, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result,
+    Bucket, BucketDocumentKind, BucketInfo, Error, ErrorKind, ListQuery, MAX_DOCUMENT_BYTES, Result,
     VersioningState, check_document,
 };
 use fordway_sys::{
@@ -30,7 +30,7 @@ use crate::layout::{
     webhook_of_event,
 };
 use crate::multipart::parts::remove_upload_dir;
-use crate::object_lock::VersioningSetting;
+use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{known_no_longer, system_time};
@@ -46,8 +46,8 @@ const CLOSING_PAUSE: Duration = Duration::from_millis(20);
 
 /// The settings of a bucket.
 struct BucketSettings {
-    versioning: VersioningSetting,
-    documents: Vec<(DocumentKind, Vec<u8>)>,
+    versioning: VersioningAndLockSetting,
+    documents: Vec<(BucketDocumentKind, Vec<u8>)>,
 }
 
 impl PosixStoreState {
@@ -124,7 +124,7 @@ impl PosixStoreState {
     /// trusted could not be restored unchanged.
     fn settings(&self, bucket: &Bucket) -> Result<BucketSettings> {
         let PrivateDirectoryContents { versioning, object_lock, .. } = self.volume.contents(bucket)?;
-        let mut documents: Vec<(DocumentKind, Vec<u8>)> = Vec::new();
+        let mut documents: Vec<(BucketDocumentKind, Vec<u8>)> = Vec::new();
         for kind in self.volume.names_in(&private_dir(bucket))?.iter().filter_map(|name| document_kind(name))
         {
             // A document may have two names.
@@ -132,7 +132,7 @@ impl PosixStoreState {
                 documents.extend(self.document(bucket, &kind)?.map(|document| (kind, document)));
             }
         }
-        Ok(BucketSettings { versioning: VersioningSetting { versioning, object_lock }, documents })
+        Ok(BucketSettings { versioning: VersioningAndLockSetting { versioning, object_lock }, documents })
     }
 
     /// Restores the settings of a bucket that could not be removed, except documents that were set again in the
@@ -216,7 +216,7 @@ impl PosixStoreState {
     }
 
     /// Reads a document of the bucket. Cost: one `openat2`; if there is a document, also a read and a few `fstat`.
-    pub(crate) fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         Ok(self.document_and_owner(bucket, kind)?.map(|(document, _)| document))
     }
 
@@ -224,14 +224,14 @@ impl PosixStoreState {
     pub(crate) fn document_and_owner(
         &self,
         bucket: &Bucket,
-        kind: &DocumentKind,
+        kind: &BucketDocumentKind,
     ) -> Result<Option<(Vec<u8>, u32)>> {
         // The document is opened again if another node replaces it between the open and the read.
         let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
-    fn try_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<(Vec<u8>, u32)>> {
+    fn try_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<(Vec<u8>, u32)>> {
         let (place, sharing) = (document_place(bucket, kind), self.volume.sharing_of(bucket));
         self.volume.freshen_file(&place, sharing)?;
         let path = place.path();
@@ -263,7 +263,7 @@ impl PosixStoreState {
     pub(crate) fn set_document(
         self: &Arc<Self>,
         bucket: &Bucket,
-        kind: &DocumentKind,
+        kind: &BucketDocumentKind,
         document: &[u8],
     ) -> Result<()> {
         check_document(document)?;
@@ -282,7 +282,7 @@ impl PosixStoreState {
         Ok(())
     }
 
-    pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    pub(crate) fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         self.volume.require_bucket(bucket)?;
         self.volume.check_keeper(bucket, kind)?;
         let private = match self.volume.open_dir(&private_dir(bucket)) {
@@ -300,7 +300,7 @@ impl PosixStoreState {
     }
 }
 
-fn document_place(bucket: &Bucket, kind: &DocumentKind) -> ObjectPath<'static> {
+fn document_place(bucket: &Bucket, kind: &BucketDocumentKind) -> ObjectPath<'static> {
     ObjectPath { dir: private_dir(bucket).into(), name: document_name(kind).into() }
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use fordway_store::{
-    Bucket, Conditions, DeleteOptions, DocumentKind, ETag, Error, ErrorKind, Key, PutResult, Result,
+    Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
     VersionId, VersioningState,
 };
 use fordway_sys::{stat, stat_in, sync_all, write_all_at};
@@ -26,13 +26,13 @@ use crate::area::is_writable_by_others;
 use crate::errors::from_errno;
 use crate::layout::{MARKERS, ObjectPath, document_name, event_name, events_dir, private_dir};
 use crate::private::PrivateDirectoryContents;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
 use crate::versions::names::{now_ns, order_in};
 use crate::{Durability, PosixStoreState};
 
 /// The kind of bucket document that holds the rules.
-pub(crate) const NOTIFICATION: DocumentKind = DocumentKind::known("notification");
+pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 /// Tells the threads of this process that deliver events which buckets have new ones. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -241,7 +241,7 @@ impl StagedFile {
     pub(crate) fn publish_and_record(
         &mut self,
         key: &Key,
-        record: &mut Record,
+        record: &mut ObjectRecord,
         conditions: &Conditions,
         seen: PrivateDirectoryContents,
     ) -> Result<PutResult> {

@@ -6,7 +6,7 @@ use fordway_store::{Bucket, Key};
 use crate::layout::{self, ObjectPath};
 use crate::multipart::parts::{ArrivedPart, part_name, part_number, role_of, uniform};
 use crate::multipart::parts::{UNIFORM_BYTES_MAX, UploadFileRole};
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::versions::names::NoncurrentVersion;
 
 /// The maximum length of a file name in bytes.
@@ -15,8 +15,8 @@ const NAME_BYTES_MAX: usize = 255;
 /// Decodes an object's record, which may come from an attribute or a sidecar file. Checks that encoding and decoding
 /// the record again yields the same record.
 pub fn record(bytes: &[u8]) {
-    if let Some(record) = Record::decode(bytes) {
-        let again = Record::decode(&record.encode());
+    if let Some(record) = ObjectRecord::decode(bytes) {
+        let again = ObjectRecord::decode(&record.encode());
         assert_eq!(again.as_ref(), Some(&record), "encoded again");
     }
 }
@@ -31,7 +31,7 @@ pub fn part_record(bytes: &[u8]) {
     assert!(uniform(text.clone().into_owned()).is_none_or(|size| size <= UNIFORM_BYTES_MAX));
     assert!(part_number(&text).is_none_or(|number| part_name(number) == text));
     assert!(role_of(&text).is_none() || !text.contains(['/', '\0']), "{text:?} is a file of an upload");
-    let Some(record) = Record::decode(rest) else { return };
+    let Some(record) = ObjectRecord::decode(rest) else { return };
     let is_possible = ArrivedPart::is_possible(number, &record);
     let Some(part) = ArrivedPart::of(number, record, 0) else { return assert!(!is_possible) };
     assert!(is_possible && part.info.number == number && part.info.size <= UNIFORM_BYTES_MAX);

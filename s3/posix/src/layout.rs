@@ -15,7 +15,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use fordway_store::{Bucket, DocumentKind, Key, UploadId, contains_byte};
+use fordway_store::{Bucket, BucketDocumentKind, Key, UploadId, contains_byte};
 use fordway_sys::{is_text_of_a_name, text_to_name};
 use fordway_wire::notification::is_webhook_name;
 
@@ -253,14 +253,14 @@ pub(crate) fn spare_name(name: &str) -> String {
 }
 
 /// Returns the name that the bucket's document of this kind has in the private directory.
-pub(crate) fn document_name(kind: &DocumentKind) -> String {
+pub(crate) fn document_name(kind: &BucketDocumentKind) -> String {
     format!("{DOCUMENT}{kind}")
 }
 
 /// Returns the kind of the document whose file in the private directory has this name or this spare name.
-pub(crate) fn document_kind(name: &str) -> Option<DocumentKind> {
+pub(crate) fn document_kind(name: &str) -> Option<BucketDocumentKind> {
     let name = name.strip_prefix(SPARE).unwrap_or(name);
-    DocumentKind::new(name.strip_prefix(DOCUMENT)?).ok()
+    BucketDocumentKind::new(name.strip_prefix(DOCUMENT)?).ok()
 }
 
 /// Returns whether `name` is the name of one of Fordway's directories in the private directory.

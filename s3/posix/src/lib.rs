@@ -67,7 +67,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_store::{ETagPolicy, Result};
-use fordway_sys::PathResolution;
+use fordway_sys::PathResolutionMethod;
 
 pub use events::EventSignal;
 pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
@@ -77,7 +77,7 @@ pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleO
 pub use migrate::MigrationStep;
 pub use site::note_on_mount;
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
-pub use usage::{FileTotals, UsageEvent, UserUsage};
+pub use usage::{FileTotals, UsageEvent, UserSpaceUsage};
 use volume::StoreRootDirectory;
 pub use volume::SymlinkScope;
 
@@ -131,7 +131,7 @@ pub struct PosixConfig {
     /// atomic. Without locks, `If-Match` on writes is refused.
     pub if_match: bool,
     /// The method that keeps paths beneath the root.
-    pub resolution: PathResolution,
+    pub resolution: PathResolutionMethod,
     /// The directory tree to which symbolic links in a bucket may lead.
     pub links: SymlinkScope,
     /// The permitted age of read results.
@@ -152,7 +152,7 @@ impl Default for PosixConfig {
             etag_policy: ETagPolicy::Fast,
             durability: Durability::None,
             if_match: true,
-            resolution: PathResolution::Kernel,
+            resolution: PathResolutionMethod::Kernel,
             links: SymlinkScope::default(),
             consistency: ReadConsistency::default(),
             lock_patience: LOCK_PATIENCE,

@@ -19,7 +19,7 @@ use crate::errors::from_errno;
 use crate::index::IndexQuery;
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::locks::ALL_KEYS;
-use crate::names::{LastListing, ListedName, SortedNames, WalkedDirectories, state_before};
+use crate::names::{ListedName, ListingFreshness, SortedNames, WalkedDirectories, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
@@ -36,7 +36,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 const INDEX_PAGE: usize = 1024;
 
 /// The meaning of a name in a directory of encoded keys.
-pub(crate) enum EncodedName {
+pub(crate) enum EncodedNameKind {
     /// The last part of a key.
     Key,
     /// A directory, which holds further parts of keys.
@@ -121,8 +121,8 @@ impl PosixStoreState {
     /// Returns the keys of objects that are not at their plain paths, sorted.
     fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => EncodedName::Part,
-            _ => EncodedName::Key,
+            EntryKind::Dir => EncodedNameKind::Part,
+            _ => EncodedNameKind::Key,
         })
     }
 
@@ -133,7 +133,7 @@ impl PosixStoreState {
         &self,
         bucket: &Bucket,
         top: String,
-        part_of: impl Fn(&str, EntryKind) -> EncodedName,
+        part_of: impl Fn(&str, EntryKind) -> EncodedNameKind,
     ) -> Result<Arc<Vec<Key>>> {
         if let Some(keys) = self.remembered.tree(&top, |path| self.volume.open_to_scan(path)) {
             return Ok(keys);
@@ -157,9 +157,9 @@ impl PosixStoreState {
                 let Ok(name) = std::str::from_utf8(name) else { return };
                 let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
                 match part_of(name, kind) {
-                    EncodedName::Part => dirs.push(below),
-                    EncodedName::Key => keys.extend(decode(&below)),
-                    EncodedName::Nothing => {}
+                    EncodedNameKind::Part => dirs.push(below),
+                    EncodedNameKind::Key => keys.extend(decode(&below)),
+                    EncodedNameKind::Nothing => {}
                 }
             });
             read.map_err(|errno| from_errno(errno, "reading a directory"))?;
@@ -351,12 +351,12 @@ impl BucketWalk<'_> {
         let names = match remembered.last_listing(stat) {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
-            LastListing::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
+            ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
                 Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
             }
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
-            LastListing::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
+            ListingFreshness::Unknown if !wanted.is_empty() => Arc::new(read(false)?),
             _ => remembered.names(stat, self.contents.sharing, || read(true))?,
         };
         remembered.note_listing(stat, names.read_count());

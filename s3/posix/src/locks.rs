@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use foldhash::HashMap;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
 use fordway_sys::{
-    ByteRangeLocks, Errno, FileSystemSharing, LockGuard, LockOrder, Mode, OFlags, await_unlocked, open_in,
-    stat_in, stat_now,
+    ByteLockGuard, ByteRangeLocks, Errno, FileSystemSharing, LockOrderKey, Mode, OFlags, await_unlocked,
+    open_in, stat_in, stat_now,
 };
 
 use crate::PosixStoreState;
@@ -101,7 +101,7 @@ impl PosixStoreState {
         (one, other): (&Key, &Key),
         act: impl FnOnce(PrivateDirectoryContents) -> Result<T>,
     ) -> Result<T> {
-        let order = |key| LockOrder::of(lock_byte(key));
+        let order = |key| LockOrderKey::of(lock_byte(key));
         let (first, second) = if order(one) < order(other) { (one, other) } else { (other, one) };
         let second = Some(second).filter(|second| lock_byte(second) != lock_byte(first));
         self.locked_unless(LockBypassCondition::Nothing, (bucket, first, second), act)
@@ -333,7 +333,7 @@ fn hold<'l>(
     locks: &'l ByteRangeLocks,
     (first, second): (&Key, Option<&Key>),
     patience: Duration,
-) -> Result<(Option<LockGuard<'l>>, LockGuard<'l>)> {
+) -> Result<(Option<ByteLockGuard<'l>>, ByteLockGuard<'l>)> {
     let held = locks.lock(lock_byte(first), patience).map_err(not_locked)?;
     let also = second.map(|key| locks.lock_after(&held, lock_byte(key), patience));
     Ok((also.transpose().map_err(not_locked)?, held))

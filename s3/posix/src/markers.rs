@@ -16,7 +16,7 @@ use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, MARKERS, marked_dir, odd};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
-use crate::record::{ContentSeal, Record};
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
 use crate::versions::names::now_ns;
@@ -44,7 +44,7 @@ impl StoreRootDirectory {
 
     /// Returns the object that the directory `dir` represents, or `None` if the directory has no record.
     fn marker_in(&self, bucket: &Bucket, dir: File) -> Result<Option<ObjectFile>> {
-        let RecordAttribute::Found(Record { seal: Some(seal), .. }) = read_attribute(&dir)? else {
+        let RecordAttribute::Found(ObjectRecord { seal: Some(seal), .. }) = read_attribute(&dir)? else {
             return Ok(None);
         };
         let found = stat(&dir).map_err(|errno| from_errno(errno, "reading the directory's state"))?;
@@ -84,7 +84,7 @@ impl StagedFile {
     pub(crate) fn may_be_marker(
         &self,
         key: &Key,
-        record: &Record,
+        record: &ObjectRecord,
         contents: PrivateDirectoryContents,
     ) -> bool {
         self.written() == 0
@@ -97,7 +97,7 @@ impl StagedFile {
     pub(crate) fn publish_marker(
         &self,
         key: &Key,
-        record: &mut Record,
+        record: &mut ObjectRecord,
         conditions: &Conditions,
     ) -> Result<Option<PutResult>> {
         let (inner, bucket) = (&self.inner, &self.bucket);
@@ -116,7 +116,7 @@ impl StagedFile {
         })
     }
 
-    fn mark(&self, key: &Key, record: &mut Record) -> Result<Option<PutResult>> {
+    fn mark(&self, key: &Key, record: &mut ObjectRecord) -> Result<Option<PutResult>> {
         let Some(path) = marked_dir(&self.bucket, key) else { return Ok(None) };
         for race in 0..MAX_RACES {
             give_way(race);
@@ -130,9 +130,9 @@ impl StagedFile {
             let dir =
                 open_in(&dir, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(failed)?;
             let state = FileStat { size: 0, modified_ns: now_ns() as i64, ..stat(&dir).map_err(failed)? };
-            record.seal = Some(ContentSeal::of(&state));
+            record.seal = Some(ContentChangeStamp::of(&state));
             let etag = record.etag.clone().unwrap_or_else(|| unique_etag(&state));
-            let packed = Record { etag: Some(etag.clone()), ..record.clone() }.encode();
+            let packed = ObjectRecord { etag: Some(etag.clone()), ..record.clone() }.encode();
             if packed.len() > ATTRIBUTE_BYTES || set_xattr(&dir, ATTRIBUTE, &packed).is_err() {
                 return Ok(None);
             }

@@ -16,14 +16,14 @@ use fordway_sys::{
     set_mode, set_owner, stat, stat_in,
 };
 
-use crate::actors::RoleCache;
+use crate::actors::ImpersonatedUserCache;
 use crate::area::{TrustedOwner, mode_of_dir, names_of, read_small};
 use crate::errors::from_errno;
 use crate::layout::{
     LOCKS, MARKERS, ODD, VERSIONS, is_private_dir_name, is_private_name, is_upload_dir, join, meta_dir,
     private_dir,
 };
-use crate::record::{ContentSeal, Record};
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{BucketArea, each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{MAX_RECORD_BYTES, RecordAttribute, inode_of, read_attribute, sidecar_name};
 use crate::stage::hidden_name;
@@ -51,7 +51,7 @@ impl PosixStore {
         buckets: &[Bucket],
         tell: &mut dyn FnMut(MigrationStep) -> Result<()>,
     ) -> Result<()> {
-        let actors = RoleCache::new(&self.inner);
+        let actors = ImpersonatedUserCache::new(&self.inner);
         for bucket in self.chosen_buckets(buckets)? {
             migrate_owners(&self.inner.volume, &bucket, tell)?;
             actors.in_bucket(&bucket, || rebind_sidecars(&self.inner, &bucket, tell))?;
@@ -189,7 +189,7 @@ fn hand_over(
 type VersionIdentity = (u64, i64, String, String);
 
 /// Records from sidecar files, each under the object version to which it belongs.
-type SidecarRecords = HashMap<VersionIdentity, Record>;
+type SidecarRecords = HashMap<VersionIdentity, ObjectRecord>;
 
 /// Writes each record that is in a sidecar file to a new sidecar file, which is named after the current inode number of
 /// the object's file. A sidecar file that is replaced keeps another name until all records are written, so that an
@@ -205,14 +205,14 @@ fn rebind_sidecars(
     }
     let meta = inner.volume.open_to_scan(&meta_dir(bucket));
     let meta = meta.map_err(|errno| from_errno(errno, "opening .fordway/meta"))?;
-    let rebinding = Rebinding { inner, records, meta, displaced: RefCell::default() };
+    let rebinding = SidecarRebinder { inner, records, meta, displaced: RefCell::default() };
     for area in BucketArea::all(bucket) {
         if let Ok(dir) = inner.volume.open_to_scan(&area.top) {
             rebinding.rebind_in(&area, (&dir, &area.top), tell)?;
         }
     }
     // Names that cannot be removed are left to `gc`.
-    let Rebinding { meta, displaced, .. } = rebinding;
+    let SidecarRebinder { meta, displaced, .. } = rebinding;
     for name in displaced.into_inner() {
         let _ = remove_file(&meta, &name);
     }
@@ -220,7 +220,7 @@ fn rebind_sidecars(
 }
 
 /// The work of binding the sidecar files of one bucket to their objects again.
-struct Rebinding<'r> {
+struct SidecarRebinder<'r> {
     inner: &'r Arc<PosixStoreState>,
     records: SidecarRecords,
     /// The directory of the sidecar files.
@@ -239,13 +239,13 @@ fn records_apart(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Sidecar
         let Ok(Some((bytes, _))) = file.and_then(|file| read_small(&file, MAX_RECORD_BYTES)) else {
             continue;
         };
-        let record = Record::decode(&bytes);
+        let record = ObjectRecord::decode(&bytes);
         records.extend(record.and_then(|record| Some((identity_of(&record)?, record))));
     }
     Ok(records)
 }
 
-impl Rebinding<'_> {
+impl SidecarRebinder<'_> {
     fn rebind_in(
         &self,
         area: &BucketArea,
@@ -312,20 +312,20 @@ impl Rebinding<'_> {
 
 /// Returns the record in the file's attribute if the rest of the record is in a sidecar file, and the object's file has
 /// not changed since the record was sealed.
-fn short_record(file: &File, state: &FileStat) -> Option<Record> {
+fn short_record(file: &File, state: &FileStat) -> Option<ObjectRecord> {
     match read_attribute(file) {
         Ok(RecordAttribute::Found(short)) if state.is_file && short.is_apart => {
-            Some(short).filter(|short| short.seal == Some(ContentSeal::of(state)))
+            Some(short).filter(|short| short.seal == Some(ContentChangeStamp::of(state)))
         }
         _ => None,
     }
 }
 
-fn is_same(one: &Record, other: &Record) -> bool {
+fn is_same(one: &ObjectRecord, other: &ObjectRecord) -> bool {
     identity_of(one).is_some() && identity_of(one) == identity_of(other)
 }
 
-fn identity_of(record: &Record) -> Option<VersionIdentity> {
+fn identity_of(record: &ObjectRecord) -> Option<VersionIdentity> {
     let (seal, etag) = (record.seal?, record.etag.as_ref()?.as_str().to_owned());
     let version = record.version.as_ref().map_or(String::new(), |version| version.as_str().to_owned());
     Some((seal.size, seal.modified_ns, etag, version))

@@ -260,7 +260,7 @@ struct ListedDirectory {
 
 /// The cached knowledge about the last listing of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LastListing {
+pub(crate) enum ListingFreshness {
     /// Nothing is known: the directory was never listed, was last listed long ago, or is small.
     Unknown,
     /// The directory has not changed since it was last listed.
@@ -378,14 +378,14 @@ impl NameCache {
     }
 
     /// Returns the cached knowledge about the last listing of the directory whose current state is `stat`.
-    pub(crate) fn last_listing(&self, stat: &FileStat) -> LastListing {
+    pub(crate) fn last_listing(&self, stat: &FileStat) -> ListingFreshness {
         let asked = self.asked.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match asked.iter().find(|asked| (asked.device, asked.inode) == (stat.device, stat.inode)) {
-            Some(asked) if asked.times == times(stat) && is_settled(stat) => LastListing::Unchanged,
+            Some(asked) if asked.times == times(stat) && is_settled(stat) => ListingFreshness::Unchanged,
             Some(asked) if asked.when.elapsed() < KEPT && asked.names >= INDEXED_FEWEST => {
-                LastListing::Changed
+                ListingFreshness::Changed
             }
-            _ => LastListing::Unknown,
+            _ => ListingFreshness::Unknown,
         }
     }
 

@@ -27,7 +27,7 @@ use crate::errors::from_errno;
 use crate::layout::{ObjectPath, VERSIONING, private_dir, versions_of};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile};
 use crate::volume::StoreRootDirectory;
 
@@ -41,25 +41,25 @@ const YEARS: &str = "years";
 
 /// The parsed content of the file `versioning`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct VersioningSetting {
+pub(crate) struct VersioningAndLockSetting {
     pub(crate) versioning: VersioningState,
     /// The object lock of a bucket whose versioning is enabled.
     pub(crate) object_lock: Option<LockConfiguration>,
 }
 
-impl VersioningSetting {
-    pub(crate) const ENABLED: VersioningSetting =
-        VersioningSetting { versioning: VersioningState::Enabled, object_lock: None };
+impl VersioningAndLockSetting {
+    pub(crate) const ENABLED: VersioningAndLockSetting =
+        VersioningAndLockSetting { versioning: VersioningState::Enabled, object_lock: None };
 
     /// Parses the content of the file `versioning`; `None` if the content is not valid.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text.trim_ascii()).ok()?;
         match text.split(' ').collect::<Vec<_>>()[..] {
-            [ENABLED] => Some(VersioningSetting::ENABLED),
+            [ENABLED] => Some(VersioningAndLockSetting::ENABLED),
             [SUSPENDED] => {
-                Some(VersioningSetting { versioning: VersioningState::Suspended, object_lock: None })
+                Some(VersioningAndLockSetting { versioning: VersioningState::Suspended, object_lock: None })
             }
-            [LOCKED] => Some(VersioningSetting::locked(LockConfiguration::default())),
+            [LOCKED] => Some(VersioningAndLockSetting::locked(LockConfiguration::default())),
             [LOCKED, mode, count, unit] => {
                 let count = count.parse().ok()?;
                 let period = match unit {
@@ -69,14 +69,14 @@ impl VersioningSetting {
                 };
                 let default = DefaultRetention { mode: RetentionMode::from_name(mode)?, period };
                 let configuration = LockConfiguration { default: Some(default) };
-                configuration.check().ok().map(|()| VersioningSetting::locked(configuration))
+                configuration.check().ok().map(|()| VersioningAndLockSetting::locked(configuration))
             }
             _ => None,
         }
     }
 
     fn locked(configuration: LockConfiguration) -> Self {
-        VersioningSetting { object_lock: Some(configuration), ..VersioningSetting::ENABLED }
+        VersioningAndLockSetting { object_lock: Some(configuration), ..VersioningAndLockSetting::ENABLED }
     }
 
     /// Returns the setting as the content of the file `versioning`.
@@ -101,7 +101,7 @@ impl PosixStoreState {
     pub(crate) fn write_versioning(
         self: &Arc<Self>,
         bucket: &Bucket,
-        setting: VersioningSetting,
+        setting: VersioningAndLockSetting,
     ) -> Result<()> {
         let place = ObjectPath { dir: private_dir(bucket).into(), name: VERSIONING.into() };
         let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
@@ -127,7 +127,7 @@ impl PosixStoreState {
         self.volume.check_decides(bucket, "has object lock")?;
         self.with_setting(bucket, |setting| {
             setting.versioning.check_lockable()?;
-            Ok(VersioningSetting::locked(*configuration))
+            Ok(VersioningAndLockSetting::locked(*configuration))
         })
     }
 
@@ -135,12 +135,12 @@ impl PosixStoreState {
     pub(crate) fn with_setting(
         self: &Arc<Self>,
         bucket: &Bucket,
-        change: impl FnOnce(VersioningSetting) -> Result<VersioningSetting>,
+        change: impl FnOnce(VersioningAndLockSetting) -> Result<VersioningAndLockSetting>,
     ) -> Result<()> {
         // The lock is the lock of the key `versioning`; no object with this key needs to exist.
         self.locked(bucket, &Key::new(VERSIONING)?, |contents| {
             let PrivateDirectoryContents { versioning, object_lock, .. } = contents;
-            let before = VersioningSetting { versioning, object_lock };
+            let before = VersioningAndLockSetting { versioning, object_lock };
             let setting = change(before)?;
             self.write_versioning(bucket, setting)?;
             if setting != before {
@@ -331,7 +331,7 @@ impl StoreRootDirectory {
     }
 }
 
-impl Record {
+impl ObjectRecord {
     /// Sets the bucket's default retention in the record of a new version, unless the record has a retention. Returns
     /// whether the record changed. Errors: `InvalidArgument` for a lock in a bucket without object lock.
     pub(crate) fn retain(&mut self, contents: PrivateDirectoryContents) -> Result<bool> {
@@ -354,20 +354,29 @@ mod tests {
     fn settings_round_trip_and_nothing_else_is_one() {
         let default = |mode, period| LockConfiguration { default: Some(DefaultRetention { mode, period }) };
         for (setting, text) in [
-            (VersioningSetting::ENABLED, "Enabled\n"),
-            (VersioningSetting { versioning: VersioningState::Suspended, object_lock: None }, "Suspended\n"),
-            (VersioningSetting::locked(LockConfiguration::default()), "Locked\n"),
+            (VersioningAndLockSetting::ENABLED, "Enabled\n"),
             (
-                VersioningSetting::locked(default(RetentionMode::Governance, RetentionPeriod::Days(30))),
+                VersioningAndLockSetting { versioning: VersioningState::Suspended, object_lock: None },
+                "Suspended\n",
+            ),
+            (VersioningAndLockSetting::locked(LockConfiguration::default()), "Locked\n"),
+            (
+                VersioningAndLockSetting::locked(default(
+                    RetentionMode::Governance,
+                    RetentionPeriod::Days(30),
+                )),
                 "Locked GOVERNANCE 30 days\n",
             ),
             (
-                VersioningSetting::locked(default(RetentionMode::Compliance, RetentionPeriod::Years(100))),
+                VersioningAndLockSetting::locked(default(
+                    RetentionMode::Compliance,
+                    RetentionPeriod::Years(100),
+                )),
                 "Locked COMPLIANCE 100 years\n",
             ),
         ] {
             assert_eq!(setting.text(), text);
-            assert_eq!(VersioningSetting::parse(text.as_bytes()), Some(setting));
+            assert_eq!(VersioningAndLockSetting::parse(text.as_bytes()), Some(setting));
         }
         for text in [
             "",
@@ -381,7 +390,7 @@ mod tests {
             "Locked COMPLIANCE 1 weeks",
             "Locked  COMPLIANCE 1 days",
         ] {
-            assert_eq!(VersioningSetting::parse(text.as_bytes()), None, "{text:?}");
+            assert_eq!(VersioningAndLockSetting::parse(text.as_bytes()), None, "{text:?}");
         }
     }
 }

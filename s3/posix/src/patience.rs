@@ -14,7 +14,7 @@ thread_local! {
 /// Runs `work`. All calls to [`pause`] in `work` together take at most `total`, less the time counted by [`spend`]. If
 /// the caller already runs with a limit, that limit remains in force instead.
 pub(crate) fn within<T>(total: Duration, work: impl FnOnce() -> T) -> T {
-    let _restored = RestoredLimit(LEFT.get());
+    let _restored = WaitBudgetGuard(LEFT.get());
     if LEFT.get().is_none() {
         LEFT.set(Some(total));
     }
@@ -39,9 +39,9 @@ pub(crate) fn pause(time: Duration) {
 }
 
 /// Removes the limit when the outermost operation ends, even if it ends with a panic.
-struct RestoredLimit(Option<Duration>);
+struct WaitBudgetGuard(Option<Duration>);
 
-impl Drop for RestoredLimit {
+impl Drop for WaitBudgetGuard {
     fn drop(&mut self) {
         if self.0.is_none() {
             LEFT.set(None);

@@ -23,7 +23,7 @@ use crate::ReadConsistency;
 use crate::area::{TrustedOwner, read_small};
 use crate::dirs::{DirectoryHandle, HOLD};
 use crate::layout::{MARKERS, META, ODD, PRIVATE_DIR, VERSIONING, private_dir};
-use crate::object_lock::VersioningSetting;
+use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, is_recent, look_before_opening, open_spared};
 use crate::site::FileSystemTraits;
@@ -401,7 +401,7 @@ fn contents_of(private: &File, sharing: FileSystemSharing) -> Result<PrivateDire
         look_before_opening(private, name, sharing)?;
         open_in(private, name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())
     });
-    let VersioningSetting { versioning, object_lock } = read_versioning(setting, guard)?;
+    let VersioningAndLockSetting { versioning, object_lock } = read_versioning(setting, guard)?;
     let (has_odd, has_meta) = (has_dir(ODD)?, has_dir(META)?);
     let markers = find(MARKERS)?.filter(|state| state.is_file);
     let (exists, has_markers) = (true, markers.is_some());
@@ -447,18 +447,20 @@ pub(crate) fn correct_names(dir: &File) -> Result<(), Errno> {
 fn read_versioning(
     opened: Result<OwnedFd, Errno>,
     guard: Option<TrustedOwner>,
-) -> Result<VersioningSetting, Errno> {
+) -> Result<VersioningAndLockSetting, Errno> {
     let file = match opened {
         Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(VersioningSetting::default()),
-        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningSetting::ENABLED),
+        Err(Errno::NOENT) => return Ok(VersioningAndLockSetting::default()),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(VersioningAndLockSetting::ENABLED),
         Err(errno) => return Err(errno),
     };
     let Some((text, state)) = read_small(&file, VERSIONING_BYTES)? else {
-        return Ok(VersioningSetting::ENABLED);
+        return Ok(VersioningAndLockSetting::ENABLED);
     };
     let is_believed = guard.is_none_or(|guard| guard.trusts(state.user));
-    Ok(VersioningSetting::parse(&text).filter(|_| is_believed).unwrap_or(VersioningSetting::ENABLED))
+    Ok(VersioningAndLockSetting::parse(&text)
+        .filter(|_| is_believed)
+        .unwrap_or(VersioningAndLockSetting::ENABLED))
 }
 
 pub(crate) fn times(stat: &FileStat) -> (i64, i64) {

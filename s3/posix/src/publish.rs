@@ -21,7 +21,7 @@ use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, s
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::private::PrivateDirectoryContents;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
 use crate::stage::{HiddenName, MAX_RACES, StagedFile, give_way, hidden_name, hidden_name_of};
 use crate::versions::names::{new_version, order_in};
@@ -33,7 +33,7 @@ impl StagedFile {
     pub(crate) fn publish(
         mut self,
         key: &Key,
-        mut record: Record,
+        mut record: ObjectRecord,
         conditions: &Conditions,
     ) -> Result<PutResult> {
         self.try_publish(key, &mut record, conditions)
@@ -43,7 +43,7 @@ impl StagedFile {
     pub(crate) fn try_publish(
         &mut self,
         key: &Key,
-        record: &mut Record,
+        record: &mut ObjectRecord,
         conditions: &Conditions,
     ) -> Result<PutResult> {
         self.renew_parent(key)?;
@@ -58,7 +58,7 @@ impl StagedFile {
     pub(crate) fn publish_object(
         &mut self,
         key: &Key,
-        record: &mut Record,
+        record: &mut ObjectRecord,
         conditions: &Conditions,
         seen: PrivateDirectoryContents,
     ) -> Result<PutResult> {
@@ -154,7 +154,7 @@ impl StagedFile {
     fn publish_locked(
         &mut self,
         key: &Key,
-        (conditions, record): (&Conditions, &mut Record),
+        (conditions, record): (&Conditions, &mut ObjectRecord),
         contents: PrivateDirectoryContents,
     ) -> Result<()> {
         let (inner, bucket) = (self.inner.clone(), self.bucket.clone());
@@ -219,7 +219,7 @@ impl StagedFile {
 
     /// Gives the version a new ID if its current ID does not sort after `floor`, the highest order among the key's
     /// versions. An ID may sort too early if the clocks of two nodes differ.
-    fn come_after(&mut self, floor: u64, record: &mut Record) -> Result<()> {
+    fn come_after(&mut self, floor: u64, record: &mut ObjectRecord) -> Result<()> {
         let is_after = |version: &VersionId| order_in(version).is_some_and(|order| order > floor);
         if record.version.as_ref().is_none_or(is_after) {
             return Ok(());
@@ -410,7 +410,7 @@ mod tests {
         let inode = stat(&staged.file).unwrap().inode;
         let taken = dir.path().join("bucket/.fordway/tmp").join(hidden_name_of(inode));
         std::fs::write(&taken, "another").unwrap();
-        staged.publish(&key, Record::default(), &Conditions::default()).unwrap();
+        staged.publish(&key, ObjectRecord::default(), &Conditions::default()).unwrap();
         let object = store.get(&bucket, &key, &GetOptions::default()).unwrap();
         assert_eq!(object.content.into_vec().unwrap(), b"2");
         assert_eq!(std::fs::read(&taken).unwrap(), b"another");

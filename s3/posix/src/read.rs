@@ -20,7 +20,7 @@ use crate::errors::{from_errno, is_stale};
 use crate::layout::{ATTRIBUTE, ObjectPath, odd, plain, versions_of};
 use crate::patience::{left_of, pause};
 use crate::private::{PrivateDirectoryContents, is_settled};
-use crate::record::{ContentSeal, NOTHING, Record, etag_of_file};
+use crate::record::{ContentChangeStamp, NOTHING, ObjectRecord, etag_of_file};
 use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server, wait_for_server};
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
@@ -34,12 +34,12 @@ pub(crate) struct ObjectFile {
     pub(crate) file: File,
     pub(crate) stat: FileStat,
     /// The object's record; `None` for a bare object.
-    pub(crate) recorded: Option<Box<Record>>,
+    pub(crate) recorded: Option<Box<ObjectRecord>>,
 }
 
 impl ObjectFile {
     /// Returns the object's record, or an empty one.
-    pub(crate) fn record(&self) -> &Record {
+    pub(crate) fn record(&self) -> &ObjectRecord {
         self.recorded.as_deref().unwrap_or(&NOTHING)
     }
 
@@ -69,7 +69,7 @@ impl ObjectFile {
 pub(crate) struct UnopenedObject {
     stat: FileStat,
     /// The object's record; `None` for a bare object.
-    recorded: Option<Box<Record>>,
+    recorded: Option<Box<ObjectRecord>>,
 }
 
 impl UnopenedObject {
@@ -90,9 +90,9 @@ pub(crate) fn info_of_bare(stat: &FileStat) -> ObjectInfo {
     ObjectInfo { modified, ..ObjectInfo::new(stat.size, etag_of_file(stat)) }
 }
 
-/// Returns the properties that S3 reports for a file with this state and this record. [`Record::unseal_for`] must
+/// Returns the properties that S3 reports for a file with this state and this record. [`ObjectRecord::unseal_for`] must
 /// already have been applied to the record.
-pub(crate) fn info_of(stat: &FileStat, record: Record) -> ObjectInfo {
+pub(crate) fn info_of(stat: &FileStat, record: ObjectRecord) -> ObjectInfo {
     ObjectInfo {
         size: stat.size,
         modified: system_time(stat.modified_ns),
@@ -189,7 +189,7 @@ impl StoreRootDirectory {
         match get_xattr_in(&dir, name, ATTRIBUTE, &mut buffer) {
             Ok(Some(bytes)) => {
                 let record = decode_record(bytes)?;
-                let is_sealed = record.seal == Some(ContentSeal::of(stat)) && !record.is_apart;
+                let is_sealed = record.seal == Some(ContentChangeStamp::of(stat)) && !record.is_apart;
                 let object = UnopenedObject { stat: *stat, recorded: Some(Box::new(record)) };
                 Ok(if is_sealed { NameLookup::Found(object) } else { NameLookup::Unclear })
             }
@@ -296,7 +296,7 @@ impl StoreRootDirectory {
     /// size and time do not change within that period, a program must have set the time back. The function then returns
     /// the state that the client shows.
     #[cold]
-    fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &Record) -> Result<FileStat> {
+    fn stat_of_sealed(&self, file: &File, stat: FileStat, record: &ObjectRecord) -> Result<FileStat> {
         if self.sharing_on(file, stat.device) != FileSystemSharing::Unknown {
             return Ok(stat);
         }

@@ -28,8 +28,8 @@
 //! empty record: a POSIX program created the file, or the object is bare.
 
 use fordway_store::{
-    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, ETagPolicy, ObjectLock,
-    ObjectPart, Retention, RetentionMode, Tags, UploadId, VersionId,
+    BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ETag, ETagPolicy,
+    ObjectLock, ObjectPart, Retention, RetentionMode, Tags, UploadId, VersionId,
 };
 use fordway_sys::FileStat;
 
@@ -40,21 +40,21 @@ const VERSION: u8 = 1;
 /// The size and modification time for which a stored ETag and checksum are valid. If a POSIX program has changed the
 /// file, the file's current size or time differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ContentSeal {
+pub(crate) struct ContentChangeStamp {
     pub(crate) size: u64,
     pub(crate) modified_ns: i64,
 }
 
-impl ContentSeal {
+impl ContentChangeStamp {
     pub(crate) fn of(stat: &FileStat) -> Self {
-        ContentSeal { size: stat.size, modified_ns: stat.modified_ns }
+        ContentChangeStamp { size: stat.size, modified_ns: stat.modified_ns }
     }
 }
 
 /// The record of an object, stored in the attribute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) seal: Option<ContentSeal>,
+pub(crate) struct ObjectRecord {
+    pub(crate) seal: Option<ContentChangeStamp>,
     pub(crate) etag: Option<ETag>,
     pub(crate) checksum: Option<Checksum>,
     pub(crate) metadata: BoxedMetadata,
@@ -64,7 +64,7 @@ pub(crate) struct Record {
     pub(crate) parts: Vec<ObjectPart>,
     pub(crate) version: Option<VersionId>,
     /// The checksum algorithm and type of a multipart upload.
-    pub(crate) upload_checksum: Option<ChecksumFormat>,
+    pub(crate) upload_checksum: Option<ChecksumAlgorithmAndType>,
     /// Whether the rest of the record is in a sidecar file.
     pub(crate) is_apart: bool,
     /// The upload from which the object was created. If the completion is requested again, this field shows that the
@@ -75,7 +75,7 @@ pub(crate) struct Record {
 }
 
 /// The record of a file that has no attribute.
-pub(crate) static NOTHING: Record = Record {
+pub(crate) static NOTHING: ObjectRecord = ObjectRecord {
     seal: None,
     etag: None,
     checksum: None,
@@ -98,12 +98,13 @@ const RECENT_NS: u64 = 60_000_000_000;
 /// The maximum total size, in bytes, of the part checksums in one field.
 const SUMS_BYTES: usize = 32 * 1024;
 
-impl Record {
+impl ObjectRecord {
     /// Returns whether the record contains nothing, like [`NOTHING`]. Comparing the record with `NOTHING` would take
     /// several times as long.
     pub(crate) fn is_empty(&self) -> bool {
-        let Record { seal, etag, checksum, metadata, key, etag_policy, tags, parts, version, .. } = self;
-        let Record { upload_checksum, is_apart, made_by, lock, .. } = self;
+        let ObjectRecord { seal, etag, checksum, metadata, key, etag_policy, tags, parts, version, .. } =
+            self;
+        let ObjectRecord { upload_checksum, is_apart, made_by, lock, .. } = self;
         let has_content = seal.is_some() || etag.is_some() || checksum.is_some() || !parts.is_empty();
         let has_names = key.is_some() || version.is_some() || made_by.is_some();
         let has_settings = etag_policy.is_some() || upload_checksum.is_some() || !lock.is_none();
@@ -115,14 +116,14 @@ impl Record {
     /// in the past, because no cache keeps a state for that long. Also returns false if the time is more than a minute
     /// in the future, because such a time is wrong.
     pub(crate) fn is_newer_than(&self, stat: &FileStat) -> bool {
-        let Some(seal) = self.seal.filter(|seal| *seal != ContentSeal::of(stat)) else { return false };
+        let Some(seal) = self.seal.filter(|seal| *seal != ContentChangeStamp::of(stat)) else { return false };
         let now = || i64::try_from(now_ns()).unwrap_or(i64::MAX);
         seal.modified_ns >= stat.modified_ns && now().abs_diff(seal.modified_ns) < RECENT_NS
     }
 
     /// Drops the ETag, the checksum and the parts if the file has changed since the record was sealed.
     pub(crate) fn unseal_for(mut self, stat: &FileStat) -> Self {
-        if self.seal != Some(ContentSeal::of(stat)) {
+        if self.seal != Some(ContentChangeStamp::of(stat)) {
             self.etag = None;
             self.checksum = None;
             self.parts.clear();
@@ -132,7 +133,7 @@ impl Record {
 
     /// Returns the record of a part with this size. The size is recorded because it cannot be read from a file.
     pub(crate) fn with_size(mut self, size: u64) -> Self {
-        self.seal = Some(ContentSeal { size, modified_ns: 0 });
+        self.seal = Some(ContentChangeStamp { size, modified_ns: 0 });
         self
     }
 
@@ -174,7 +175,7 @@ impl Record {
         if let Some(version) = &self.version {
             field(&mut bytes, 16, &[version.as_str().as_bytes()]);
         }
-        if let Some(ChecksumFormat { algorithm, kind }) = self.upload_checksum {
+        if let Some(ChecksumAlgorithmAndType { algorithm, kind }) = self.upload_checksum {
             field(&mut bytes, 17, &[&[algorithm as u8, u8::from(kind == ChecksumType::Composite)]]);
         }
         if self.is_apart {
@@ -213,7 +214,7 @@ impl Record {
         if version != VERSION {
             return None;
         }
-        let mut record = Record::default();
+        let mut record = ObjectRecord::default();
         let mut sums = Vec::new();
         while let Some((&tag, after)) = rest.split_first() {
             let (length, after) = after.split_first_chunk()?;
@@ -271,7 +272,7 @@ impl Record {
                 let (size, time) = value.split_first_chunk()?;
                 let (size, modified_ns) =
                     (u64::from_le_bytes(*size), i64::from_le_bytes(time.try_into().ok()?));
-                self.seal = Some(ContentSeal { size, modified_ns });
+                self.seal = Some(ContentChangeStamp { size, modified_ns });
             }
             2 => self.etag = Some(ETag::new(std::str::from_utf8(value).ok()?)),
             3 => self.checksum = Some(checksum(value)?),
@@ -299,7 +300,8 @@ impl Record {
                 let (&algorithm, kind) = value.split_first()?;
                 let kind =
                     if *kind.first()? == 1 { ChecksumType::Composite } else { ChecksumType::FullObject };
-                self.upload_checksum = Some(ChecksumFormat { algorithm: algorithm_of(algorithm)?, kind });
+                self.upload_checksum =
+                    Some(ChecksumAlgorithmAndType { algorithm: algorithm_of(algorithm)?, kind });
             }
             18 => self.is_apart = true,
             19 => self.made_by = Some(UploadId::new(text()?).ok()?),
@@ -386,8 +388,8 @@ mod tests {
             let sum = sum.map(|sum| Checksum { algorithm, value: sum.to_vec(), parts: None });
             let checksum = sum.clone().map(|sum| Checksum { parts: composite.then_some(7), ..sum });
             let part = |(number, size): (u16, u64)| ObjectPart { number, size, checksum: sum.clone() };
-            let record = Record {
-                seal: seal.map(|(size, modified_ns)| ContentSeal { size, modified_ns }),
+            let record = ObjectRecord {
+                seal: seal.map(|(size, modified_ns)| ContentChangeStamp { size, modified_ns }),
                 etag: seal.map(|_| ETag::opaque(7)),
                 checksum,
                 metadata: fordway_store::Metadata { content_type, expires, user, ..Default::default() }.into(),
@@ -396,7 +398,7 @@ mod tests {
                 tags,
                 parts: (1..).zip(part_sizes).map(part).collect(),
                 version: seal.map(|_| VersionId::null()),
-                upload_checksum: composite.then_some(ChecksumFormat { algorithm, kind: ChecksumType::Composite }),
+                upload_checksum: composite.then_some(ChecksumAlgorithmAndType { algorithm, kind: ChecksumType::Composite }),
                 is_apart: composite,
                 made_by: composite.then(|| UploadId::new("0123456789abcdef").unwrap()),
                 lock: ObjectLock {
@@ -407,13 +409,13 @@ mod tests {
                     legal_hold,
                 },
             };
-            prop_assert_eq!(Record::decode(&record.encode()), Some(record));
+            prop_assert_eq!(ObjectRecord::decode(&record.encode()), Some(record));
         }
 
         #[test]
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Record::decode(&bytes);
-            let _ = Record::decode(&[&[VERSION][..], &bytes].concat());
+            let _ = ObjectRecord::decode(&bytes);
+            let _ = ObjectRecord::decode(&[&[VERSION][..], &bytes].concat());
         }
     }
 
@@ -423,18 +425,18 @@ mod tests {
         let mut stat = fordway_sys::stat(tempfile::tempfile().unwrap()).unwrap();
         stat.modified_ns = now - 1_000_000_000_000;
         for (seconds, is_newer) in [(-600, false), (-30, true), (0, true), (30, true), (600, false)] {
-            let seal = ContentSeal { size: 1, modified_ns: now + seconds * 1_000_000_000 };
-            let record = Record { seal: Some(seal), ..Record::default() };
+            let seal = ContentChangeStamp { size: 1, modified_ns: now + seconds * 1_000_000_000 };
+            let record = ObjectRecord { seal: Some(seal), ..ObjectRecord::default() };
             assert_eq!(record.is_newer_than(&stat), is_newer, "{seconds} s");
         }
     }
 
     #[test]
     fn unknown_fields_are_skipped() {
-        let mut bytes = Record::default().encode();
+        let mut bytes = ObjectRecord::default().encode();
         field(&mut bytes, 200, &[b"later"]);
-        assert_eq!(Record::decode(&bytes), Some(Record::default()));
-        assert_eq!(Record::decode(&[2]), None);
-        assert_eq!(Record::decode(&[]), None);
+        assert_eq!(ObjectRecord::decode(&bytes), Some(ObjectRecord::default()));
+        assert_eq!(ObjectRecord::decode(&[2]), None);
+        assert_eq!(ObjectRecord::decode(&[]), None);
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const PROGRESS_ENTRIES: u64 = 1024;
 
 /// The kind of files in an area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AreaKind {
+pub(crate) enum BucketAreaKind {
     /// Objects whose paths are the same as their keys.
     Plain,
     /// Objects whose keys cannot be paths.
@@ -25,7 +25,7 @@ pub(crate) enum AreaKind {
 /// An area of a bucket: all files of one kind, below one directory.
 pub(crate) struct BucketArea<'b> {
     pub(crate) bucket: &'b Bucket,
-    pub(crate) held: AreaKind,
+    pub(crate) held: BucketAreaKind,
     /// The directory, relative to the root.
     pub(crate) top: String,
 }
@@ -35,9 +35,9 @@ impl<'b> BucketArea<'b> {
     /// plain files that may hide them.
     pub(crate) fn all(bucket: &'b Bucket) -> [Self; 3] {
         [
-            BucketArea { bucket, held: AreaKind::Odd, top: odd_dir(bucket) },
-            BucketArea { bucket, held: AreaKind::Plain, top: bucket.as_str().to_owned() },
-            BucketArea { bucket, held: AreaKind::Versions, top: versions_dir(bucket) },
+            BucketArea { bucket, held: BucketAreaKind::Odd, top: odd_dir(bucket) },
+            BucketArea { bucket, held: BucketAreaKind::Plain, top: bucket.as_str().to_owned() },
+            BucketArea { bucket, held: BucketAreaKind::Versions, top: versions_dir(bucket) },
         ]
     }
 
@@ -50,7 +50,7 @@ impl<'b> BucketArea<'b> {
     /// name is a part of a long name, or the name of a key's versions directory.
     pub(crate) fn is_our_dir(&self, path: &str) -> bool {
         let (_, name) = split(path);
-        let is_key = self.held == AreaKind::Versions && self.decode(path).is_some();
+        let is_key = self.held == BucketAreaKind::Versions && self.decode(path).is_some();
         is_key || is_part_of_name(name)
     }
 

@@ -21,7 +21,7 @@ use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, known_no_longer};
-use crate::record::{ContentSeal, Record, etag_of_file};
+use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
@@ -39,7 +39,7 @@ const SOME_ROOM_BYTES: u64 = 1 << 20;
 /// The record in an open file's attribute.
 pub(crate) enum RecordAttribute {
     Absent,
-    Found(Record),
+    Found(ObjectRecord),
     /// The file system has no extended attributes.
     Unsupported,
 }
@@ -55,21 +55,26 @@ impl StoreRootDirectory {
     /// Returns the record of the object in the open `file`, whose state is `stat`, or the default record if the file
     /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`.
-    pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
-        if is_bare(stat) { Ok(Record::default()) } else { self.stored_record(bucket, file, stat) }
+    pub(crate) fn load_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<ObjectRecord> {
+        if is_bare(stat) { Ok(ObjectRecord::default()) } else { self.stored_record(bucket, file, stat) }
     }
 
     /// Like [`StoreRootDirectory::load_record`], but also reads the attribute if the object seems to be bare. Cost: one
     /// `fgetxattr`.
-    pub(crate) fn stored_record(&self, bucket: &Bucket, file: &File, stat: &FileStat) -> Result<Record> {
+    pub(crate) fn stored_record(
+        &self,
+        bucket: &Bucket,
+        file: &File,
+        stat: &FileStat,
+    ) -> Result<ObjectRecord> {
         match read_attribute(file)? {
-            RecordAttribute::Absent => Ok(Record::default()),
+            RecordAttribute::Absent => Ok(ObjectRecord::default()),
             RecordAttribute::Found(record) if !record.is_apart => Ok(record),
             RecordAttribute::Found(short) => Ok(self.read_sidecar(bucket, stat)?.unwrap_or(short)),
             RecordAttribute::Unsupported if self.contents(bucket)?.has_meta => {
                 Ok(self.read_sidecar(bucket, stat)?.unwrap_or_default())
             }
-            RecordAttribute::Unsupported => Ok(Record::default()),
+            RecordAttribute::Unsupported => Ok(ObjectRecord::default()),
         }
     }
 
@@ -102,7 +107,7 @@ impl StoreRootDirectory {
 
     /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:
     /// `Corrupt`.
-    pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<Record>> {
+    pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<ObjectRecord>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
         let (place, sharing) = (place_of(bucket, stat), self.sharing_of(bucket));
         self.freshen_file(&place, sharing)?;
@@ -120,8 +125,8 @@ impl StoreRootDirectory {
         if !self.contents(bucket)?.guard.is_none_or(is_believed) {
             return Ok(None);
         }
-        let record = Record::decode(&bytes).ok_or_else(corrupt)?;
-        Ok((record.seal == Some(ContentSeal::of(stat))).then_some(record))
+        let record = ObjectRecord::decode(&bytes).ok_or_else(corrupt)?;
+        Ok((record.seal == Some(ContentChangeStamp::of(stat))).then_some(record))
     }
 
     /// Opens and returns the file `name` in `dir` if its removal may leave a sidecar file behind.
@@ -159,10 +164,10 @@ impl UnlinkingFile {
     }
 }
 
-impl Record {
+impl ObjectRecord {
     /// Returns the part of the record that is stored in the attribute when the whole record does not fit.
-    pub(crate) fn kept_short(&self) -> Record {
-        Record {
+    pub(crate) fn kept_short(&self) -> ObjectRecord {
+        ObjectRecord {
             seal: self.seal,
             etag: self.etag.clone(),
             checksum: self.checksum.clone(),
@@ -175,7 +180,7 @@ impl Record {
 
     /// Returns whether the record contains no more information than the state `stat` of its file.
     pub(crate) fn says_no_more_than(&self, stat: &FileStat) -> bool {
-        *self == Record { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
+        *self == ObjectRecord { seal: self.seal, etag: Some(etag_of_file(stat)), ..Default::default() }
     }
 }
 
@@ -212,8 +217,8 @@ pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {
     }
 }
 
-pub(crate) fn decode_record(bytes: &[u8]) -> Result<Record> {
-    Record::decode(bytes).ok_or_else(|| {
+pub(crate) fn decode_record(bytes: &[u8]) -> Result<ObjectRecord> {
+    ObjectRecord::decode(bytes).ok_or_else(|| {
         let name = layout::ATTRIBUTE.to_string_lossy();
         Error::new(ErrorKind::Corrupt, format!("the attribute {name} was not written by this version"))
     })

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileSystemSharing, MountIdentity, MountProblem, MountVerdict, PathResolution, RootDirectory,
+    Errno, FileSystemSharing, MountGuaranteeVerdict, MountProblem, MountProperties, PathResolutionMethod,
+    RootDirectory,
 };
 
 use crate::PosixConfig;
@@ -50,22 +51,22 @@ pub(crate) fn site_of_root(root: &RootDirectory) -> Result<FileSystemTraits, Err
 
 /// Returns the verdict stored in a root. Returns `None` if anyone other than the root user and the root directory's
 /// owner can have written the verdict, or if this node's mount does not match the mount that was measured.
-fn believed_verdict(root: &RootDirectory) -> Result<Option<MountVerdict>, Errno> {
-    let read = read_trusted(root, VERDICT, MountVerdict::BYTES_MAX)?;
+fn believed_verdict(root: &RootDirectory) -> Result<Option<MountGuaranteeVerdict>, Errno> {
+    let read = read_trusted(root, VERDICT, MountGuaranteeVerdict::BYTES_MAX)?;
     let text = read.filter(|(_, mode)| mode & WRITABLE_BY_OTHERS == 0).map(|(text, _)| text);
-    let verdict = text.and_then(|text| MountVerdict::parse(std::str::from_utf8(&text).ok()?));
+    let verdict = text.and_then(|text| MountGuaranteeVerdict::parse(std::str::from_utf8(&text).ok()?));
     Ok(verdict.filter(|verdict| verdict.is_about(root.dir())))
 }
 
 /// Returns a note for operators if other nodes may change the file system of `root` and no valid verdict is stored in
 /// the root.
 pub fn note_on_mount(root: &Path) -> Option<String> {
-    let opened = RootDirectory::open(root, PathResolution::Kernel).ok()?;
+    let opened = RootDirectory::open(root, PathResolutionMethod::Kernel).ok()?;
     let site = FileSystemTraits::of(opened.dir()).ok()?;
     if !site.sharing.is_shared() || site.unfit.is_some() || believed_verdict(&opened).ok()?.is_some() {
         return None;
     }
-    let kind = MountIdentity::of(opened.dir()).map_or("an unlisted mount".to_owned(), |mount| mount.kind);
+    let kind = MountProperties::of(opened.dir()).map_or("an unlisted mount".to_owned(), |mount| mount.kind);
     Some(format!(
         "{} is on {kind}, which other nodes may change, and this mount was not measured: the store asks the file \
          server before it checks a condition. Run `fordway doctor --shared` to find out whether this is enough",

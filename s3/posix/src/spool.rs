@@ -15,7 +15,7 @@ use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, s
 use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::{NotificationRule, read, rule_for};
 
-use crate::actors::RoleCache;
+use crate::actors::ImpersonatedUserCache;
 use crate::area::{read_small, remove_if_file};
 use crate::errors::from_errno;
 use crate::events::NOTIFICATION;
@@ -26,7 +26,7 @@ use crate::{PosixStore, PosixStoreState};
 /// The journals of all buckets, as one program that delivers events sees them.
 pub struct EventJournal {
     store: PosixStore,
-    actors: RoleCache,
+    actors: ImpersonatedUserCache,
 }
 
 /// The records that wait for one webhook in one bucket.
@@ -67,7 +67,7 @@ pub struct ReadEvents {
 impl PosixStore {
     /// Returns the journals of the store's buckets. The value belongs to the thread that creates it.
     pub fn event_journal(&self) -> EventJournal {
-        EventJournal { store: self.clone(), actors: RoleCache::new(&self.inner) }
+        EventJournal { store: self.clone(), actors: ImpersonatedUserCache::new(&self.inner) }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::layout::{ObjectPath, is_setting_name, spare_name, tmp_dir};
 use crate::multipart::parts::LINKED;
 use crate::private::PrivateDirectoryContents;
 use crate::read::system_time;
-use crate::record::{ContentSeal, Record, etag_of_file};
+use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::site::require_fit;
 use crate::versions::names::now_ns;
 use crate::{Durability, PosixStoreState};
@@ -333,7 +333,7 @@ impl StagedFile {
 
     /// Attaches `record`, sealed for the current content, with a unique ETag if the record has none yet. Makes the
     /// content durable if the configuration requires it.
-    pub(crate) fn seal(&mut self, record: &mut Record) -> Result<PutResult> {
+    pub(crate) fn seal(&mut self, record: &mut ObjectRecord) -> Result<PutResult> {
         self.show_content()?;
         let stamped = if self.may_be_bare && record.is_empty() { self.stamp()? } else { None };
         let stat = match stamped {
@@ -384,7 +384,7 @@ impl StagedFile {
     }
 
     /// Stores `record` with the file, and returns the file's state.
-    fn attach(&self, record: &mut Record) -> Result<FileStat> {
+    fn attach(&self, record: &mut ObjectRecord) -> Result<FileStat> {
         // Another node may have written to the file of a multipart upload, and the client on that node may still set
         // the time.
         let is_upload = self.hidden.as_ref().is_some_and(|hidden| !hidden.is_temporary);
@@ -395,7 +395,7 @@ impl StagedFile {
         }
         let state = if self.contents.sharing.is_shared() { stat_now(&self.file) } else { stat(&self.file) };
         let stat = state.map_err(|errno| from_errno(errno, "reading the file's state"))?;
-        record.seal = Some(ContentSeal::of(&stat));
+        record.seal = Some(ContentChangeStamp::of(&stat));
         let policy = if record.etag.is_none() { ETagPolicy::Fast } else { ETagPolicy::Md5 };
         record.etag.get_or_insert_with(|| unique_etag(&stat));
         self.inner.store_record(&self.bucket, &self.file, &stat, (record, policy))?;
@@ -469,7 +469,7 @@ pub(crate) fn sync_dir(dir: impl AsFd) -> Result<(), Errno> {
 }
 
 /// Returns the result of a write after which the file has the state `stat`.
-pub(crate) fn made_of(record: &Record, stat: &FileStat) -> PutResult {
+pub(crate) fn made_of(record: &ObjectRecord, stat: &FileStat) -> PutResult {
     PutResult {
         etag: record.etag.clone().unwrap_or_else(|| etag_of_file(stat)),
         modified: system_time(stat.modified_ns),

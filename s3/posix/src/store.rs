@@ -9,12 +9,13 @@
 use std::sync::{Arc, OnceLock};
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, Error, FileServerProbe, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations,
-    ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, FileServerProbe, GetOptions, Key,
+    ListQuery, LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo,
+    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::ProcessIdentity;
 use rayon::prelude::*;
@@ -108,7 +109,7 @@ impl Objects for PosixStore {
     }
 }
 
-impl ObjectBatches for PosixStore {
+impl ObjectBatchOperations for PosixStore {
     fn put_many(
         &self,
         bucket: &Bucket,
@@ -119,14 +120,14 @@ impl ObjectBatches for PosixStore {
     }
 }
 
-impl ObjectRenames for PosixStore {
+impl ObjectRenameOperations for PosixStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         let rename = ObjectRename { store: &self.inner, bucket, from, to, options };
         rename.run().map_err(at("rename", bucket, from.as_str()))
     }
 }
 
-impl ObjectTags for PosixStore {
+impl ObjectTagOperations for PosixStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.inner.tags(bucket, key, version).map_err(at("get tags", bucket, key.as_str()))
     }
@@ -136,7 +137,7 @@ impl ObjectTags for PosixStore {
     }
 }
 
-impl ObjectVersions for PosixStore {
+impl ObjectVersionOperations for PosixStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.inner.volume.versioning(bucket).map_err(at("get versioning", bucket, ""))
     }
@@ -183,16 +184,16 @@ impl ObjectLockOperations for PosixStore {
     }
 }
 
-impl BucketDocuments for PosixStore {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for PosixStore {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         self.inner.document(bucket, kind).map_err(at("get document", bucket, kind.as_str()))
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         self.inner.set_document(bucket, kind, document).map_err(at("set document", bucket, kind.as_str()))
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         self.inner.delete_document(bucket, kind).map_err(at("delete document", bucket, kind.as_str()))
     }
 
@@ -201,7 +202,7 @@ impl BucketDocuments for PosixStore {
     }
 }
 
-impl MultipartUploads for PosixStore {
+impl MultipartUploadOperations for PosixStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.inner.object_parts(bucket, key, options).map_err(at("get parts", bucket, key.as_str()))
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use fordway_store::{Bucket, Error, Result};
 use fordway_sys::{EntryKind, Errno, name_to_text, stat_in};
 
-use crate::actors::RoleCache;
+use crate::actors::ImpersonatedUserCache;
 use crate::errors::from_errno;
 use crate::layout::{odd_dir, private_dir, versions_dir};
 use crate::scan::{PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child};
@@ -32,7 +32,7 @@ impl FileTotals {
 
 /// The files of one user in one bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UserUsage {
+pub struct UserSpaceUsage {
     /// Objects.
     pub objects: FileTotals,
     /// Old versions and delete markers.
@@ -57,8 +57,8 @@ impl PosixStore {
         &self,
         bucket: &Bucket,
         tell: &mut dyn FnMut(UsageEvent) -> Result<()>,
-    ) -> Result<BTreeMap<u32, UserUsage>> {
-        let actors = Rc::new(RoleCache::new(&self.inner));
+    ) -> Result<BTreeMap<u32, UserSpaceUsage>> {
+        let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let (users, entries) = (BTreeMap::new(), 0);
         let mut walk = UsageWalk { inner: &self.inner, bucket, actors: actors.clone(), tell, users, entries };
         actors.in_bucket(bucket, || walk.tree())?;
@@ -69,9 +69,9 @@ impl PosixStore {
 struct UsageWalk<'u> {
     inner: &'u PosixStoreState,
     bucket: &'u Bucket,
-    actors: Rc<RoleCache>,
+    actors: Rc<ImpersonatedUserCache>,
     tell: &'u mut dyn FnMut(UsageEvent) -> Result<()>,
-    users: BTreeMap<u32, UserUsage>,
+    users: BTreeMap<u32, UserSpaceUsage>,
     entries: u64,
 }
 
@@ -88,7 +88,7 @@ impl UsageWalk<'_> {
         &mut self,
         dir: &File,
         path: &str,
-        totals: fn(&mut UserUsage) -> &mut FileTotals,
+        totals: fn(&mut UserSpaceUsage) -> &mut FileTotals,
     ) -> Result<()> {
         let read = each_entry(dir, |name, kind| {
             self.entries += 1;
@@ -116,7 +116,7 @@ impl UsageWalk<'_> {
         parent: &File,
         path: &str,
         name: &str,
-        totals: fn(&mut UserUsage) -> &mut FileTotals,
+        totals: fn(&mut UserSpaceUsage) -> &mut FileTotals,
     ) -> Result<()> {
         // The key of anything below this directory would be too long, so nothing below the directory was stored through
         // S3.
@@ -135,7 +135,7 @@ impl UsageWalk<'_> {
 
     /// Returns the totals to which the files below `path` are added, or `None` if these are the same totals as for the
     /// parent of `path`.
-    fn totals_of(&self, path: &str) -> Option<fn(&mut UserUsage) -> &mut FileTotals> {
+    fn totals_of(&self, path: &str) -> Option<fn(&mut UserSpaceUsage) -> &mut FileTotals> {
         let bucket = self.bucket;
         match path {
             _ if path == private_dir(bucket) => Some(|usage| &mut usage.other),

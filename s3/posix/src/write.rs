@@ -18,7 +18,7 @@ use crate::errors::from_errno;
 use crate::events::EventFacts;
 use crate::layout::{ATTRIBUTE, odd, plain};
 use crate::read::system_time;
-use crate::record::{ContentSeal, Record, etag_of_file};
+use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::sidecar::{ATTRIBUTE_BYTES, is_no_room, place_of};
 use crate::stage::{FILE_MODE, StagedFile, bare_mode, be_bare_no_more};
 
@@ -35,7 +35,7 @@ pub(crate) struct ObjectWriter {
     pub(crate) lock: ObjectLock,
     pub(crate) conditions: Conditions,
     /// The record to publish; `None` until all content has arrived.
-    pub(crate) record: Option<Record>,
+    pub(crate) record: Option<ObjectRecord>,
 }
 
 impl PosixStoreState {
@@ -69,7 +69,7 @@ impl PosixStoreState {
     ) -> Result<PutResult> {
         let mut staged = self.stage_object(bucket, key, options)?;
         staged.write(body)?;
-        let mut record = Record::default();
+        let mut record = ObjectRecord::default();
         if self.etag_policy(options) == ETagPolicy::Md5 || options.checksum.is_some() {
             let mut hasher = self.hasher(options);
             hasher.update(body);
@@ -127,7 +127,7 @@ impl PosixStoreState {
         bucket: &Bucket,
         file: impl AsFd,
         stat: &FileStat,
-        (record, policy): (&mut Record, ETagPolicy),
+        (record, policy): (&mut ObjectRecord, ETagPolicy),
     ) -> Result<()> {
         let packed = record.encode();
         let stored = match packed.len() <= ATTRIBUTE_BYTES {
@@ -170,12 +170,12 @@ impl PosixStoreState {
         self: &Arc<Self>,
         bucket: &Bucket,
         stat: &FileStat,
-        record: &Record,
+        record: &ObjectRecord,
     ) -> Result<()> {
         let mut staged = StagedFile::at(self, bucket, place_of(bucket, stat))?;
         // The record is sealed even if it does not depend on the content, because a later file may get this inode
         // number.
-        let sealed = Record { seal: Some(ContentSeal::of(stat)), ..record.clone() };
+        let sealed = ObjectRecord { seal: Some(ContentChangeStamp::of(stat)), ..record.clone() };
         staged.write(&sealed.encode())?;
         staged.publish_private()
     }
@@ -200,7 +200,7 @@ impl PosixStoreState {
         // If the source has no stored ETag, the copy stores the ETag derived from the source file, because the copy has
         // a different inode number.
         let etag = record.etag.clone().unwrap_or_else(|| etag_of_file(stat));
-        let mut copied = Record {
+        let mut copied = ObjectRecord {
             etag: Some(etag),
             checksum: record.checksum.clone(),
             parts: record.parts.clone(),
@@ -290,12 +290,12 @@ impl ObjectWriter {
 
     /// Returns the object's record. Must be called after all content has arrived. Errors: `BadDigest`,
     /// `IncompleteBody`.
-    fn digest(&mut self, expected: &ExpectedContent) -> Result<Record> {
+    fn digest(&mut self, expected: &ExpectedContent) -> Result<ObjectRecord> {
         let idle = ContentHasher::new(ETagPolicy::Fast, false, None);
         let found = std::mem::replace(&mut self.hasher, idle).finish(expected)?;
         let (metadata, tags) = (std::mem::take(&mut self.metadata), std::mem::take(&mut self.tags));
         let (etag, checksum, lock) = (found.etag, found.checksum, self.lock);
-        Ok(Record { etag, checksum, metadata, tags, lock, ..Default::default() })
+        Ok(ObjectRecord { etag, checksum, metadata, tags, lock, ..Default::default() })
     }
 
     /// Publishes the object. May be called again after the error `LockTimeout`.
@@ -361,9 +361,9 @@ pub(crate) fn check_metadata(metadata: &BoxedMetadata) -> Result<()> {
         return Ok(());
     }
     check_sendable(metadata)?;
-    let record = Record { metadata: metadata.clone(), ..Default::default() };
+    let record = ObjectRecord { metadata: metadata.clone(), ..Default::default() };
     let bytes = record.encode().len();
-    match bytes <= MAX_METADATA_BYTES && Record::decode(&record.encode()) == Some(record) {
+    match bytes <= MAX_METADATA_BYTES && ObjectRecord::decode(&record.encode()) == Some(record) {
         true => Ok(()),
         false => Err(Error::new(
             ErrorKind::InvalidArgument,

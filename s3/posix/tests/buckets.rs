@@ -8,8 +8,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, MultipartUploads, ObjectVersions, Objects,
-    PutOptions, UploadsQuery, VersioningState,
+    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, MultipartUploadOperations,
+    ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersioningState,
 };
 use tempfile::TempDir;
 

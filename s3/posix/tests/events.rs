@@ -10,12 +10,13 @@ use fordway_posix::{
     ReadEvents, StoredEvent,
 };
 use fordway_store::{
-    Bucket, BucketDocuments, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind,
-    ErrorKind, ExpectedContent, Key, MultipartUploads, ObjectRenames, ObjectTags, ObjectVersions, Objects,
-    PartOptions, PutOptions, RenameOptions, Tags, VersionId, VersioningState,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, ErrorKind, ExpectedContent, Key, MultipartUploadOperations, ObjectRenameOperations,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, RenameOptions, Tags,
+    VersionId, VersioningState,
 };
 
-const KIND: DocumentKind = DocumentKind::known("notification");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("notification");
 const ALL: [&str; 4] = ["ObjectCreated", "ObjectRemoved", "LifecycleExpiration", "ObjectTagging"];
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -160,7 +161,7 @@ trait PutMany {
 
 impl PutMany for PosixStore {
     fn put_many_for_test(&self, bucket: &Bucket) {
-        use fordway_store::ObjectBatches as _;
+        use fordway_store::ObjectBatchOperations as _;
         let objects: Vec<_> = (0..3).map(|at| (key(&format!("many{at}")), &b"x"[..])).collect();
         self.put_many(bucket, &objects, &PutOptions::default())
             .into_iter()
@@ -253,7 +254,9 @@ fn lifecycle_rules_have_events_of_their_own() {
     let lifecycle = "<LifecycleConfiguration><Rule><Prefix></Prefix><Status>Enabled</Status><Expiration><Days>1</Days>\
                      </Expiration><NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays>\
                      </NoncurrentVersionExpiration></Rule></LifecycleConfiguration>";
-    rig.store.set_document(&rig.bucket, &DocumentKind::known("lifecycle"), lifecycle.as_bytes()).unwrap();
+    rig.store
+        .set_document(&rig.bucket, &BucketDocumentKind::known("lifecycle"), lifecycle.as_bytes())
+        .unwrap();
     let run = || {
         std::thread::sleep(Duration::from_millis(20));
         let options = LifecycleOptions { day: Duration::from_nanos(1), ..Default::default() };

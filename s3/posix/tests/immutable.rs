@@ -8,7 +8,7 @@ use std::path::Path;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLock, ObjectLockOperations,
-    ObjectTags, ObjectVersions, Objects, PutOptions, Tags, VersionId, VersioningState,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Tags, VersionId, VersioningState,
 };
 use fordway_sys::set_immutable;
 

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use fordway_posix::{LifecycleEvent, LifecycleOptions, LifecycleSummary, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocuments, DeleteOptions, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectLock, ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PutOptions,
-    Tags, UploadsQuery, VersionId, VersioningState, VersionsQuery,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, GetOptions, Key, ListQuery,
+    LockConfiguration, MultipartUploadOperations, ObjectLock, ObjectLockOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, PutOptions, Tags, UploadsQuery, VersionId, VersioningState,
+    VersionsQuery,
 };
 
-const KIND: DocumentKind = DocumentKind::known("lifecycle");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 /// The length of a day in these tests. Instead of waiting, the tests make files older.
 const DAY: Duration = Duration::from_secs(1000);
 

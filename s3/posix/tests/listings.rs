@@ -5,7 +5,7 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, ExpectedContent, Key, ListQuery, MultipartUploads, Objects, PartOptions,
+    Bucket, DeleteOptions, ExpectedContent, Key, ListQuery, MultipartUploadOperations, Objects, PartOptions,
     PartsQuery, PutOptions, UploadId,
 };
 

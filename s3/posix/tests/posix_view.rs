@@ -14,8 +14,9 @@ use std::time::SystemTime;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     BoxedMetadata, Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploads, ObjectRenames,
-    ObjectTags, Objects, PartOptions, PutOptions, RenameOptions, Tags, UploadsQuery,
+    ExpectedContent, GetOptions, Key, ListQuery, MIN_PART_BYTES, Metadata, MultipartUploadOperations,
+    ObjectRenameOperations, ObjectTagOperations, Objects, PartOptions, PutOptions, RenameOptions, Tags,
+    UploadsQuery,
 };
 use tempfile::TempDir;
 

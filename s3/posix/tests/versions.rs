@@ -8,7 +8,7 @@ use std::thread;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLockOperations,
-    ObjectVersions, Objects, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
+    ObjectVersionOperations, Objects, PutOptions, Result, VersionId, VersioningState, VersionsQuery,
 };
 use rustix::process::geteuid;
 use rustix::thread::set_thread_res_uid;

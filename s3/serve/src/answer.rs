@@ -13,14 +13,14 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body as _, SizeHint};
 use s3s::service::S3Service;
 
-use crate::access::RequestOrigin;
+use crate::access::RequestNetworkOrigin;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::file_server::{FileServerRegion, NetworkFileServer};
 use crate::http1::FastPath;
-use crate::limits::{BodyLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections};
+use crate::limits::{BodyTransferLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections};
 use crate::monitor::{RequestId, RequestMonitor, RequestTrace};
-use crate::multiplexed::ConnectionState;
+use crate::multiplexed::SharedConnectionState;
 use crate::s3::documents::cors;
 use crate::signature::ending_whole;
 use crate::signature_v2::spell_path_as_signed;
@@ -30,22 +30,22 @@ use crate::unsigned::{ConnectionPeer, unsigned};
 use crate::{GatewayConfig, Users, gate, message, multiplexed, s3, signature, sts};
 
 /// Limits on a connection.
-pub(crate) struct ConnectionLimits {
+pub(crate) struct ConnectionRequestLimits {
     /// The maximum time for receiving a request's head.
     pub(crate) header_timeout: Duration,
     /// The limits on the transfer of bodies, in either direction.
-    pub(crate) body: BodyLimits,
+    pub(crate) body: BodyTransferLimits,
     /// The maximum number of bytes of a request's head.
     pub(crate) head_bytes_max: usize,
     /// The maximum number of bytes of a request's body.
     pub(crate) body_bytes_max: u64,
 }
 
-impl From<&GatewayConfig> for ConnectionLimits {
+impl From<&GatewayConfig> for ConnectionRequestLimits {
     fn from(config: &GatewayConfig) -> Self {
-        ConnectionLimits {
+        ConnectionRequestLimits {
             header_timeout: config.header_timeout,
-            body: BodyLimits {
+            body: BodyTransferLimits {
                 stall_timeout: config.stall_timeout,
                 bytes_per_s_min: config.body_bytes_per_s_min,
                 counters: Arc::<LimitCounters>::default(),
@@ -64,7 +64,7 @@ pub(crate) struct GatewayState {
     pub(crate) allows_version_2: bool,
     /// The token service; `None` if callers have no access keys.
     pub(crate) tokens: Option<TokenService>,
-    pub(crate) limits: ConnectionLimits,
+    pub(crate) limits: ConnectionRequestLimits,
     pub(crate) fast_path: FastPath,
     pub(crate) domains: BucketDomains,
     pub(crate) users: Arc<Users>,
@@ -172,7 +172,7 @@ async fn answered(
         }
         ConnectionPeer::Remote { address, tls } => {
             request = ending_whole(request);
-            let origin = RequestOrigin { address: Some(address.ip()), tls: *tls };
+            let origin = RequestNetworkOrigin { address: Some(address.ip()), tls: *tls };
             request.extensions_mut().insert(origin);
         }
     }
@@ -429,7 +429,7 @@ fn error_document(status: StatusCode, code: &str, message: &str) -> Response<Pre
 pub struct S3Responder {
     shared: GatewayState,
     caller: ConnectionPeer,
-    connection: ConnectionState,
+    connection: SharedConnectionState,
 }
 
 impl S3Responder {
@@ -439,7 +439,7 @@ impl S3Responder {
         let config = GatewayConfig::new(nowhere);
         let users = Arc::new(users);
         let publishing = Arc::new(s3::PublishLatency::default());
-        let limits = ConnectionLimits::from(&config);
+        let limits = ConnectionRequestLimits::from(&config);
         let counters = limits.body.counters.clone();
         let shared = GatewayState {
             service: s3::service(users.clone(), &config, BucketDomains::none(), publishing.clone()),
@@ -455,7 +455,7 @@ impl S3Responder {
             allows_version_2: false,
             tokens: None,
         };
-        let connection = ConnectionState::new(ConnectionLimitState::new(None, counters));
+        let connection = SharedConnectionState::new(ConnectionLimitState::new(None, counters));
         S3Responder { shared, caller: ConnectionPeer::Remote { address: nowhere, tls: None }, connection }
     }
 

@@ -12,7 +12,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 
-use crate::answer::{ConnectionLimits, GatewayState};
+use crate::answer::{ConnectionRequestLimits, GatewayState};
 use crate::domains::BucketDomains;
 use crate::http1::FastPath;
 #[cfg(feature = "http3")]
@@ -22,10 +22,10 @@ use crate::limits::{LimitCounters, UnauthenticatedConnections, UserLimits};
 use crate::monitor::{self, AccessLog, HealthMetricsSource, RequestMonitor};
 use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::sts::TokenService;
-use crate::watch::{IdleHeapDetector, ReloadSignal, WatchReceiver, WatchThread, words};
+use crate::watch::{HeapTrimmer, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::webhook::put_webhooks;
 use crate::workers::{WorkerPool, new_runtime, no_thread};
-use crate::{SessionKey, TlsCertificate, Users, Webhook, connection, s3};
+use crate::{SessionTokenKeys, TlsCertificate, Users, Webhook, connection, s3};
 
 /// The time for which connections without a request remain open after the gateway is told to stop. If these connections
 /// were closed immediately, requests that are in transit would fail. During this time, the gateway answers a request in
@@ -83,7 +83,7 @@ pub struct GatewayConfig {
     pub drain_timeout: Duration,
     /// The key that authenticates session tokens. If this field is `None`, the gateway generates a key, so tokens
     /// become invalid when this process ends.
-    pub session_key: Option<SessionKey>,
+    pub session_key: Option<SessionTokenKeys>,
     /// The webhooks that notification configurations may name. The gateway validates their names and shows their
     /// counters; another thread delivers the events.
     pub webhooks: Vec<Arc<Webhook>>,
@@ -291,7 +291,7 @@ impl Gateway {
             self.config.address_connections_max.max(1),
             self.counters.clone(),
         );
-        let mut limits = ConnectionLimits::from(&self.config);
+        let mut limits = ConnectionRequestLimits::from(&self.config);
         limits.body.counters = self.counters;
         let shared = Arc::new(GatewayState {
             service: self.service,
@@ -361,7 +361,7 @@ impl Gateway {
         // The access log is flushed when its last owner drops it. The thread may briefly outlive the gateway, so it
         // holds only a weak reference to the monitor, which owns the log.
         let (users, monitor) = (self.users.clone(), Arc::downgrade(&self.monitor));
-        let mut heap = IdleHeapDetector::default();
+        let mut heap = HeapTrimmer::default();
         let watch = WatchThread::start(self.reload.clone(), words, move |is_asked| {
             heap.look();
             users.look(is_asked);

@@ -23,8 +23,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::answer::GatewayState;
 use crate::connection::{ClientSocket, WaitDeadline};
 use crate::gateway::{LEAVE_TAKING, StopReceiver};
-use crate::limits::{BodyLimits, ConnectionLimitState};
-use crate::multiplexed::{ConnectionState, ReplyBody};
+use crate::limits::{BodyTransferLimits, ConnectionLimitState};
+use crate::multiplexed::{ReplyBody, SharedConnectionState};
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
@@ -56,7 +56,7 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     workers::stay();
     let streams = StreamExecutor::new(shared.limits.body.clone());
-    let state = ConnectionState::new(account);
+    let state = SharedConnectionState::new(account);
     // The future that answers a request is larger than the state for sending the response. The future is boxed, so that
     // its memory is freed when the response begins.
     let service =
@@ -147,7 +147,7 @@ impl IdleTimeout {
 }
 
 async fn exchange(
-    (shared, state): (Arc<GatewayState>, ConnectionState),
+    (shared, state): (Arc<GatewayState>, SharedConnectionState),
     caller: ConnectionPeer,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
@@ -167,7 +167,7 @@ const PATIENCE_AMONG_OTHERS: u32 = 10;
 #[derive(Clone)]
 pub(super) struct StreamExecutor {
     all: Arc<ConnectionActivity>,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
 }
 
 /// The state that the requests of a connection share.
@@ -179,7 +179,7 @@ struct ConnectionActivity {
 }
 
 impl StreamExecutor {
-    pub(super) fn new(limits: BodyLimits) -> Self {
+    pub(super) fn new(limits: BodyTransferLimits) -> Self {
         let all = ConnectionActivity {
             open: AtomicUsize::new(0),
             started: Instant::now(),
@@ -199,7 +199,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
         self.all.open.fetch_add(1, Ordering::Relaxed);
         let open = OpenRequestGuard(self.all.clone());
         let (request, limits) = (Box::pin(request), self.limits.clone());
-        tokio::spawn(TimedRequest { request, timer: None, moved: self.all.started, limits, open });
+        tokio::spawn(RequestWithTimeout { request, timer: None, moved: self.all.started, limits, open });
     }
 }
 
@@ -214,21 +214,21 @@ impl Drop for OpenRequestGuard {
 
 /// A request with a timeout. If neither the body nor the response makes progress for too long, the request and its
 /// stream end.
-struct TimedRequest<F> {
+struct RequestWithTimeout<F> {
     request: Pin<Box<F>>,
     timer: Option<Pin<Box<Sleep>>>,
     moved: Instant,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
     open: OpenRequestGuard,
 }
 
-enum RequestTimeoutState {
+enum RequestTimeoutOutcome {
     Over,
     /// Other requests on the connection have made progress since this request last made progress.
     Extended,
 }
 
-impl<F> TimedRequest<F> {
+impl<F> RequestWithTimeout<F> {
     /// Records progress, and resets the timer.
     fn note(&mut self) -> &mut Pin<Box<Sleep>> {
         self.moved = Instant::now();
@@ -242,7 +242,7 @@ impl<F> TimedRequest<F> {
     }
 
     /// Becomes ready when the timer fires. Returns whether the request has timed out or its deadline was extended.
-    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<RequestTimeoutState> {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<RequestTimeoutOutcome> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(timer.as_mut().poll(context));
         loop {
@@ -251,22 +251,22 @@ impl<F> TimedRequest<F> {
             let patience = self.moved + PATIENCE_AMONG_OTHERS * self.limits.stall_timeout;
             let deadline = patience.min(last + self.limits.stall_timeout);
             if deadline <= Instant::now() {
-                return Poll::Ready(RequestTimeoutState::Over);
+                return Poll::Ready(RequestTimeoutOutcome::Over);
             }
             timer.as_mut().reset(deadline);
             if timer.as_mut().poll(context).is_pending() {
-                return Poll::Ready(RequestTimeoutState::Extended);
+                return Poll::Ready(RequestTimeoutOutcome::Extended);
             }
         }
     }
 }
 
-impl<F: Future<Output = ()>> Future for TimedRequest<F> {
+impl<F: Future<Output = ()>> Future for RequestWithTimeout<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let timer = self.poll_timer(context);
-        if let Poll::Ready(RequestTimeoutState::Over) = timer {
+        if let Poll::Ready(RequestTimeoutOutcome::Over) = timer {
             let time = self.limits.stall_timeout;
             tracing::debug!("a request on an HTTP/2 connection made no progress for {time:?}");
             self.limits.count_slow();

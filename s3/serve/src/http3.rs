@@ -29,12 +29,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::answer::{ConnectionLimits, GatewayState};
+use crate::answer::{ConnectionRequestLimits, GatewayState};
 use crate::connection::WaitDeadline;
 use crate::gateway::StopReceiver;
 use crate::http1::STALLED;
-use crate::limits::{BodyLimits, ConnectionLimitState};
-use crate::multiplexed::{ConnectionState, ReplyBody};
+use crate::limits::{BodyTransferLimits, ConnectionLimitState};
+use crate::multiplexed::{ReplyBody, SharedConnectionState};
 use crate::tls::TlsVersion;
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
@@ -45,7 +45,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
-type Connection = h3::server::Connection<h3_quinn::Connection, Bytes>;
+type Http3ServerConnection = h3::server::Connection<h3_quinn::Connection, Bytes>;
 type Http3RequestResolver = RequestResolver<h3_quinn::Connection, Bytes>;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
@@ -70,7 +70,7 @@ async fn speak(
         quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
         return Ok(());
     };
-    let mut connection: Connection = h3::server::builder()
+    let mut connection: Http3ServerConnection = h3::server::builder()
         .max_field_section_size(shared.limits.head_bytes_max as u64)
         .build(h3_quinn::Connection::new(quic.clone()))
         .await
@@ -97,7 +97,7 @@ async fn speak(
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the
 /// header timeout. Also ends after too many requests without a valid signature.
 async fn take_requests(
-    connection: &mut Connection,
+    connection: &mut Http3ServerConnection,
     requests: &mut JoinSet<()>,
     (shared, caller, account, window): (
         &Arc<GatewayState>,
@@ -109,7 +109,7 @@ async fn take_requests(
 ) -> io::Result<()> {
     let (mut stop, window) = (pin!(stop), Arc::new(window));
     let turns = Arc::new(ResponseScheduler::new(shared.limits.body.clone()));
-    let state = ConnectionState::new(account);
+    let state = SharedConnectionState::new(account);
     loop {
         let next = tokio::select! {
             next = timeout(shared.limits.header_timeout, connection.accept()) => next,
@@ -135,7 +135,7 @@ async fn take_requests(
 
 async fn answer(
     request: Http3RequestResolver,
-    (shared, state): (Arc<GatewayState>, ConnectionState),
+    (shared, state): (Arc<GatewayState>, SharedConnectionState),
     caller: ConnectionPeer,
     (turns, window): (Arc<ResponseScheduler>, Arc<SendWindow>),
 ) {
@@ -146,7 +146,7 @@ async fn answer(
 
 async fn exchange(
     resolver: Http3RequestResolver,
-    (shared, state): (&GatewayState, &ConnectionState),
+    (shared, state): (&GatewayState, &SharedConnectionState),
     caller: &ConnectionPeer,
     ways: (&ResponseScheduler, &SendWindow),
 ) -> io::Result<()> {
@@ -264,11 +264,11 @@ pub(crate) struct QuicListener {
     endpoint: Endpoint,
     tls: TlsCertificate,
     idle_timeout: Duration,
-    made: Mutex<Option<QuicConfig>>,
+    made: Mutex<Option<CachedQuicConfig>>,
 }
 
 /// The QUIC configuration for new clients, and the TLS configuration from which it was built.
-struct QuicConfig {
+struct CachedQuicConfig {
     of: Arc<ServerConfig>,
     config: Arc<quinn::ServerConfig>,
 }
@@ -331,7 +331,7 @@ impl QuicListener {
             return Ok(made.config.clone());
         }
         let config = Arc::new(config(&current, self.idle_timeout)?);
-        *made = Some(QuicConfig { of: current, config: config.clone() });
+        *made = Some(CachedQuicConfig { of: current, config: config.clone() });
         Ok(config)
     }
 
@@ -387,7 +387,7 @@ fn config(tls: &ServerConfig, idle_timeout: Duration) -> Result<quinn::ServerCon
 pub(super) fn body_of(
     request: &Request<()>,
     stream: RequestStream<RecvStream, Bytes>,
-    limits: &ConnectionLimits,
+    limits: &ConnectionRequestLimits,
 ) -> (Option<Http3RequestBody>, SizeHint) {
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let length: Option<u64> = stated.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -468,14 +468,14 @@ const PATIENCE_AMONG_OTHERS: u32 = 10;
 /// The state that the responses of a connection share.
 pub(super) struct ResponseScheduler {
     turns: Semaphore,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
     started: Instant,
     /// The time at which data was last sent, in ms after `started`.
     moved_ms: AtomicU64,
 }
 
 impl ResponseScheduler {
-    pub(super) fn new(limits: BodyLimits) -> Self {
+    pub(super) fn new(limits: BodyTransferLimits) -> Self {
         ResponseScheduler {
             turns: Semaphore::new(TURNS),
             limits,

@@ -19,34 +19,34 @@ use bytes::{Buf as _, Bytes};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::answer::{ConnectionLimits, GatewayState, PreparedBody};
+use crate::answer::{ConnectionRequestLimits, GatewayState, PreparedBody};
 use crate::buffers::{CHUNK_BYTES, PartialChunk};
 use crate::content::{ContentPieces, PIECE_BYTES};
 use crate::http1::{BROKEN, STALLED};
 use crate::limits::{
-    BodyLimits, ConnectionLimitState, LimitReason, RatePacer, TransferRateMeter, UserResourceUsage,
+    BodyTransferLimits, ConnectionLimitState, LimitReason, RatePacer, TransferRateMeter, UserResourceUsage,
     is_shared, take_turn,
 };
-use crate::monitor::{RequestMonitor, RequestTrace, ResponseEnding};
+use crate::monitor::{RequestMonitor, RequestTrace, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
 use crate::{answer, monitor};
 
 /// The state that the requests of a connection share. Clones share the same state.
 #[derive(Clone)]
-pub(crate) struct ConnectionState {
+pub(crate) struct SharedConnectionState {
     held: UnsentByteCounter,
     pub(crate) account: Arc<ConnectionLimitState>,
 }
 
-impl ConnectionState {
+impl SharedConnectionState {
     pub(crate) fn new(account: ConnectionLimitState) -> Self {
-        ConnectionState { held: UnsentByteCounter::default(), account: Arc::new(account) }
+        SharedConnectionState { held: UnsentByteCounter::default(), account: Arc::new(account) }
     }
 }
 
 /// Answers a request. `length` is the length of the request's body, if known.
 pub(crate) async fn exchange<B: IncomingFrames>(
-    (shared, connection): (&GatewayState, &ConnectionState),
+    (shared, connection): (&GatewayState, &SharedConnectionState),
     caller: &ConnectionPeer,
     request: Request<Option<B>>,
     length: SizeHint,
@@ -57,7 +57,7 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     }
     let (method, path) = (request.method().as_str(), request.uri().path());
     let trace = Arc::new(shared.monitor.start(method, path, caller, Instant::now()));
-    let mut counted = CountedRequest { monitor: &shared.monitor, trace: trace.clone(), is_over: false };
+    let mut counted = RequestMonitorGuard { monitor: &shared.monitor, trace: trace.clone(), is_over: false };
     trace.parsed(length.exact().unwrap_or(0));
     let is_head = request.method() == Method::HEAD;
     let wants_timing = request.headers().contains_key(monitor::TIMING_WANTED);
@@ -79,25 +79,25 @@ pub(crate) async fn exchange<B: IncomingFrames>(
     let (status, body_bytes) = (response.status(), response.body().len());
     counted.is_over = true;
     account.answered(trace.account(), status);
-    shared.monitor.finish(&trace, &ResponseEnding { status, body_bytes, ready, is_complete: true });
+    shared.monitor.finish(&trace, &ResponseOutcome { status, body_bytes, ready, is_complete: true });
     let held = connection.held.answer(trace.account().cloned());
     response_of(response, is_head, (held, Some(trace)))
 }
 
 /// A request in progress. If the value is dropped before the response is ready, the client has cancelled the request or
 /// stopped sending it. The drop then records the end of the request.
-struct CountedRequest<'r> {
+struct RequestMonitorGuard<'r> {
     monitor: &'r RequestMonitor,
     trace: Arc<RequestTrace>,
     is_over: bool,
 }
 
-impl Drop for CountedRequest<'_> {
+impl Drop for RequestMonitorGuard<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             let status = StatusCode::from_u16(CLIENT_IS_GONE).unwrap_or(StatusCode::REQUEST_TIMEOUT);
             let ending =
-                ResponseEnding { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
+                ResponseOutcome { status, body_bytes: Some(0), ready: Instant::now(), is_complete: false };
             self.monitor.finish(&self.trace, &ending);
         }
     }
@@ -123,7 +123,7 @@ impl<B> IncomingFrames for B where
 /// Returns the body for the S3 layer. Reading the body fails if it exceeds the limits.
 fn gathered<B: IncomingFrames>(
     incoming: Option<B>,
-    limits: &ConnectionLimits,
+    limits: &ConnectionRequestLimits,
     trace: &Arc<RequestTrace>,
 ) -> s3s::Body {
     match incoming.filter(|incoming| !incoming.is_end_stream()) {
@@ -150,7 +150,7 @@ struct CoalescedFrames<B> {
     chunk: PartialChunk,
     /// The number of bytes that may still arrive.
     room_bytes: u64,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
     progress: TransferRateMeter,
     pacer: RatePacer,
     trace: Arc<RequestTrace>,

@@ -9,26 +9,26 @@ use fordway_sys::{give_back_heap, unused_heap_bytes};
 /// The time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
 
-enum WatchMessage {
+enum WatchThreadCommand {
     Reload,
     End,
 }
 
 /// Makes a gateway reload its files. Clones signal the same gateway. The handle can be used from any thread.
 #[derive(Clone, Debug)]
-pub struct ReloadSignal(Sender<WatchMessage>);
+pub struct ReloadSignal(Sender<WatchThreadCommand>);
 
 impl ReloadSignal {
     /// Makes the gateway's watch thread reread the credentials file and reopen the access log, and does not wait for
     /// the thread. If the credentials file is invalid, the gateway logs the error and keeps the previous credentials.
     pub fn trigger(&self) {
         // Sending fails only when the gateway has ended.
-        let _ = self.0.send(WatchMessage::Reload);
+        let _ = self.0.send(WatchThreadCommand::Reload);
     }
 }
 
 /// The receiving end of the channel to the watching thread.
-pub(crate) struct WatchReceiver(Receiver<WatchMessage>);
+pub(crate) struct WatchReceiver(Receiver<WatchThreadCommand>);
 
 pub(crate) fn words() -> (ReloadSignal, WatchReceiver) {
     let (sender, receiver) = channel();
@@ -49,9 +49,9 @@ impl WatchThread {
         let watch = move || {
             loop {
                 match words.0.recv_timeout(PERIOD) {
-                    Ok(WatchMessage::Reload) => look(true),
+                    Ok(WatchThreadCommand::Reload) => look(true),
                     Err(RecvTimeoutError::Timeout) => look(false),
-                    Ok(WatchMessage::End) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(WatchThreadCommand::End) | Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
         };
@@ -65,7 +65,7 @@ impl WatchThread {
 
 impl Drop for WatchThread {
     fn drop(&mut self) {
-        let _ = self.0.0.send(WatchMessage::End);
+        let _ = self.0.0.send(WatchThreadCommand::End);
     }
 }
 
@@ -77,13 +77,13 @@ const LOOKS: u32 = 5;
 /// Detects freed memory that is not used again, so that the memory used by a burst of requests is returned to the
 /// operating system.
 #[derive(Default)]
-pub(crate) struct IdleHeapDetector {
+pub(crate) struct HeapTrimmer {
     looks: u32,
     /// The smallest number of unused bytes in the current series of checks.
     least_bytes: u64,
 }
 
-impl IdleHeapDetector {
+impl HeapTrimmer {
     pub(crate) fn look(&mut self) {
         if self.is_idle(unused_heap_bytes()) {
             give_back_heap();
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn only_what_stays_idle_is_given_back() {
         let given_back = |unused: &[u64]| {
-            let mut heap = IdleHeapDetector::default();
+            let mut heap = HeapTrimmer::default();
             unused.iter().filter(|unused| heap.is_idle(**unused)).count()
         };
         let much = 2 * IDLE_BYTES_MAX;

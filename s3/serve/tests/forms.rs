@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use client::{Answer, BUCKET, Call, Fixture, bucket, key, read_answer, serve, serve_with};
-use fordway_store::{GetOptions, ListQuery, ObjectTags as _, Objects};
+use fordway_store::{GetOptions, ListQuery, ObjectTagOperations as _, Objects};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
 const BOUNDARY: &str = "----WebKitFormBoundaryXo7";

@@ -7,7 +7,8 @@ use client::http2::{Http2, run};
 use client::tls::Certificate;
 use client::{Answer, BUCKET, Call, Fixture, bucket, key, serve, serve_with};
 use fordway_store::{
-    Bucket, Checksum, ChecksumAlgorithm, GetOptions, ListQuery, ObjectVersions, Objects, VersionsQuery,
+    Bucket, Checksum, ChecksumAlgorithm, GetOptions, ListQuery, ObjectVersionOperations, Objects,
+    VersionsQuery,
 };
 
 /// Requests that a lenient router would mistake for a plain put, delete or creation.

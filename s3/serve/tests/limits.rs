@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use client::http2::{Http2, push, run};
 use client::{Answer, Call, Client, key, lasting, next_answer, read_answer};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const SLOW_DOWN: (u16, &str) = (503, "SlowDown");
@@ -40,7 +40,7 @@ impl Ground {
         for (name, bytes) in [("k", 5), ("large", 64 << 20)] {
             store.put(&bucket, &key(name), &vec![7; bytes], &PutOptions::default()).unwrap();
         }
-        let open: StoreOpener = Arc::new(move || Ok(Arc::new(store.clone())));
+        let open: StoreOpenFunction = Arc::new(move || Ok(Arc::new(store.clone())));
         let users = Users::from_file(&credentials, &root, open).unwrap();
         let mut config = GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         config.threads = 1;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use client::{Answer, BUCKET, Call, Fixture, bucket, serve_with};
 use fordway_serve::{Webhook, WebhookConfig};
-use fordway_store::{BucketDocuments, DocumentKind};
+use fordway_store::{BucketDocumentKind, BucketDocumentOperations};
 
-const KIND: DocumentKind = DocumentKind::known("notification");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 fn webhook(name: &str) -> Arc<Webhook> {
     let (name, url) = (name.to_owned(), "https://hooks.example.org/".to_owned());

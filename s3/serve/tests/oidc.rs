@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use client::{Answer, Call, Client};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{MemoryStore, Objects, PutOptions};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use ring::rand::SystemRandom;
@@ -336,7 +336,7 @@ impl Ground {
         std::fs::write(&path, users).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         std::fs::create_dir(dir.path().join("root")).unwrap();
-        let open: StoreOpener = Arc::new(move || {
+        let open: StoreOpenFunction = Arc::new(move || {
             opened();
             Ok(Arc::new(store.clone()))
         });

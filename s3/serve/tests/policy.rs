@@ -573,7 +573,7 @@ fn a_refusal_comes_before_the_body() {
 #[test]
 fn a_user_without_a_uid_of_its_own_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let open: fordway_serve::StoreOpener = Arc::new(|| Ok(Arc::new(MemoryStore::default())));
+    let open: fordway_serve::StoreOpenFunction = Arc::new(|| Ok(Arc::new(MemoryStore::default())));
     let users = || Users::one_of(AccessKeyPair::generate().unwrap(), dir.path(), open.clone()).unwrap();
     for uid in [0, fordway_sys::user_id()] {
         let acts_as = fordway_sys::PeerCredentials { uid, gid: 1, groups: Vec::new() };

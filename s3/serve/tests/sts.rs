@@ -12,7 +12,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use client::http2::{Http2, push, run, take};
 use client::{Answer, BUCKET, Call, Client};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, SessionKey, StoreOpener, Users};
+use fordway_serve::{
+    AccessKeyPair, Gateway, GatewayConfig, RunningGateway, SessionTokenKeys, StoreOpenFunction, Users,
+};
 use fordway_store::{MemoryStore, Objects, PutOptions};
 use fordway_wire::date::UtcTime;
 use fordway_wire::sigv4::{CanonicalRequest, SigningKey, payload_hash};
@@ -40,11 +42,11 @@ impl Ground {
         private_file(&dir.path().join("users.toml"), credentials);
         private_file(&dir.path().join("key"), SESSION_KEY);
         std::fs::create_dir(dir.path().join("root")).unwrap();
-        let open: StoreOpener = Arc::new(move || Ok(Arc::new(store.clone())));
+        let open: StoreOpenFunction = Arc::new(move || Ok(Arc::new(store.clone())));
         let users = Users::from_file(&dir.path().join("users.toml"), &dir.path().join("root"), open).unwrap();
         let mut config = GatewayConfig::new(([127, 0, 0, 1], 0).into());
         config.threads = 2;
-        config.session_key = Some(SessionKey::load(&dir.path().join("key")).unwrap());
+        config.session_key = Some(SessionTokenKeys::load(&dir.path().join("key")).unwrap());
         change(&mut config);
         Ground { dir, gateway: Gateway::bind(users, config).unwrap().spawn().unwrap() }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::{Answer, Call, Client};
-use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
+use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
 use fordway_store::{Bucket, MemoryStore, Objects, PutOptions};
 
 const DENIED: (u16, &str) = (403, "AccessDenied");
@@ -51,7 +51,7 @@ impl Ground {
 
 fn users(dir: &Path, store: &MemoryStore) -> fordway_store::Result<Users> {
     let store = store.clone();
-    let open: StoreOpener = Arc::new(move || Ok(Arc::new(store.clone())));
+    let open: StoreOpenFunction = Arc::new(move || Ok(Arc::new(store.clone())));
     Users::from_file(&file_in(dir), &dir.join("root"), open)
 }
 

@@ -3,7 +3,7 @@
 mod client;
 
 use client::{Answer, BUCKET, Call, Fixture, bucket, serve};
-use fordway_store::{Bucket, ObjectVersions, Objects, VersioningState};
+use fordway_store::{Bucket, ObjectVersionOperations, Objects, VersioningState};
 
 const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 

@@ -35,11 +35,11 @@ struct TestSuite {
     missing: fn() -> Option<String>,
     /// Commands that must all succeed before `run`.
     build: Vec<Vec<String>>,
-    run: TestRun,
+    run: TestRunMethod,
 }
 
 /// How a suite's tests run.
-enum TestRun {
+enum TestRunMethod {
     /// One command runs the tests, and its output contains lines with counts.
     Command(Vec<String>, fn(&str) -> Option<TestTally>),
     /// The tests are programs that cargo builds.
@@ -81,7 +81,11 @@ fn suites(python: &str) -> Vec<TestSuite> {
         format!("-m pytest -rs --color=no --numprocesses=2 --dist=loadfile --timeout={LIMIT_SECONDS}");
     let pytest = [vec![python.to_owned()], words(&pytest), vec![PYTHON_TESTS.to_owned()]].concat();
     let programs = |cargo: &str, has_doc_tests| {
-        TestRun::Programs(ProgramSelection { cargo: cargo.to_owned(), has_doc_tests, targets: Vec::new() })
+        TestRunMethod::Programs(ProgramSelection {
+            cargo: cargo.to_owned(),
+            has_doc_tests,
+            targets: Vec::new(),
+        })
     };
     vec![
         TestSuite {
@@ -99,7 +103,7 @@ fn suites(python: &str) -> Vec<TestSuite> {
             name: "python",
             missing: || None,
             build: vec![[vec![maturin], words(develop)].concat()],
-            run: TestRun::Command(pytest, pytest_line),
+            run: TestRunMethod::Command(pytest, pytest_line),
         },
         TestSuite {
             name: "mpi",
@@ -182,12 +186,12 @@ fn narrowed(mut suite: TestSuite, selected: &[&str]) -> Option<TestSuite> {
     }
     let targets: Vec<_> = targets.into_iter().filter(|target| !target.is_empty()).collect();
     match &mut suite.run {
-        TestRun::Command(words, _) if !targets.is_empty() => {
+        TestRunMethod::Command(words, _) if !targets.is_empty() => {
             words.pop();
             words.extend(targets.iter().map(|target| format!("{PYTHON_TESTS}/{target}")));
         }
-        TestRun::Command(..) => {}
-        TestRun::Programs(selection) => {
+        TestRunMethod::Command(..) => {}
+        TestRunMethod::Programs(selection) => {
             selection.targets = targets.iter().map(|target| (*target).to_owned()).collect();
         }
     }
@@ -233,11 +237,11 @@ fn report(suite: &TestSuite, record: &Path) -> Result<SuiteReport> {
         }
     }
     match &suite.run {
-        TestRun::Command(words, count) => {
+        TestRunMethod::Command(words, count) => {
             let (build_time, begun) = (begun.elapsed(), Instant::now());
             ended(run_command(words, *count, record)?, build_time, begun.elapsed())
         }
-        TestRun::Programs(selection) => {
+        TestRunMethod::Programs(selection) => {
             let built = selection.build()?;
             let (build_time, begun) = (begun.elapsed(), Instant::now());
             let Some(built) = built else {
@@ -352,7 +356,7 @@ mod tests {
             name: "x",
             missing: || None,
             build: vec![shell(build)],
-            run: TestRun::Command(shell(run), cargo_line),
+            run: TestRunMethod::Command(shell(run), cargo_line),
         }
     }
 
@@ -371,7 +375,10 @@ mod tests {
     fn a_suite_that_does_not_build_or_start_is_a_failure() {
         for broken in [
             suite("exit 1", "true"),
-            TestSuite { run: TestRun::Command(words("/does/not/exist"), cargo_line), ..suite("true", "") },
+            TestSuite {
+                run: TestRunMethod::Command(words("/does/not/exist"), cargo_line),
+                ..suite("true", "")
+            },
         ] {
             let report = report(&broken, Path::new("/dev/null")).unwrap();
             assert!(matches!(report.end, SuiteOutcome::NotBuilt(_)), "{:?}", report.end);
@@ -384,10 +391,12 @@ mod tests {
         let selected = |names: &[&str]| select(suites("p"), names).unwrap();
         assert_eq!(selected(&[]).len(), 3);
         let rust = selected(&["rust:netlab", "rust:lab"]);
-        let [TestSuite { run: TestRun::Programs(programs), .. }] = &rust[..] else { panic!("not one suite") };
+        let [TestSuite { run: TestRunMethod::Programs(programs), .. }] = &rust[..] else {
+            panic!("not one suite")
+        };
         assert_eq!(programs.targets, ["netlab", "lab"]);
         let two = selected(&["mpi", "python:test_store.py"]);
-        let [TestSuite { run: TestRun::Command(python, _), .. }, _] = &two[..] else {
+        let [TestSuite { run: TestRunMethod::Command(python, _), .. }, _] = &two[..] else {
             panic!("not Python and MPI")
         };
         assert!(python.join(" ").ends_with("--timeout=900 bind/python/tests/test_store.py"), "{python:?}");

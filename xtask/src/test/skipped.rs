@@ -15,12 +15,12 @@ pub(super) struct SkippedTest {
     /// `program::module::test`, `file.py:line`, or the suite's own name.
     pub(super) name: String,
     pub(super) reason: String,
-    pub(super) counted: SkipAccounting,
+    pub(super) counted: SkipReportedStatus,
 }
 
 /// How the runner counts a skipped test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SkipAccounting {
+pub(super) enum SkipReportedStatus {
     /// As passed. libtest does this for a test that skips itself.
     Passed,
     /// As skipped: pytest.
@@ -59,7 +59,7 @@ fn of_suite(report: &SuiteReport) -> Vec<SkippedTest> {
     match &report.end {
         SuiteOutcome::Skipped(reason) => {
             let (suite, name) = (report.name.to_owned(), report.name.to_owned());
-            vec![SkippedTest { suite, name, reason: reason.clone(), counted: SkipAccounting::Nothing }]
+            vec![SkippedTest { suite, name, reason: reason.clone(), counted: SkipReportedStatus::Nothing }]
         }
         SuiteOutcome::NotBuilt(_) => Vec::new(),
         SuiteOutcome::Ran { told_skips, .. } => told_skips.clone(),
@@ -71,7 +71,7 @@ fn libtest_skip(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.split_once('\t')?;
     let suite = if name.starts_with("mpirun::") { "mpi" } else { "rust" };
     let (suite, name) = (suite.to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Passed })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipReportedStatus::Passed })
 }
 
 /// Parses lines such as `test NAME ... ignored, REASON`. A helper that other tests run as a process is not a test; the
@@ -80,7 +80,7 @@ pub(super) fn libtest_ignored(line: &str) -> Option<SkippedTest> {
     let (name, reason) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     let reason = reason.strip_prefix(", ").unwrap_or("ignored without a reason");
     let (suite, name) = ("rust".to_owned(), name.to_owned());
-    let test = SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Nothing };
+    let test = SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipReportedStatus::Nothing };
     (!reason.starts_with("run by ")).then_some(test)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn pytest_skip(line: &str) -> Option<SkippedTest> {
     let (_, told) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     let (name, reason) = told.split_once(": ")?;
     let (suite, name) = ("python".to_owned(), name.to_owned());
-    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipAccounting::Skipped })
+    Some(SkippedTest { suite, name, reason: reason.to_owned(), counted: SkipReportedStatus::Skipped })
 }
 
 /// Prints one line per reason, with the tests to which the reason applies.
@@ -134,7 +134,7 @@ mod tests {
     fn records_are_read() {
         let test = libtest_skip("full_disk::fills\ta tmpfs cannot be mounted").unwrap();
         assert_eq!((test.suite.as_str(), test.name.as_str()), ("rust", "full_disk::fills"));
-        assert_eq!(test.counted, SkipAccounting::Passed);
+        assert_eq!(test.counted, SkipReportedStatus::Passed);
         assert_eq!(libtest_skip("no tab"), None);
         let test =
             pytest_skip("SKIPPED [2] bind/python/tests/test_x.py:12: there is no y: install it").unwrap();

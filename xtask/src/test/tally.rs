@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-use super::skipped::{SkipAccounting, SkippedTest};
+use super::skipped::{SkipReportedStatus, SkippedTest};
 
 /// The number of tests with each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl TestTally {
             let names = tests.iter().filter(|test| test.counted == counted).map(|test| &test.name);
             names.collect::<BTreeSet<_>>().len() as u64
         };
-        self.passed = self.passed.saturating_sub(count(SkipAccounting::Passed));
-        self.skipped += count(SkipAccounting::Passed) + count(SkipAccounting::Nothing);
+        self.passed = self.passed.saturating_sub(count(SkipReportedStatus::Passed));
+        self.skipped += count(SkipReportedStatus::Passed) + count(SkipReportedStatus::Nothing);
         self
     }
 }
@@ -101,11 +101,11 @@ mod tests {
             counted,
         };
         let tests = [
-            skipped("a", SkipAccounting::Passed),
-            skipped("a", SkipAccounting::Passed),
-            skipped("b", SkipAccounting::Passed),
-            skipped("c.py:1", SkipAccounting::Skipped),
-            skipped("d", SkipAccounting::Nothing),
+            skipped("a", SkipReportedStatus::Passed),
+            skipped("a", SkipReportedStatus::Passed),
+            skipped("b", SkipReportedStatus::Passed),
+            skipped("c.py:1", SkipReportedStatus::Skipped),
+            skipped("d", SkipReportedStatus::Nothing),
         ];
         let tally = TestTally { passed: 5, failed: 1, skipped: 1 };
         assert_eq!(tally.without_skipped(tests.iter()), TestTally { passed: 3, failed: 1, skipped: 4 });

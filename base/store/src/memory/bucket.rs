@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use crate::version::versions_after;
 use crate::{
-    Checksum, Conditions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, LockConfiguration,
-    ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions, Result, UploadId,
-    VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery,
-    WalkInstruction, no_object_lock,
+    BucketDocumentKind, Checksum, Conditions, DeleteResult, Error, ErrorKind, GetOptions, Key,
+    LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions,
+    Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
+    VersionsQuery, WalkInstruction, no_object_lock,
 };
 
 pub(super) struct BucketState {
@@ -22,7 +22,7 @@ pub(super) struct BucketState {
     /// version in this map is a delete marker.
     older: BTreeMap<String, Vec<StoredVersion>>,
     pub(super) uploads: BTreeMap<UploadId, MemoryUpload>,
-    pub(super) documents: BTreeMap<DocumentKind, Vec<u8>>,
+    pub(super) documents: BTreeMap<BucketDocumentKind, Vec<u8>>,
     pub(super) object_lock: Option<LockConfiguration>,
 }
 

@@ -9,15 +9,15 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use crate::{
-    Bucket, BucketDocuments, BucketInfo, ChecksumType, CompleteOptions, CompletedPart, ContentHasher,
-    CopyOptions, DeleteOptions, DeleteResult, DocumentKind, ETag, ETagPolicy, Error, ErrorKind,
-    ExpectedContent, GetOptions, Key, ListPageBuilder, ListQuery, LockConfiguration, MultipartUploads,
-    ObjectBatches, ObjectContent, ObjectInfo, ObjectListing, ObjectLock, ObjectLockOperations, ObjectPart,
-    ObjectRenames, ObjectSummary, ObjectTags, ObjectVersions, Objects, OpenObject, PartInfo, PartListing,
-    PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
-    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
-    WalkInstruction, Writer, check_document, check_tags, checked_part_number, multipart_checksum,
-    multipart_etag,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ChecksumType, CompleteOptions,
+    CompletedPart, ContentHasher, CopyOptions, DeleteOptions, DeleteResult, ETag, ETagPolicy, Error,
+    ErrorKind, ExpectedContent, GetOptions, Key, ListPageBuilder, ListQuery, LockConfiguration,
+    MultipartUploadOperations, ObjectBatchOperations, ObjectContent, ObjectInfo, ObjectListing, ObjectLock,
+    ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectSummary, ObjectTagOperations,
+    ObjectVersionOperations, Objects, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadSummary,
+    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, WalkInstruction, Writer,
+    check_document, check_tags, checked_part_number, multipart_checksum, multipart_etag,
 };
 use bucket::{BucketState, MemoryUpload, StoredObject};
 
@@ -275,15 +275,15 @@ impl Objects for MemoryStore {
     }
 }
 
-impl ObjectBatches for MemoryStore {}
+impl ObjectBatchOperations for MemoryStore {}
 
-impl ObjectRenames for MemoryStore {
+impl ObjectRenameOperations for MemoryStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         self.on("rename", bucket, from.as_str(), |state| state.rename(from, to, options))
     }
 }
 
-impl ObjectTags for MemoryStore {
+impl ObjectTagOperations for MemoryStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.on("get tags", bucket, key.as_str(), |state| Ok(state.object(key, version)?.tags.clone()))
     }
@@ -296,7 +296,7 @@ impl ObjectTags for MemoryStore {
     }
 }
 
-impl ObjectVersions for MemoryStore {
+impl ObjectVersionOperations for MemoryStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.on("get versioning", bucket, "", |state| Ok(state.versioning))
     }
@@ -355,12 +355,12 @@ impl ObjectLockOperations for MemoryStore {
     }
 }
 
-impl BucketDocuments for MemoryStore {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for MemoryStore {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         self.on("get document", bucket, "", |state| Ok(state.documents.get(kind).cloned()))
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         self.on("set document", bucket, "", |state| {
             check_document(document)?;
             state.documents.insert(kind.clone(), document.to_vec());
@@ -368,7 +368,7 @@ impl BucketDocuments for MemoryStore {
         })
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         self.on("delete document", bucket, "", |state| {
             state.documents.remove(kind);
             Ok(())
@@ -381,7 +381,7 @@ impl BucketDocuments for MemoryStore {
     }
 }
 
-impl MultipartUploads for MemoryStore {
+impl MultipartUploadOperations for MemoryStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.on("get parts", bucket, key.as_str(), |state| Ok(state.checked(key, options)?.parts.clone()))
     }

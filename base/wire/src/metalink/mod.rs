@@ -196,15 +196,15 @@ fn too_many_addresses() -> Error {
 const REPLICAS_MAX: usize = 100;
 
 /// The data in the headers of a response. Addresses may be relative to the response's own address.
-pub type Links = MetalinkFile;
+pub type LinkHeaderMetalink = MetalinkFile;
 
 /// Reads the values of `Link` and `Digest` headers. Invalid values are ignored, because these headers are optional and
 /// also have other uses.
 pub fn read_links<'a>(
     links: impl IntoIterator<Item = &'a str>,
     digests: impl IntoIterator<Item = &'a str>,
-) -> Links {
-    let mut found = Links::default();
+) -> LinkHeaderMetalink {
+    let mut found = LinkHeaderMetalink::default();
     for (address, parameters) in links.into_iter().flat_map(entries) {
         let named = |wanted: &str| {
             parameters

@@ -16,13 +16,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    BoxedMetadata, Bucket, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType,
-    CompleteOptions, CompletedPart, Conditions, CopyOptions, DefaultRetention, DeleteOptions, DeleteResult,
-    DocumentKind, ETag, ETagMatch, ETagPolicy, Error, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry,
-    ListQuery, LockConfiguration, Metadata, ObjectInfo, ObjectListing, ObjectLock, ObjectPart, ObjectSummary,
-    PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention,
-    RetentionMode, RetentionPeriod, UploadId, UploadListing, UploadSummary, UploadsQuery, VersionId,
-    VersionListing, VersionSummary, VersioningState, VersionsQuery,
+    BoxedMetadata, Bucket, BucketDocumentKind, BucketInfo, ByteRange, Checksum, ChecksumAlgorithm,
+    ChecksumAlgorithmAndType, ChecksumType, CompleteOptions, CompletedPart, Conditions, CopyOptions,
+    DefaultRetention, DeleteOptions, DeleteResult, ETag, ETagMatch, ETagPolicy, Error, ErrorKind,
+    ExpectedContent, GetOptions, Key, ListEntry, ListQuery, LockConfiguration, Metadata, ObjectInfo,
+    ObjectListing, ObjectLock, ObjectPart, ObjectSummary, PartInfo, PartListing, PartOptions, PartsQuery,
+    PutOptions, PutResult, RenameOptions, Result, Retention, RetentionMode, RetentionPeriod, UploadId,
+    UploadListing, UploadSummary, UploadsQuery, VersionId, VersionListing, VersionSummary, VersioningState,
+    VersionsQuery,
 };
 
 use crate::s3_error::to_s3;
@@ -353,7 +354,7 @@ structs! {
     CopyOptions { metadata, tags, source_version, source_conditions, conditions, checksum, lock }
     Conditions { if_match, if_none_match, if_modified_since, if_unmodified_since }
     Checksum { algorithm, value, parts }
-    ChecksumFormat { algorithm, kind }
+    ChecksumAlgorithmAndType { algorithm, kind }
     ExpectedContent { size, md5, checksum }
     ListQuery { prefix, delimiter, start_after, max_keys }
     ObjectListing { entries, next }
@@ -454,7 +455,7 @@ names! {
     ETag = |text| Ok(ETag::new(text));
     UploadId = |text| UploadId::new(text);
     VersionId = |text| VersionId::new(text);
-    DocumentKind = |text| DocumentKind::new(text);
+    BucketDocumentKind = |text| BucketDocumentKind::new(text);
 }
 
 /// Errors are encoded with the name of their kind, which has the same meaning in every version of client and gateway.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use fordway_store::{
-    Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, Error,
+    Bucket, BucketDocumentKind, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Error,
     ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, LockConfiguration, ObjectInfo, PartOptions,
     PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Tags, UploadId, UploadsQuery,
     VersionId, VersioningState, VersionsQuery,
@@ -132,11 +132,11 @@ requests! {
     /// [`super::CommitResponse`], as for `Commit`; no value if the file cannot be used for this object.
     36 PutSpare { bucket: Cow<'a, Bucket>, key: Cow<'a, Key>, options: Cow<'a, PutOptions>, filled: u64, core: u32 }
     /// `document`. Reply: the document, if there is one.
-    37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
+    37 Document { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind> }
     /// `set_document`.
-    38 SetDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind>, document: Cow<'a, [u8]> }
+    38 SetDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind>, document: Cow<'a, [u8]> }
     /// `delete_document`.
-    39 DeleteDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, DocumentKind> }
+    39 DeleteDocument { bucket: Cow<'a, Bucket>, kind: Cow<'a, BucketDocumentKind> }
     /// `lock_configuration`. Reply: `LockConfiguration`, if there is one.
     40 LockConfiguration { bucket: Cow<'a, Bucket> }
     /// `set_lock_configuration`.

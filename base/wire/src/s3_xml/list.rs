@@ -7,7 +7,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, Error, ErrorKind, ObjectSummary, Result,
+    ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ETag, Error, ErrorKind, ObjectSummary, Result,
     VersionId, VersionListing, VersionSummary, VersioningState, VersionsQuery,
 };
 
@@ -174,7 +174,7 @@ fn push_version(body: &mut String, version: &VersionSummary, answer: &VersionsRe
     push_element(body, "LastModified", &date::format_iso8601(version.modified));
     if let Some((size, tag)) = &version.content {
         push_element(body, "ETag", &format!("\"{tag}\""));
-        if let Some(ChecksumFormat { algorithm, kind }) = version.checksum {
+        if let Some(ChecksumAlgorithmAndType { algorithm, kind }) = version.checksum {
             push_element(body, "ChecksumAlgorithm", algorithm.name());
             push_element(body, "ChecksumType", kind.name());
         }
@@ -364,7 +364,7 @@ mod tests {
                 version: VersionId::new(version).unwrap(),
                 is_latest,
                 modified: UNIX_EPOCH + Duration::from_millis(ms),
-                checksum: content.as_ref().map(|_| ChecksumFormat {
+                checksum: content.as_ref().map(|_| ChecksumAlgorithmAndType {
                     algorithm: ChecksumAlgorithm::Crc32,
                     kind: ChecksumType::FullObject,
                 }),

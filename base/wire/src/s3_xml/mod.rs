@@ -35,7 +35,7 @@ use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Checksum, ChecksumAlgorithm, ChecksumFormat, ChecksumType, ETag, Error, ErrorKind, Result,
+    Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ETag, Error, ErrorKind, Result,
 };
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -150,9 +150,12 @@ fn checksum(name: &str, text: &str) -> Option<Checksum> {
 }
 
 /// Returns the algorithm and type of a checksum in a listing. If a service states no type, the default type applies.
-fn plan(algorithm: Option<ChecksumAlgorithm>, kind: Option<ChecksumType>) -> Option<ChecksumFormat> {
+fn plan(
+    algorithm: Option<ChecksumAlgorithm>,
+    kind: Option<ChecksumType>,
+) -> Option<ChecksumAlgorithmAndType> {
     let algorithm = algorithm?;
-    Some(ChecksumFormat { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
+    Some(ChecksumAlgorithmAndType { algorithm, kind: kind.unwrap_or(ChecksumType::default_of(algorithm)) })
 }
 
 /// Returns the value of the required element `path`. Errors: `BadResponse` if the document has none.

@@ -6,14 +6,14 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, ExpectedContent, GetOptions, Key, ListQuery, MultipartUploads,
-    ObjectBatches, ObjectVersions, Objects, PartOptions, PartsQuery, PutOptions, UploadId, UploadsQuery,
-    VersionId, VersioningState, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, ExpectedContent, GetOptions, Key, ListQuery,
+    MultipartUploadOperations, ObjectBatchOperations, ObjectVersionOperations, Objects, PartOptions,
+    PartsQuery, PutOptions, UploadId, UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 
 /// The objects that the size of a case counts.
 #[derive(Clone, Copy)]
-pub(crate) enum CaseSizeScope {
+pub(crate) enum CaseSizeMeaning {
     /// The objects that the operation processes.
     Whole,
     /// All other objects, because the operation processes only one key or page.
@@ -25,7 +25,7 @@ pub(crate) type GrowthOperation = Box<dyn FnMut() -> Result<()>>;
 
 pub(crate) struct GrowthCase {
     pub(crate) name: &'static str,
-    pub(crate) kind: CaseSizeScope,
+    pub(crate) kind: CaseSizeMeaning,
     pub(crate) sizes: &'static [usize],
     /// The number of calls that are timed together.
     pub(crate) calls: usize,
@@ -53,7 +53,7 @@ const fn whole(
     sizes: &'static [usize],
     prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
-    GrowthCase { name, kind: CaseSizeScope::Whole, sizes, calls: 1, prepare }
+    GrowthCase { name, kind: CaseSizeMeaning::Whole, sizes, calls: 1, prepare }
 }
 
 const fn one(
@@ -61,7 +61,7 @@ const fn one(
     sizes: &'static [usize],
     prepare: fn(&Path, usize) -> Result<GrowthOperation>,
 ) -> GrowthCase {
-    GrowthCase { name, kind: CaseSizeScope::One, sizes, calls: 200, prepare }
+    GrowthCase { name, kind: CaseSizeMeaning::One, sizes, calls: 200, prepare }
 }
 
 pub(crate) fn all() -> Vec<GrowthCase> {

@@ -14,12 +14,12 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use serde::Serialize;
 
-use cases::{CaseSizeScope, GrowthCase};
+use cases::{CaseSizeMeaning, GrowthCase};
 use curve::GrowthCurve;
 
 /// Measure how the cost of the store's operations grows
 #[derive(Parser)]
-struct GrowthOptions {
+struct GrowthBenchArgs {
     /// Directory for the working files; on tmpfs, the times do not include a disk
     #[arg(long, default_value = "/dev/shm")]
     root: PathBuf,
@@ -48,7 +48,7 @@ struct GrowthReport {
 }
 
 fn main() -> Result<()> {
-    let options = GrowthOptions::parse();
+    let options = GrowthBenchArgs::parse();
     anyhow::ensure!(options.rounds >= 5, "an interval needs at least 5 --rounds");
     let place = tempfile::Builder::new().prefix("fordway-bench-").tempdir_in(&options.root)?;
     let mut found = GrowthReport { curves: Vec::new(), relations: Vec::new() };
@@ -81,7 +81,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) -> Result<GrowthCurve> {
+fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthBenchArgs) -> Result<GrowthCurve> {
     let sizes: Vec<usize> = case.sizes.iter().copied().filter(|size| *size <= options.most).collect();
     let mut acts = Vec::new();
     for size in &sizes {
@@ -100,8 +100,8 @@ fn measure(case: &GrowthCase, place: &std::path::Path, options: &GrowthOptions) 
         }
     }
     let bar = match case.kind {
-        CaseSizeScope::Whole => 1.05,
-        CaseSizeScope::One => 0.08,
+        CaseSizeMeaning::Whole => 1.05,
+        CaseSizeMeaning::One => 0.08,
     };
     GrowthCurve::new(case.name, bar, sizes, &rounds)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use fordway_command::units::parse_duration;
-use fordway_machine::Feature;
+use fordway_machine::MachineFeature;
 use fordway_workload::options::ForceArgs;
 
 /// Options of `machines`.
@@ -89,7 +89,7 @@ pub(crate) struct MeasureArgs {
     pub(crate) lanes: bool,
     /// Run only the program that measures this feature (may be repeated) [default: all]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
-    pub(crate) features: Vec<Feature>,
+    pub(crate) features: Vec<MachineFeature>,
     /// Number of runs of each program, from 1 to 100
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
@@ -121,7 +121,7 @@ pub(crate) struct SimilarityArgs {
     pub(crate) table: Option<PathBuf>,
     /// Compare only this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
-    pub(crate) features: Vec<Feature>,
+    pub(crate) features: Vec<MachineFeature>,
     /// List pairs of machines with at least this similarity, from 0 to 1
     #[arg(long, value_name = "S", default_value_t = 0.9, value_parser = parse_similarity)]
     pub(crate) at_least: f64,
@@ -149,20 +149,20 @@ pub(crate) struct PickArgs {
     pub(crate) within: PathBuf,
     /// Minimum value of a feature (may be repeated)
     #[arg(long, value_name = "FEATURE=VALUE", value_parser = parse_bound)]
-    pub(crate) at_least: Vec<(Feature, f64)>,
+    pub(crate) at_least: Vec<(MachineFeature, f64)>,
     /// Maximum value of a feature (may be repeated)
     #[arg(long, value_name = "FEATURE=VALUE", value_parser = parse_bound)]
-    pub(crate) at_most: Vec<(Feature, f64)>,
+    pub(crate) at_most: Vec<(MachineFeature, f64)>,
     /// Compare only this feature (may be repeated) [default: all features that every machine has]
     #[arg(long = "feature", value_name = "FEATURE", value_parser = parse_feature)]
-    pub(crate) features: Vec<Feature>,
+    pub(crate) features: Vec<MachineFeature>,
 }
 
-fn parse_feature(text: &str) -> Result<Feature, String> {
-    Feature::from_name(text).ok_or_else(|| Feature::unknown(text))
+fn parse_feature(text: &str) -> Result<MachineFeature, String> {
+    MachineFeature::from_name(text).ok_or_else(|| MachineFeature::unknown(text))
 }
 
-fn parse_bound(text: &str) -> Result<(Feature, f64), String> {
+fn parse_bound(text: &str) -> Result<(MachineFeature, f64), String> {
     let (name, value) = text.split_once('=').ok_or("write FEATURE=VALUE")?;
     let value = value.parse().map_err(|_| format!("{value} is not a number"))?;
     Ok((parse_feature(name)?, value))

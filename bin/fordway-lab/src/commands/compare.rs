@@ -11,11 +11,13 @@ use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::HttpVersion;
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LaneDescription, Machine, PhaseSummary, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
+    LaneDescription, LanePhaseResult, Machine, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
 };
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result};
-use fordway_workload::compare::{CompareOutcome, ComparePhase, ComparePlan, CompareProgress, run as compare};
+use fordway_workload::compare::{
+    ComparePhase, ComparePlan, CompareProgress, ComparisonResults, run as compare,
+};
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
@@ -131,7 +133,7 @@ fn measure(
     tree: &FileTree,
     lanes: &ComparedLanes,
     context: &CommandContext,
-) -> Result<CompareOutcome> {
+) -> Result<ComparisonResults> {
     context.output.start_steps();
     let mut progress = |at: CompareProgress| {
         context.output.steps(at.done, at.total, format_args!("round {} {}", at.round + 1, at.phase.name()));
@@ -145,14 +147,14 @@ fn describe(
     args: (&CompareArgs, &[TargetArg]),
     plan: &ComparePlan,
     tree: &FileTree,
-    outcome: &CompareOutcome,
+    outcome: &ComparisonResults,
     machine: Machine,
     lanes: Vec<LaneDescription>,
     started: (jiff::Timestamp, Instant),
 ) -> RunDocument {
     let capacity = RunParallelism { threads: plan.threads, cpus: machine.cpus };
     let mut summaries = summarise(&lanes, &outcome.records, capacity);
-    let of_services = |row: &&mut PhaseSummary| args.1.iter().any(|target| target.name == row.lane);
+    let of_services = |row: &&mut LanePhaseResult| args.1.iter().any(|target| target.name == row.lane);
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
@@ -207,7 +209,7 @@ fn parameters(
 
 /// Removes the conclusion that both the client and the service mostly wait. The CPU time of a service that this run did
 /// not start is unknown, so an idle client does not prove that the service is idle too.
-fn forget_waiting(row: &mut PhaseSummary) {
+fn forget_waiting(row: &mut LanePhaseResult) {
     if row.limit.name == "waiting" {
         row.limit.name = "cannot tell".into();
         row.limit.evidence += "; the CPU time of this service is unknown";
@@ -222,7 +224,7 @@ fn few_rounds(rounds: u16) -> Option<String> {
 fn report(
     (args, out): (&CompareArgs, &Path),
     run: &RunDocument,
-    outcome: &CompareOutcome,
+    outcome: &ComparisonResults,
     injected_ns: Option<f64>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
@@ -244,7 +246,7 @@ fn report(
 }
 
 /// Compares the injected delay, as logged, with the delay that the records of the last lane show.
-fn instrument(run: &RunDocument, outcome: &CompareOutcome, injected_ns: f64) -> String {
+fn instrument(run: &RunDocument, outcome: &ComparisonResults, injected_ns: f64) -> String {
     let mean_ns = |lane: usize| {
         let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
         let (count, sum) = of_lane.fold((0u64, 0u64), |(count, sum), op| (count + 1, sum + op.duration_ns));

@@ -16,7 +16,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The runtime and the network of a container.
 #[derive(Clone, Copy)]
-pub(super) struct ContainerPlace<'a> {
+pub(super) struct ContainerPlacement<'a> {
     pub(super) containers: &'a MachineContainer,
     /// The network of the container, at the far end of a wire; `None` for the network of this machine.
     pub(super) far: Option<&'a NetworkEndpoint>,
@@ -36,7 +36,7 @@ pub(super) struct ContainedProgram {
 impl ContainedProgram {
     /// Starts a container with this command. Errors: as for [`MachineContainer::start`].
     pub(super) fn start(
-        place: ContainerPlace<'_>,
+        place: ContainerPlacement<'_>,
         words: &[OsString],
         variables: &[(String, String)],
     ) -> Result<Self> {

@@ -11,7 +11,7 @@ use fordway_machine::doctor::{
     examine, examine_mounts, processors, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{MountIdentity, MountVerdict};
+use fordway_sys::{MountGuaranteeVerdict, MountProperties};
 use serde::Serialize;
 
 use super::bench::transport::mpi;
@@ -24,7 +24,7 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
         if let Some(file) = &args.verdict {
             let verdict = verdict_on(one, other, &findings)?;
             write_verdict(&verdict, file)?;
-            context.output.record(&VerdictReport::of(&verdict))?;
+            context.output.record(&MountGuaranteeReport::of(&verdict))?;
         }
         return Ok(CommandExit::Ok);
     }
@@ -42,7 +42,7 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
 
 /// Writes a verdict to `file`. The permissions let only the file's owner change the verdict, because stores ignore
 /// verdicts that other users could change.
-fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
+fn write_verdict(verdict: &MountGuaranteeVerdict, file: &Path) -> Result<()> {
     let failed = |error| file_error("writing the verdict to", file.display(), error);
     let new = file.with_extension("new");
     std::fs::write(&new, verdict.to_string()).map_err(failed)?;
@@ -52,22 +52,22 @@ fn write_verdict(verdict: &MountVerdict, file: &Path) -> Result<()> {
 
 /// The printed form of a verdict.
 #[derive(Serialize)]
-struct VerdictReport<'a> {
+struct MountGuaranteeReport<'a> {
     file_system: &'a str,
     options: &'a str,
     kernel: &'a str,
     broken: Vec<&'static str>,
 }
 
-impl<'a> VerdictReport<'a> {
-    fn of(verdict: &'a MountVerdict) -> Self {
-        let MountIdentity { kind, options, kernel } = &verdict.mount;
+impl<'a> MountGuaranteeReport<'a> {
+    fn of(verdict: &'a MountGuaranteeVerdict) -> Self {
+        let MountProperties { kind, options, kernel } = &verdict.mount;
         let broken = verdict.broken.iter().map(|guarantee| guarantee.name()).collect();
-        VerdictReport { file_system: kind, options, kernel, broken }
+        MountGuaranteeReport { file_system: kind, options, kernel, broken }
     }
 }
 
-impl fmt::Display for VerdictReport<'_> {
+impl fmt::Display for MountGuaranteeReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mount =
             format!("{} with the options {} on Linux {}", self.file_system, self.options, self.kernel);

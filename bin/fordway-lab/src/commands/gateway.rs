@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use fordway_command::{external, file_error};
 
-use super::contained::{ContainedProgram, ContainerPlace};
+use super::contained::{ContainedProgram, ContainerPlacement};
 
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -121,7 +121,7 @@ impl GatewayProcess {
     /// Like [`start`](Self::start), in a container. Errors: the errors of starting a container; `Unavailable` if the
     /// gateway does not start in the container.
     pub(super) fn start_contained(
-        place: ContainerPlace<'_>,
+        place: ContainerPlacement<'_>,
         root: &Path,
         etag: ETagPolicy,
         durability: Durability,

@@ -19,7 +19,7 @@ use std::process::Stdio;
 use clap::CommandFactory;
 use fordway_command::{CommandContext, CommandExit, file_error, manual};
 use fordway_machine::MachineWatch;
-use fordway_measure::{ResultConditions, RunDocument};
+use fordway_measure::{ResultReliability, RunDocument};
 use fordway_store::Result;
 use fordway_workload::rest::late_requests;
 use serde::Serialize;
@@ -97,15 +97,15 @@ fn write_row<R: Serialize>(
     context: &CommandContext,
 ) -> Result<()> {
     let conditions = run.conditions.as_ref().map(|all| all.of_cell(lane, phase));
-    context.output.row(&RowWithConditions { row, conditions })
+    context.output.row(&RowWithReliability { row, conditions })
 }
 
 /// A row of JSON, and the conditions under which it was measured.
 #[derive(Serialize)]
-struct RowWithConditions<'r, R: Serialize> {
+struct RowWithReliability<'r, R: Serialize> {
     #[serde(flatten)]
     row: &'r R,
-    conditions: Option<ResultConditions<'r>>,
+    conditions: Option<ResultReliability<'r>>,
 }
 
 /// Runs `fordway-report` to write the HTML page of a run. The program is taken from the directory of this binary, or

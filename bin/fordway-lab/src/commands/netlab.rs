@@ -105,7 +105,7 @@ fn run_client(
     command.args(arguments);
     let mut client = lab.client.start(with_addresses(command))?;
     let ended = client.wait(|| context.interrupt.is_raised())?;
-    let setup = config.link.as_ref().map(EffectiveLink::of);
+    let setup = config.link.as_ref().map(EffectiveLinkSettings::of);
     let report = NetlabReport { setup, parameters: lab.settings()?, link: lab.stats() };
     if report.link.is_some() {
         context.output.note(&report.to_string());
@@ -133,14 +133,14 @@ fn write_report(report: &NetlabReport, path: &std::path::Path) -> Result<()> {
 /// The settings of the lab, and the counters of its link.
 #[derive(Serialize)]
 struct NetlabReport {
-    setup: Option<EffectiveLink>,
+    setup: Option<EffectiveLinkSettings>,
     parameters: BTreeMap<&'static str, String>,
     link: Option<LinkStats>,
 }
 
 /// The settings with which the link was created, including defaults.
 #[derive(Serialize)]
-struct EffectiveLink {
+struct EffectiveLinkSettings {
     rtt_ns: u128,
     rate_bits_per_s: Option<u64>,
     queue_bytes: Option<u64>,
@@ -149,9 +149,9 @@ struct EffectiveLink {
     large_packets: bool,
 }
 
-impl EffectiveLink {
+impl EffectiveLinkSettings {
     fn of(link: &LinkConfig) -> Self {
-        EffectiveLink {
+        EffectiveLinkSettings {
             rtt_ns: link.rtt.as_nanos(),
             rate_bits_per_s: link.rate_bits_per_s,
             queue_bytes: link.rate_bits_per_s.map(|_| link.queue_or_default_bytes()),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use fordway_command::program::stop_when_asked;
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::{
-    ExchangeFailure, HttpClient, HttpExchange, HttpResponse, HttpVersion, Origin, ReplayPolicy, Timeouts,
-    TlsRoots,
+    ExchangeFailure, HttpClient, HttpExchangeRequest, HttpResponse, HttpVersion, Origin, ReplayPolicy,
+    Timeouts, TlsRoots,
 };
 use fordway_load::pingpong::{
     PingpongPayload, PingpongRequest, PingpongResponder, PingpongResponse, PingpongServer,
@@ -22,7 +22,7 @@ use crate::args::{ListenArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongAr
 
 pub(super) fn run(args: &PingpongArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
-        PingpongSubcommand::Pong(args) => serve(&args.end, MemoryContentSource::new(args)?, context),
+        PingpongSubcommand::Pong(args) => serve(&args.end, MemoryPongResponder::new(args)?, context),
         PingpongSubcommand::Ping(args) => serve(&args.end, PongRelayResponder::new(args)?, context),
         PingpongSubcommand::Tunnel(args) => tunnel(args, context),
     }
@@ -132,19 +132,19 @@ impl PingpongResponder for PongRelayResponder {
 }
 
 /// Responds with any number of bytes, optionally after a delay.
-struct MemoryContentSource {
+struct MemoryPongResponder {
     delay: Duration,
     /// The minimum size of a delayed response, in bytes.
     from_bytes: u64,
 }
 
-impl MemoryContentSource {
+impl MemoryPongResponder {
     fn new(args: &PongArgs) -> Result<Self> {
         let from_bytes = match args.delay_from_windows {
             Some(windows) => windows.saturating_mul(first_window_bytes()?),
             None => args.delay_from,
         };
-        Ok(MemoryContentSource { delay: args.delay.unwrap_or_default(), from_bytes })
+        Ok(MemoryPongResponder { delay: args.delay.unwrap_or_default(), from_bytes })
     }
 }
 
@@ -157,7 +157,7 @@ fn first_window_bytes() -> Result<u64> {
     window.ok_or_else(|| Error::new(ErrorKind::NotImplemented, format!("{path} contains {text:?}")))
 }
 
-impl PingpongResponder for MemoryContentSource {
+impl PingpongResponder for MemoryPongResponder {
     fn play<'b>(&self, wanted: &PingpongRequest, _room: &'b mut Vec<u8>) -> PingpongResponse<'b> {
         if !self.delay.is_zero() && wanted.bytes >= self.from_bytes {
             std::thread::sleep(self.delay);
@@ -216,7 +216,7 @@ impl PongHttpClient {
             );
             head.extend_from_slice(text.as_bytes());
         };
-        let exchange = HttpExchange {
+        let exchange = HttpExchangeRequest {
             origin: &self.origin,
             method: "GET",
             write_head: &write_head,

@@ -27,7 +27,7 @@ pub(super) fn open(
     context: &CommandContext,
 ) -> Result<Box<dyn MeasuredTarget>> {
     let refused = |error: Error| refusal(target, &error);
-    let stores = ServiceStores::of(target, global, context).map_err(refused)?;
+    let stores = ServiceStorePair::of(target, global, context).map_err(refused)?;
     let own = format!("fordway-compare-{:08x}", random()?);
     let at = |store: &Arc<dyn Store>| -> Result<StoreTarget> {
         let (lane, store) = (lane(target), store.clone());
@@ -67,20 +67,20 @@ fn probe(target: &StoreTarget) -> Result<()> {
 }
 
 /// A service, opened as two stores: one with a short timeout, and one with the timeouts of our own lanes.
-struct ServiceStores {
+struct ServiceStorePair {
     impatient: Arc<dyn Store>,
     measured: Arc<dyn Store>,
 }
 
-impl ServiceStores {
+impl ServiceStorePair {
     fn of(target: &TargetArg, global: &GlobalArgs, context: &CommandContext) -> Result<Self> {
         if !target.endpoint.starts_with("http") {
             let store = context.lane_at(&target.endpoint)?.store;
-            return Ok(ServiceStores { impatient: store.clone(), measured: store });
+            return Ok(ServiceStorePair { impatient: store.clone(), measured: store });
         }
         let config = S3Config::resolve(Some(&target.endpoint), &|name| super::variable(global, name))?;
         let hasty = S3Config { timeout: Some(FIRST_ANSWER), max_retries: 0, ..config.clone() };
-        Ok(ServiceStores {
+        Ok(ServiceStorePair {
             impatient: Arc::new(S3Store::new(hasty)?),
             measured: Arc::new(S3Store::new(config)?),
         })

@@ -34,7 +34,7 @@ use clap::{Args, Parser, Subcommand};
 use fordway_client::s3::S3Credentials;
 use fordway_command::version::long_version;
 use fordway_http::TlsRoots;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_store::VersionId;
 
 /// The command line of `fordway`, which accesses objects in a directory or on an S3 service.
@@ -68,8 +68,8 @@ pub struct ConnectionArgs {
 
 impl CommandLine {
     /// Returns the options that select a lane.
-    pub fn lane_options(&self) -> LaneOptions {
-        LaneOptions {
+    pub fn lane_options(&self) -> LaneConfigOverrides {
+        LaneConfigOverrides {
             credentials: self.connection.no_sign_request.then_some(S3Credentials::Anonymous),
             tls_roots: self.connection.no_verify_ssl.then_some(TlsRoots::Unverified),
             ..self.global.lane_options()

@@ -18,7 +18,7 @@ use crate::transfer::{
 use crate::wildcard::{FilterRules, directory};
 use crate::{dav, web};
 
-type Actions<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
+type TransferActionIterator<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
 
 pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
     if let [url] = args.sources.as_slice()
@@ -216,7 +216,7 @@ fn actions<'a>(
     source: &'a SourceSelection,
     target: &'a DestinationPathRule,
     filters: &'a FilterRules,
-) -> Result<Actions<'a>> {
+) -> Result<TransferActionIterator<'a>> {
     let root = source.root();
     match (source, source.items(context, filters)?) {
         (_, Some(items)) => Ok(many(context.store()?.lane(), items, root, target, filters)),
@@ -274,7 +274,7 @@ fn many<'a>(
     root: StorageAddress,
     target: &'a DestinationPathRule,
     filters: &'a FilterRules,
-) -> Actions<'a> {
+) -> TransferActionIterator<'a> {
     let own_copies = nested(&root, target.directory());
     Box::new(items.filter_map(move |item| {
         let item = match item {

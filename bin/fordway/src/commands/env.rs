@@ -3,13 +3,17 @@
 use fordway_client::s3::S3Credentials;
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::TlsRoots;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::args::{ClientToolArg, EnvArgs};
 
-pub(super) fn run(args: &EnvArgs, lane: &LaneOptions, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(
+    args: &EnvArgs,
+    lane: &LaneConfigOverrides,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     let settings = ClientToolSettings::find(lane)?;
     settings.check(args.tool)?;
     context.output.data(settings.text(args.tool).as_bytes())?;
@@ -28,7 +32,7 @@ pub(super) struct ClientToolSettings {
 impl ClientToolSettings {
     /// Finds the settings as every command does: first in the options, then in the environment, then in the AWS
     /// configuration. Errors: `InvalidArgument` if there is no endpoint.
-    fn find(lane: &LaneOptions) -> Result<Self> {
+    fn find(lane: &LaneConfigOverrides) -> Result<Self> {
         let config = fordway_lanes::configuration(lane)?;
         if config.is_endpoint_unset {
             let why = "no endpoint is configured; add --endpoint URL, or set AWS_ENDPOINT_URL";

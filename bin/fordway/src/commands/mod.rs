@@ -27,7 +27,7 @@ use fordway_command::program::finish;
 use fordway_command::{CommandContext, CommandExit, StorageAddress, external, file_error, manual};
 use fordway_http::TlsRoots;
 use fordway_http::vector::SessionOptions;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
@@ -47,7 +47,11 @@ fn verify_nobody(context: &CommandContext) -> Result<()> {
     Ok(())
 }
 
-fn dispatch(command: BuiltinCommand, lane: &LaneOptions, context: &CommandContext) -> Result<CommandExit> {
+fn dispatch(
+    command: BuiltinCommand,
+    lane: &LaneConfigOverrides,
+    context: &CommandContext,
+) -> Result<CommandExit> {
     match command {
         BuiltinCommand::Ls(args) => ls::run(&args, context),
         BuiltinCommand::Cp(args) => cp::run(&args, context),

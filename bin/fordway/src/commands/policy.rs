@@ -5,10 +5,10 @@ use std::path::Path;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_policy::{
-    AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeys, Effect,
-    Policy, Principal, PublicAccessBlock, StatementMismatch, StatementReport,
+    AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeyValues,
+    Effect, Policy, Principal, PublicAccessBlock, StatementMatchReport, StatementMismatch,
 };
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 
@@ -28,7 +28,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
         }
         None => stored_rules(&*context.store()?, &bucket)?,
     };
-    let mut keys = ConditionKeys::default();
+    let mut keys = ConditionKeyValues::default();
     add_keys(&mut keys, args);
     let principal = match (&args.user, &args.role) {
         (Some(user), _) => Principal::User(user),
@@ -91,8 +91,8 @@ pub(super) fn parsed(document: &[u8], bucket: &Bucket) -> Result<Policy> {
 }
 
 fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules> {
-    let policy = store.document(bucket, &DocumentKind::known("policy"))?;
-    let block = store.document(bucket, &DocumentKind::known("public-access-block"))?;
+    let policy = store.document(bucket, &BucketDocumentKind::known("policy"))?;
+    let block = store.document(bucket, &BucketDocumentKind::known("public-access-block"))?;
     let block = block.map(|block| XmlElement::read(&block)).transpose()?.unwrap_or_default();
     let is_set = |name| block.child(name).is_some_and(|flag| flag.text.trim() == "true");
     // Other services may have no ACLs, or may not show the ACL to the caller.
@@ -115,7 +115,7 @@ fn stored_rules(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccessRules>
 }
 
 /// Adds the values of condition keys that every request by the caller has, unless the command line sets other values.
-fn add_keys<'a>(keys: &mut ConditionKeys<'a>, args: &'a ExplainArgs) {
+fn add_keys<'a>(keys: &mut ConditionKeyValues<'a>, args: &'a ExplainArgs) {
     let mut add = |key: &'static str, value: String| {
         if args.conditions.iter().all(|(known, _)| known != key) {
             keys.add(key, value);
@@ -203,7 +203,7 @@ struct StatementEvaluation {
 }
 
 impl StatementEvaluation {
-    fn new((at, report): (usize, &StatementReport)) -> Self {
+    fn new((at, report): (usize, &StatementMatchReport)) -> Self {
         StatementEvaluation {
             number: at + 1,
             sid: report.sid.clone(),

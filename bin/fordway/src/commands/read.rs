@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use fordway_command::reading::{ReadPlan, ReadSelection, ReadTotals, measure, read_ranges};
+use fordway_command::reading::{ReadSelection, ReadSpecification, ReadTotals, measure, read_ranges};
 use fordway_command::units::{counted, human_bytes};
 use fordway_command::{CommandContext, CommandExit, IncompleteFileKind, StorageAddress, file_error};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
@@ -19,7 +19,7 @@ use super::change::only_object;
 use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::{
-    ContentSource, ContentVerifier, MadeDirectories, ObjectMetadataRules, open_special, parent,
+    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, open_special, parent,
     temporary_beside,
 };
 use crate::web;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
     context.output.expect_bytes(ranges.iter().map(|(_, length)| *length as u64).sum());
     let url = args.url.as_deref().unwrap_or_default();
     let (replicas, verify) = (&args.replicas, !args.no_verify);
-    let reading = ReadPlan { url, what, calls: &args.calls, replicas, verify };
+    let reading = ReadSpecification { url, what, calls: &args.calls, replicas, verify };
     let cost = match &args.output {
         _ if args.discard => measure(&reading, context, &mut |_| Ok(())),
         Some(path) => to_file(&reading, path, context),
@@ -94,7 +94,7 @@ pub(super) fn run(args: &ReadArgs, context: &CommandContext) -> Result<CommandEx
 
 /// Writes to a new file, which replaces an existing file only after all content has been written. After a failure, no
 /// new file remains.
-fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
+fn to_file(reading: &ReadSpecification, path: &Path, context: &CommandContext) -> Result<ReadTotals> {
     let failed = |error| file_error("writing to", path.display(), error);
     if let Some(opened) = open_special(path) {
         let file = opened.map_err(failed)?;
@@ -113,7 +113,7 @@ fn to_file(reading: &ReadPlan, path: &Path, context: &CommandContext) -> Result<
 }
 
 fn write_all(
-    reading: &ReadPlan,
+    reading: &ReadSpecification,
     file: &File,
     (path, context): (&Path, &CommandContext),
 ) -> Result<ReadTotals> {
@@ -199,7 +199,7 @@ fn write_object(bucket: &Bucket, key: &Key, wanted: &CatOptions<'_>, context: &C
     let object = store.get(bucket, key, &wanted.options)?;
     let mut verifier = ContentVerifier::new(&object.info, wanted.verify);
     let (version, interrupt) = (wanted.options.version.as_ref(), &context.interrupt);
-    ContentSource { store: &*store, object: (bucket, key), version, interrupt }
+    ObjectReadSource { store: &*store, object: (bucket, key), version, interrupt }
         .receive(object, &mut |chunk| {
             verifier.update(chunk);
             context.interrupt.check()?;

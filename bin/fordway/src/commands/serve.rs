@@ -10,10 +10,10 @@ use fordway_command::program::stop_when_asked;
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, InterruptFlag};
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway, NodeTcpConfig};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, NodeTcpConfig};
 use fordway_serve::{
-    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, SessionKey,
-    StoreOpener, TlsCertificate, Users, Webhook,
+    AccessKeyPair, AnonymousUser, Gateway, GatewayConfig, GatewaySockets, ReloadSignal, SessionTokenKeys,
+    StoreOpenFunction, TlsCertificate, Users, Webhook,
 };
 use fordway_store::{Error, ErrorKind, Result, Store};
 use serde::{Serialize, Serializer};
@@ -30,7 +30,7 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
     let webhooks = webhooks.collect::<Result<Vec<_>>>()?;
     let tls = tls(args)?;
-    let session_key = args.session_key.as_deref().map(SessionKey::load).transpose()?;
+    let session_key = args.session_key.as_deref().map(SessionTokenKeys::load).transpose()?;
     let config = GatewayConfig { session_key, webhooks: webhooks.clone(), ..config(args, tls.clone()) };
     let region = config.region.clone();
     let gateway = Gateway::on(sockets(&config)?, users, config)?;
@@ -111,7 +111,7 @@ fn users(args: &ServeArgs, store: &PosixConfig) -> Result<(Users, Option<(Access
     let root = std::path::absolute(&args.root)
         .map_err(|error| fordway_command::file_error("finding", args.root.display(), error))?;
     let opened = root.clone();
-    let open: StoreOpener = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
+    let open: StoreOpenFunction = Arc::new(move || Ok(Arc::new(PosixStore::open(&opened, store.clone())?)));
     let (users, pair) = match &args.credentials {
         Some(credentials) => (Users::from_file(credentials, &root, open)?, None),
         None => {
@@ -238,8 +238,12 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
         keys,
         may_be_root: args.tcp_as_root,
     });
-    let mut config =
-        NodeConfig { mode: args.mode, allow_uids: args.allow_uids.clone(), tcp, ..NodeConfig::new(socket) };
+    let mut config = NodeGatewayConfig {
+        mode: args.mode,
+        allow_uids: args.allow_uids.clone(),
+        tcp,
+        ..NodeGatewayConfig::new(socket)
+    };
     config.connections_max = args.connections.into();
     config.requests_max = args.requests.map(usize::from);
     config.memory_bytes_max = bytes(args.memory);
@@ -274,7 +278,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
 
 /// Returns a function that opens the store with the calling thread's user ID. The path is made absolute once, so that
 /// each user opens the same directory.
-fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::StoreOpener> {
+fn open_store(root: &Path, args: &NodeArgs) -> Result<fordway_serve::StoreOpenFunction> {
     let config = args.common.store(args.etag);
     let root = std::path::absolute(root)
         .map_err(|error| fordway_command::file_error("finding", root.display(), error))?;

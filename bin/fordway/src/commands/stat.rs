@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use fordway_command::units::{human_bytes, local_time, show_bytes, utc_time};
 use fordway_command::{CommandContext, CommandExit, StorageAddress};
-use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserUsage};
+use fordway_posix::{PosixConfig, PosixStore, UsageEvent, UserSpaceUsage};
 use fordway_store::{
     Bucket, Error, ErrorKind, GetOptions, Key, Metadata, ObjectInfo, Objects, Result, VersionId,
 };
@@ -318,8 +318,8 @@ struct UserDiskUsageOutput<'r> {
 }
 
 impl<'r> UserDiskUsageOutput<'r> {
-    fn new(bucket: &'r Bucket, uid: u32, usage: &UserUsage, human: bool) -> Self {
-        let UserUsage { objects, versions, other } = usage;
+    fn new(bucket: &'r Bucket, uid: u32, usage: &UserSpaceUsage, human: bool) -> Self {
+        let UserSpaceUsage { objects, versions, other } = usage;
         UserDiskUsageOutput {
             bucket: bucket.as_str(),
             uid,

@@ -18,7 +18,7 @@ use super::DavActionOutput;
 use super::copy::{DavCopyEndpoint, DavCopyOptions, content_type, is_one_server, parent};
 use crate::args::{ReplicaArgs, ThirdPartyCopyArg};
 use crate::replicas::ReplicaOpener;
-use crate::transfer::{LocalSource, OverwritePolicy, SharedTransferCounts, changed};
+use crate::transfer::{LocalSourceStamps, OverwritePolicy, SharedTransferCounts, changed};
 use crate::web;
 
 /// The number of bytes read from a file at a time.
@@ -50,8 +50,8 @@ enum DavCopyOutcome {
 }
 
 /// The state of a move's source before the copy.
-enum MovedSource {
-    File(LocalSource),
+enum MoveSourceSnapshot {
+    File(LocalSourceStamps),
     Web(DavResource),
 }
 
@@ -172,8 +172,8 @@ impl<'c> DavCopier<'c> {
             }
         };
         match (&task.from, source) {
-            (DavCopyEndpoint::Local(path), Some(MovedSource::File(file))) => file.remove(path)?,
-            (_, Some(MovedSource::Web(found))) => self.remove_copied(&found)?,
+            (DavCopyEndpoint::Local(path), Some(MoveSourceSnapshot::File(file))) => file.remove(path)?,
+            (_, Some(MoveSourceSnapshot::Web(found))) => self.remove_copied(&found)?,
             _ => {}
         }
         Ok(copied)
@@ -181,15 +181,15 @@ impl<'c> DavCopier<'c> {
 
     /// Looks up the source of a move before it is copied. Errors: `InvalidArgument` for a collection without
     /// `--recursive`, because its removal would also remove its members, which are not copied.
-    fn source_of_move(&self, from: &DavCopyEndpoint) -> Result<Option<MovedSource>> {
+    fn source_of_move(&self, from: &DavCopyEndpoint) -> Result<Option<MoveSourceSnapshot>> {
         Ok(match from {
-            DavCopyEndpoint::Local(path) => Some(MovedSource::File(LocalSource::find(path)?)),
+            DavCopyEndpoint::Local(path) => Some(MoveSourceSnapshot::File(LocalSourceStamps::find(path)?)),
             DavCopyEndpoint::Web(url) => {
                 let found = self.dav.stat(url)?;
                 if found.is_collection && !self.order.recursive {
                     return Err(not_recursive(url));
                 }
-                Some(MovedSource::Web(found))
+                Some(MoveSourceSnapshot::Web(found))
             }
             DavCopyEndpoint::Stdin => None,
         })

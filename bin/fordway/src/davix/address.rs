@@ -14,19 +14,19 @@ pub(super) enum DavixAddress {
     /// A file or collection on a web server, by its URL.
     Web(String),
     /// An object, prefix or bucket.
-    S3(ServiceAddress),
+    S3(DavixS3Address),
 }
 
 /// A bucket of an S3 service, and a key, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServiceAddress {
+pub(super) struct DavixS3Address {
     pub(super) endpoint: String,
     pub(super) addressing: BucketAddressing,
     pub(super) bucket: String,
     pub(super) key: String,
 }
 
-impl ServiceAddress {
+impl DavixS3Address {
     /// Returns the address in the form that Fordway's commands accept.
     pub(super) fn url(&self) -> String {
         format!("s3://{}/{}", self.bucket, self.key)
@@ -73,7 +73,7 @@ fn invalid(url: &str, why: &str) -> Error {
 }
 
 /// Finds the bucket in the host's name or, if `is_in_path` is set, in the path.
-fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<ServiceAddress> {
+fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<DavixS3Address> {
     let url = format!("{scheme}://{rest}");
     let path_start = rest.find('/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(path_start);
@@ -85,7 +85,7 @@ fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<ServiceAddress>
     let path = uri::decode(path).ok_or_else(|| invalid(&url, "does not name a key in UTF-8"))?;
     if is_in_path {
         let (bucket, key) = path.split_once('/').unwrap_or((&path, ""));
-        return Ok(ServiceAddress {
+        return Ok(DavixS3Address {
             endpoint: origin.to_string(),
             addressing: BucketAddressing::Path,
             bucket: bucket.to_owned(),
@@ -95,7 +95,7 @@ fn service(scheme: &str, rest: &str, is_in_path: bool) -> Result<ServiceAddress>
     let (bucket, host) = split_host(&origin)
         .ok_or_else(|| invalid(&url, "has no bucket in its host; add --s3alternate for one in its path"))?;
     let endpoint = Origin { host: host.to_owned(), ..origin.clone() };
-    Ok(ServiceAddress {
+    Ok(DavixS3Address {
         endpoint: endpoint.to_string(),
         addressing: BucketAddressing::VirtualHost,
         bucket: bucket.to_owned(),

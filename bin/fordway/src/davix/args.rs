@@ -146,7 +146,7 @@ impl RefusedOptions {
     after_help = "Example:
   davix-get -E /tmp/x509up_u1000 davs://host.example/data/run.root run.root"
 )]
-pub(super) struct GetLine {
+pub(super) struct DavixGetArgs {
     /// Read everything below the URL, over this many connections
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -177,7 +177,7 @@ pub(super) struct GetLine {
     after_help = "Example:
   davix-put -E /tmp/x509up_u1000 run.root davs://host.example/data/run.root"
 )]
-pub(super) struct PutLine {
+pub(super) struct DavixPutArgs {
     /// Write everything below the directory, over this many connections
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -197,7 +197,7 @@ pub(super) struct PutLine {
 
 /// The keys that a listing contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum S3Listing {
+pub(super) enum S3ListingMode {
     /// The keys at the first level below the URL
     #[default]
     Hierarchical,
@@ -214,7 +214,7 @@ pub(super) enum S3Listing {
     after_help = "Example:
   davix-ls -l davs://host.example/data/"
 )]
-pub(super) struct LsLine {
+pub(super) struct DavixLsArgs {
     /// Also print the type, the size and the time of each entry
     #[arg(long = "long-list", short = 'l')]
     pub(super) long: bool,
@@ -223,7 +223,7 @@ pub(super) struct LsLine {
     pub(super) recursive: Option<u16>,
     /// Which keys of a bucket to list
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub(super) s3_listing: S3Listing,
+    pub(super) s3_listing: S3ListingMode,
     /// Maximum number of keys to list
     #[arg(long, value_name = "N")]
     pub(super) s3_maxkeys: Option<usize>,
@@ -241,7 +241,7 @@ pub(super) struct LsLine {
 
 /// The options for the request of `davix-http`.
 #[derive(Debug, Default, Args)]
-pub(super) struct RequestOptions {
+pub(super) struct DavixRequestArgs {
     /// Method of the request
     #[arg(long, short = 'X', value_name = "METHOD")]
     pub(super) request: Option<String>,
@@ -260,7 +260,7 @@ pub(super) struct RequestOptions {
     after_help = "Example:
   davix-rm davs://host.example/data/run.root"
 )]
-pub(super) struct RmLine {
+pub(super) struct DavixRmArgs {
     /// Remove everything below the URL, with this many concurrent requests
     #[arg(short = 'r', value_name = "N")]
     pub(super) recursive: Option<u16>,
@@ -280,7 +280,7 @@ pub(super) struct RmLine {
     after_help = "Example:
   davix-mkdir davs://host.example/data/2024/"
 )]
-pub(super) struct MkdirLine {
+pub(super) struct DavixMkdirArgs {
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) url: String,
     #[command(flatten)]
@@ -294,7 +294,7 @@ pub(super) struct MkdirLine {
     after_help = "Example:
   davix-mv davs://host.example/new/run.root davs://host.example/done/run.root"
 )]
-pub(super) struct MvLine {
+pub(super) struct DavixMvArgs {
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
     /// URL of the same kind as the source
@@ -305,7 +305,7 @@ pub(super) struct MvLine {
 
 /// The server that makes a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum CopyMode {
+pub(super) enum DavixCopyMode {
     /// The source, which writes to the destination
     #[default]
     Push,
@@ -320,10 +320,10 @@ pub(super) enum CopyMode {
     after_help = "Example:
   davix-cp --copy-mode pull davs://one.example/run.root davs://two.example/run.root"
 )]
-pub(super) struct CpLine {
+pub(super) struct DavixCpArgs {
     /// Which server makes the copy
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    pub(super) copy_mode: CopyMode,
+    pub(super) copy_mode: DavixCopyMode,
     /// http(s)://, dav(s):// or s3(s):// URL
     pub(super) source: String,
     /// URL of the same kind as the source
@@ -342,9 +342,9 @@ pub(super) struct CpLine {
 The exit code is 0 if the server responded, even with an error status. The command prints the error status to standard \
 error. The exit code is 255 for the statuses 401 and 403."
 )]
-pub(super) struct HttpLine {
+pub(super) struct DavixHttpArgs {
     #[command(flatten)]
-    pub(super) request: RequestOptions,
+    pub(super) request: DavixRequestArgs,
     /// http(s):// or dav(s):// URL
     pub(super) url: String,
     #[command(flatten)]
@@ -359,13 +359,13 @@ mod tests {
 
     #[test]
     fn the_definitions_are_sound() {
-        GetLine::command().debug_assert();
-        PutLine::command().debug_assert();
-        LsLine::command().debug_assert();
-        RmLine::command().debug_assert();
-        MkdirLine::command().debug_assert();
-        MvLine::command().debug_assert();
-        CpLine::command().debug_assert();
-        HttpLine::command().debug_assert();
+        DavixGetArgs::command().debug_assert();
+        DavixPutArgs::command().debug_assert();
+        DavixLsArgs::command().debug_assert();
+        DavixRmArgs::command().debug_assert();
+        DavixMkdirArgs::command().debug_assert();
+        DavixMvArgs::command().debug_assert();
+        DavixCpArgs::command().debug_assert();
+        DavixHttpArgs::command().debug_assert();
     }
 }

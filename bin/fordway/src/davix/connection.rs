@@ -6,10 +6,10 @@ use std::time::Duration;
 use fordway_client::s3::S3Credentials;
 use fordway_http::vector::SessionOptions;
 use fordway_http::{ProxySettings, SessionCredentials, Timeouts, TlsRoots};
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::address::ServiceAddress;
+use super::address::DavixS3Address;
 use super::args::{DavixOptions, SecurityOptions};
 
 /// The directory in which grid sites install the certificates of trusted certificate authorities.
@@ -153,7 +153,7 @@ fn home_path(path: &str) -> PathBuf {
 }
 
 /// Returns the options of the lane to an S3 service. Errors: `InvalidArgument` for options that do not apply to S3.
-pub(super) fn lane_options(service: &ServiceAddress, options: &DavixOptions) -> Result<LaneOptions> {
+pub(super) fn lane_options(service: &DavixS3Address, options: &DavixOptions) -> Result<LaneConfigOverrides> {
     let security = &options.security;
     if !options.headers.is_empty() || options.proxy.is_some() || security.userlogin.is_some() {
         let why = "--header, --proxy and --userlogin cannot be used with S3; the variables HTTPS_PROXY and HTTP_PROXY \
@@ -163,7 +163,7 @@ pub(super) fn lane_options(service: &ServiceAddress, options: &DavixOptions) -> 
     if security.cert.is_some() {
         return Err(refused("--cert cannot be used with S3; use --s3accesskey and --s3secretkey"));
     }
-    Ok(LaneOptions {
+    Ok(LaneConfigOverrides {
         endpoint: Some(service.endpoint.clone()),
         region: security.s3region.clone(),
         credentials: service_credentials(security)?,
@@ -171,7 +171,7 @@ pub(super) fn lane_options(service: &ServiceAddress, options: &DavixOptions) -> 
         timeout: options.timeout.filter(|seconds| *seconds > 0).map(Duration::from_secs),
         max_retries: options.retry,
         tls_roots: tls_roots(options),
-        ..LaneOptions::default()
+        ..LaneConfigOverrides::default()
     })
 }
 

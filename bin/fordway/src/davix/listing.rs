@@ -8,8 +8,8 @@ use fordway_command::{CommandContext, CommandExit, shown_name};
 use fordway_http::webdav::{DavResource, WebDav, without_query};
 use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result, Store};
 
-use super::address::ServiceAddress;
-use super::args::{LsLine, S3Listing};
+use super::address::DavixS3Address;
+use super::args::{DavixLsArgs, S3ListingMode};
 use crate::commands::report;
 use crate::dav;
 use crate::transfer::plan;
@@ -49,13 +49,13 @@ impl ListedEntry<'_> {
     }
 }
 
-fn print(entry: &ListedEntry<'_>, line: &LsLine, context: &CommandContext) -> Result<()> {
+fn print(entry: &ListedEntry<'_>, line: &DavixLsArgs, context: &CommandContext) -> Result<()> {
     context.interrupt.check()?;
     context.output.data(format!("{}\n", entry.line(line.long)).as_bytes())
 }
 
 /// Lists a collection, everything below it, or a file.
-pub(super) fn web(line: &LsLine, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn web(line: &DavixLsArgs, context: &CommandContext) -> Result<CommandExit> {
     let (dav, url) = (dav::client(context)?, http_url(&line.url));
     if line.recursive.is_some() {
         return below(&dav, &url, line, context);
@@ -76,7 +76,7 @@ pub(super) fn web(line: &LsLine, context: &CommandContext) -> Result<CommandExit
 }
 
 /// Lists everything below a collection, with paths relative to the server's root.
-fn below(dav: &WebDav, url: &str, line: &LsLine, context: &CommandContext) -> Result<CommandExit> {
+fn below(dav: &WebDav, url: &str, line: &DavixLsArgs, context: &CommandContext) -> Result<CommandExit> {
     let mut exit = CommandExit::Ok;
     for found in dav.walk(url) {
         match found {
@@ -105,17 +105,17 @@ fn own_name(url: &str) -> &str {
 
 /// Lists the keys of a bucket.
 pub(super) fn bucket(
-    service: &ServiceAddress,
-    line: &LsLine,
+    service: &DavixS3Address,
+    line: &DavixLsArgs,
     context: &CommandContext,
 ) -> Result<CommandExit> {
-    let mode = if line.recursive.is_some() { S3Listing::Semi } else { line.s3_listing };
+    let mode = if line.recursive.is_some() { S3ListingMode::Semi } else { line.s3_listing };
     let store = context.store()?;
     let bucket = Bucket::new(&service.bucket)?;
     let (query, root) = match mode {
-        S3Listing::Flat => (ListQuery::prefix(""), String::new()),
-        S3Listing::Semi => (ListQuery::prefix(directory(&service.key)), String::new()),
-        S3Listing::Hierarchical => {
+        S3ListingMode::Flat => (ListQuery::prefix(""), String::new()),
+        S3ListingMode::Semi => (ListQuery::prefix(directory(&service.key)), String::new()),
+        S3ListingMode::Hierarchical => {
             let root = directory(&service.key);
             (ListQuery { delimiter: Some("/".to_owned()), ..ListQuery::prefix(&root) }, root)
         }
@@ -136,7 +136,7 @@ fn directory(key: &str) -> String {
     if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
 }
 
-fn list_entry(entry: &ListEntry, root: &str, line: &LsLine, context: &CommandContext) -> Result<()> {
+fn list_entry(entry: &ListEntry, root: &str, line: &DavixLsArgs, context: &CommandContext) -> Result<()> {
     let name = entry.name().strip_prefix(root).unwrap_or(entry.name());
     let (size_bytes, modified) = match entry {
         ListEntry::Object(object) => (object.size, Some(object.modified)),
@@ -154,9 +154,9 @@ fn list_entry(entry: &ListEntry, root: &str, line: &LsLine, context: &CommandCon
 
 /// Prints the object at the address, for a key that is not the prefix of a directory. Errors: `NoSuchKey`.
 fn one_object(
-    service: &ServiceAddress,
+    service: &DavixS3Address,
     store: &dyn Store,
-    line: &LsLine,
+    line: &DavixLsArgs,
     context: &CommandContext,
 ) -> Result<CommandExit> {
     let (bucket, key) = (Bucket::new(&service.bucket)?, Key::new(service.key.as_str())?);

@@ -21,11 +21,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind as LineErrorKind};
 use fordway_command::program::{self, finish};
 use fordway_command::{CommandContext, CommandExit};
 use fordway_http::vector::SessionOptions;
-use fordway_lanes::LaneOptions;
+use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Error, ErrorKind, Result};
 
 use self::address::DavixAddress;
-use self::args::{CpLine, DavixOptions, GetLine, HttpLine, LsLine, MkdirLine, MvLine, PutLine, RmLine};
+use self::args::{
+    DavixCpArgs, DavixGetArgs, DavixHttpArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs, DavixOptions,
+    DavixPutArgs, DavixRmArgs,
+};
 use crate::args::GlobalArgs;
 
 /// The exit code of davix's tools for most failures: the low byte of -1.
@@ -100,19 +103,19 @@ impl DavixTool {
 /// reported.
 pub fn run(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     match tool {
-        DavixTool::Get => run_line::<GetLine>(tool, words),
-        DavixTool::Put => run_line::<PutLine>(tool, words),
-        DavixTool::Ls => run_line::<LsLine>(tool, words),
-        DavixTool::Rm => run_line::<RmLine>(tool, words),
-        DavixTool::Mkdir => run_line::<MkdirLine>(tool, words),
-        DavixTool::Mv => run_line::<MvLine>(tool, words),
-        DavixTool::Cp => run_line::<CpLine>(tool, words),
-        DavixTool::Http => run_line::<HttpLine>(tool, words),
+        DavixTool::Get => run_line::<DavixGetArgs>(tool, words),
+        DavixTool::Put => run_line::<DavixPutArgs>(tool, words),
+        DavixTool::Ls => run_line::<DavixLsArgs>(tool, words),
+        DavixTool::Rm => run_line::<DavixRmArgs>(tool, words),
+        DavixTool::Mkdir => run_line::<DavixMkdirArgs>(tool, words),
+        DavixTool::Mv => run_line::<DavixMvArgs>(tool, words),
+        DavixTool::Cp => run_line::<DavixCpArgs>(tool, words),
+        DavixTool::Http => run_line::<DavixHttpArgs>(tool, words),
     }
 }
 
 /// A parsed command line.
-trait ToolLine: Parser {
+trait DavixToolCommand: Parser {
     fn options(&self) -> &DavixOptions;
 
     /// Returns the URLs of the command line.
@@ -122,7 +125,7 @@ trait ToolLine: Parser {
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit>;
 }
 
-fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
+fn run_line<L: DavixToolCommand>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     let line = match parse::<L>(tool, words) {
         Ok(line) => line,
         Err(error) => return report_usage(&error),
@@ -133,7 +136,7 @@ fn run_line<L: ToolLine>(tool: DavixTool, words: Vec<OsString>) -> ExitCode {
     }
     let is_logged = options.debug || options.trace.is_some();
     let global = globals(tool != DavixTool::Cp || options.quiet);
-    match Prepared::of(tool, &line) {
+    match PreparedDavixCommand::of(tool, &line) {
         Ok(prepared) => {
             let lane = prepared.lane.clone();
             program::run_on_lane(&global, lane, is_logged.then_some("debug"), |context| {
@@ -201,15 +204,15 @@ fn globals(quiet: bool) -> GlobalArgs {
 }
 
 /// The parsed URLs and options of a command, before it connects.
-struct Prepared {
+struct PreparedDavixCommand {
     addresses: Vec<DavixAddress>,
-    lane: LaneOptions,
+    lane: LaneConfigOverrides,
     web: Option<SessionOptions>,
 }
 
-impl Prepared {
+impl PreparedDavixCommand {
     /// Checks the options and the URLs. Errors: `InvalidArgument`.
-    fn of(tool: DavixTool, line: &impl ToolLine) -> Result<Self> {
+    fn of(tool: DavixTool, line: &impl DavixToolCommand) -> Result<Self> {
         let options = line.options();
         connection::check(options)?;
         if options.redirection.as_deref() == Some("no") && tool != DavixTool::Http {
@@ -231,14 +234,14 @@ impl Prepared {
         }
         let lane = match services.first() {
             Some(service) => connection::lane_options(service, options)?,
-            None => LaneOptions::default(),
+            None => LaneConfigOverrides::default(),
         };
         let is_web = services.len() < addresses.len();
         let web = is_web.then(|| connection::web_options(options, tool == DavixTool::Http)).transpose()?;
-        Ok(Prepared { addresses, lane, web })
+        Ok(PreparedDavixCommand { addresses, lane, web })
     }
 
-    fn run(mut self, line: &impl ToolLine, context: &CommandContext) -> Result<CommandExit> {
+    fn run(mut self, line: &impl DavixToolCommand, context: &CommandContext) -> Result<CommandExit> {
         if let Some(options) = self.web.take() {
             context.use_web_options(options);
         }
@@ -282,7 +285,7 @@ mod tests {
             "1",
             "--retry=2",
         ];
-        let get = line::<GetLine>(DavixTool::Get, &words).unwrap();
+        let get = line::<DavixGetArgs>(DavixTool::Get, &words).unwrap();
         assert_eq!((get.url.as_str(), get.recursive), ("https://h/f", Some(4)));
         assert_eq!(get.options.headers, ["-x: y"]);
         assert_eq!(get.options.security.cert.as_deref(), Some("p"));
@@ -295,7 +298,7 @@ mod tests {
             (vec!["u", "--metalink", "x"], LineErrorKind::InvalidValue),
             (vec!["--help"], LineErrorKind::DisplayHelp),
         ] {
-            assert_eq!(line::<GetLine>(DavixTool::Get, &words).unwrap_err().kind(), kind, "{words:?}");
+            assert_eq!(line::<DavixGetArgs>(DavixTool::Get, &words).unwrap_err().kind(), kind, "{words:?}");
         }
     }
 }

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_http::replicas::is_metalink_name;
-use fordway_http::webdav::{PlainRequest, without_query};
+use fordway_http::webdav::{CustomHttpRequest, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::address::DavixAddress;
 use super::args::{
-    CopyMode, CpLine, DavixOptions, GetLine, HttpLine, LsLine, MkdirLine, MvLine, PutLine, RmLine,
+    DavixCopyMode, DavixCpArgs, DavixGetArgs, DavixHttpArgs, DavixLsArgs, DavixMkdirArgs, DavixMvArgs,
+    DavixOptions, DavixPutArgs, DavixRmArgs,
 };
-use super::{ToolLine, connection, listing};
+use super::{DavixToolCommand, connection, listing};
 use crate::args::CommandLine;
 use crate::web::http_url;
 use crate::{commands, dav};
@@ -54,7 +55,7 @@ fn metalink_word(url: &str, options: &DavixOptions) -> Option<&'static str> {
     (!is_wanted || is_metalink_name(url)).then_some("--metalink=none")
 }
 
-impl ToolLine for GetLine {
+impl DavixToolCommand for DavixGetArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -130,7 +131,7 @@ fn print_into(path: &Path, context: &CommandContext) -> Result<()> {
     Ok(())
 }
 
-impl ToolLine for PutLine {
+impl DavixToolCommand for DavixPutArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -151,7 +152,7 @@ impl ToolLine for PutLine {
     }
 }
 
-impl ToolLine for LsLine {
+impl DavixToolCommand for DavixLsArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -168,7 +169,7 @@ impl ToolLine for LsLine {
     }
 }
 
-impl ToolLine for RmLine {
+impl DavixToolCommand for DavixRmArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -193,7 +194,7 @@ impl ToolLine for RmLine {
     }
 }
 
-impl ToolLine for MkdirLine {
+impl DavixToolCommand for DavixMkdirArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -213,7 +214,7 @@ impl ToolLine for MkdirLine {
     }
 }
 
-impl ToolLine for MvLine {
+impl DavixToolCommand for DavixMvArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -236,7 +237,7 @@ impl ToolLine for MvLine {
     }
 }
 
-impl ToolLine for CpLine {
+impl DavixToolCommand for DavixCpArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -248,8 +249,8 @@ impl ToolLine for CpLine {
     fn run(&self, addresses: &[DavixAddress], context: &CommandContext) -> Result<CommandExit> {
         let (from, to) = (addresses[0].word(), addresses[1].word());
         let server = match self.copy_mode {
-            CopyMode::Push => "--third-party=push",
-            CopyMode::Pull => "--third-party=pull",
+            DavixCopyMode::Push => "--third-party=push",
+            DavixCopyMode::Pull => "--third-party=pull",
         };
         own_command(&words!["cp", "--raw", server, "--", &from, &to], context)
     }
@@ -277,7 +278,7 @@ const METHODS: [&str; 18] = [
     "ACL",
 ];
 
-impl ToolLine for HttpLine {
+impl DavixToolCommand for DavixHttpArgs {
     fn options(&self) -> &DavixOptions {
         &self.options
     }
@@ -301,7 +302,7 @@ impl ToolLine for HttpLine {
         if let Some(file) = &self.request.output {
             print_into(file, context)?;
         }
-        let request = PlainRequest { method, body, follows };
+        let request = CustomHttpRequest { method, body, follows };
         let status = dav::client(context)?.request(&http_url(url), &request, &mut |status, bytes| {
             context.interrupt.check()?;
             if is_denied(status) { Ok(()) } else { context.output.data(bytes) }

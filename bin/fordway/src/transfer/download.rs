@@ -36,7 +36,7 @@ impl TransferRunner<'_> {
         if let Some(opened) = open_special(path) {
             return self.download_into_special(from, opened, path);
         }
-        let path = DestinationFileState::find(path)?.path(path);
+        let path = ResolvedDestination::find(path)?.path(path);
         let downloaded = self.download_to_file(from, size, &path);
         if downloaded.is_err() {
             self.made.remove_empty(parent(&path));
@@ -223,14 +223,14 @@ fn verify_parts<'p>(
 
 /// The state of a download's destination, if the destination is not a special file.
 #[derive(Debug, PartialEq, Eq)]
-enum DestinationFileState {
+enum ResolvedDestination {
     Missing,
     /// The path of a regular file, after following links. If the destination is a link, the file that it points to is
     /// replaced, and the link itself is kept.
     File(PathBuf),
 }
 
-impl DestinationFileState {
+impl ResolvedDestination {
     fn find(path: &Path) -> Result<Self> {
         match path.metadata() {
             Ok(about) if about.is_dir() => {
@@ -238,16 +238,16 @@ impl DestinationFileState {
                     format!("{} is a directory, but the object needs a file of that name", path.display());
                 Err(Error::new(ErrorKind::InvalidArgument, why))
             }
-            Ok(_) => Ok(DestinationFileState::File(path.canonicalize().unwrap_or(path.to_owned()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(DestinationFileState::Missing),
+            Ok(_) => Ok(ResolvedDestination::File(path.canonicalize().unwrap_or(path.to_owned()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(ResolvedDestination::Missing),
             Err(error) => Err(file_error("reading", path.display(), error)),
         }
     }
 
     fn path(self, asked: &Path) -> PathBuf {
         match self {
-            DestinationFileState::File(path) => path,
-            DestinationFileState::Missing => asked.to_owned(),
+            ResolvedDestination::File(path) => path,
+            ResolvedDestination::Missing => asked.to_owned(),
         }
     }
 }

@@ -22,8 +22,8 @@ mod upload;
 pub(crate) use directories::MadeDirectories;
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
 pub(crate) use metadata::ObjectMetadataRules;
-pub(crate) use moved::{LocalSource, changed};
-pub(crate) use receive::ContentSource;
+pub(crate) use moved::{LocalSourceStamps, changed};
+pub(crate) use receive::ObjectReadSource;
 pub(crate) use special::{is_open_file, open_special};
 
 use std::collections::HashSet;
@@ -354,9 +354,9 @@ impl TransferRunner<'_> {
         GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
     }
 
-    fn content_source<'s>(&'s self, object: (&'s Bucket, &'s Key)) -> ContentSource<'s> {
+    fn content_source<'s>(&'s self, object: (&'s Bucket, &'s Key)) -> ObjectReadSource<'s> {
         let (version, interrupt) = (self.settings.source_version.as_ref(), &self.context.interrupt);
-        ContentSource { store: self.store(), object, version, interrupt }
+        ObjectReadSource { store: self.store(), object, version, interrupt }
     }
 
     fn store(&self) -> &dyn Store {

@@ -14,7 +14,7 @@ use super::TransferRunner;
 /// The source that was copied.
 pub(super) enum CopiedSource {
     /// A local file.
-    File(LocalSource),
+    File(LocalSourceStamps),
     /// An object.
     Object {
         /// The ETag of the content that was copied.
@@ -29,15 +29,15 @@ pub(super) enum CopiedSource {
 /// The state of a local path, and the state of the file that the path leads to. The two states differ if the path is a
 /// symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LocalSource {
-    link: FileState,
-    file: FileState,
+pub(crate) struct LocalSourceStamps {
+    link: FileChangeStamp,
+    file: FileChangeStamp,
 }
 
 /// At least one of these values changes when a program changes the file or renames another file to its path. The times
 /// are in seconds and nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FileState {
+struct FileChangeStamp {
     device: u64,
     inode: u64,
     size_bytes: u64,
@@ -45,31 +45,31 @@ struct FileState {
     changed: (i64, i64),
 }
 
-impl LocalSource {
+impl LocalSourceStamps {
     /// Returns the state from the metadata of the path and of the opened file.
     pub(super) fn new(path: &Metadata, file: &Metadata) -> Self {
-        LocalSource { link: FileState::new(path), file: FileState::new(file) }
+        LocalSourceStamps { link: FileChangeStamp::new(path), file: FileChangeStamp::new(file) }
     }
 
     /// Returns the current state of a path.
     pub(crate) fn find(path: &Path) -> Result<Self> {
         let both = path.symlink_metadata().and_then(|link| Ok((link, path.metadata()?)));
         let (link, file) = both.map_err(|error| file_error("reading", path.display(), error))?;
-        Ok(LocalSource::new(&link, &file))
+        Ok(LocalSourceStamps::new(&link, &file))
     }
 
     /// Removes the path if it still leads to the copied file. Errors: `ConditionalConflict`, `Io`.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
-        if LocalSource::find(path)? != *self {
+        if LocalSourceStamps::find(path)? != *self {
             return Err(changed(&path.display().to_string()));
         }
         std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
     }
 }
 
-impl FileState {
+impl FileChangeStamp {
     fn new(about: &Metadata) -> Self {
-        FileState {
+        FileChangeStamp {
             device: about.dev(),
             inode: about.ino(),
             size_bytes: about.size(),
@@ -166,14 +166,15 @@ mod tests {
         std::fs::write(&path, "old").unwrap();
         std::fs::write(&other, "new").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
-        let (of_path, of_link) = (LocalSource::find(&path).unwrap(), LocalSource::find(&link).unwrap());
+        let (of_path, of_link) =
+            (LocalSourceStamps::find(&path).unwrap(), LocalSourceStamps::find(&link).unwrap());
         std::fs::rename(&other, &path).unwrap();
         for (source, path) in [(&of_path, &path), (&of_link, &link)] {
             assert_eq!(source.remove(path).unwrap_err().kind(), ErrorKind::ConditionalConflict);
             assert!(path.exists());
         }
-        LocalSource::find(&link).unwrap().remove(&link).unwrap();
-        LocalSource::find(&path).unwrap().remove(&path).unwrap();
+        LocalSourceStamps::find(&link).unwrap().remove(&link).unwrap();
+        LocalSourceStamps::find(&path).unwrap().remove(&path).unwrap();
         assert_eq!(dir.path().read_dir().unwrap().count(), 0);
     }
 }

@@ -91,24 +91,24 @@ pub(crate) fn sync(
     destination: impl Iterator<Item = Result<SyncItem>>,
     rules: SyncRules,
 ) -> impl Iterator<Item = Result<SyncStep>> {
-    let source = OrderedListing::new("source", source).peekable();
-    let destination = OrderedListing::new("destination", destination).peekable();
+    let source = OrderCheckedListing::new("source", source).peekable();
+    let destination = OrderCheckedListing::new("destination", destination).peekable();
     ListingMerge { source, destination, rules, blind: false }
 }
 
 /// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
 /// the wrong order. Without the error, the merge could treat a name that exists on both sides as a name of only one
 /// side.
-struct OrderedListing<I> {
+struct OrderCheckedListing<I> {
     side: &'static str,
     items: I,
     last: Option<String>,
     is_over: bool,
 }
 
-impl<I> OrderedListing<I> {
+impl<I> OrderCheckedListing<I> {
     fn new(side: &'static str, items: I) -> Self {
-        OrderedListing { side, items, last: None, is_over: false }
+        OrderCheckedListing { side, items, last: None, is_over: false }
     }
 
     /// Remembers `name` as the last name. Errors: `BadResponse` if `name` is not greater than the previous last name.
@@ -133,7 +133,7 @@ impl<I> OrderedListing<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<SyncItem>>> Iterator for OrderedListing<I> {
+impl<I: Iterator<Item = Result<SyncItem>>> Iterator for OrderCheckedListing<I> {
     type Item = Result<SyncItem>;
 
     fn next(&mut self) -> Option<Result<SyncItem>> {
@@ -312,7 +312,7 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
     let (root, filters) = (root.to_owned(), filters.clone());
-    let mut order = KeyOrder::default();
+    let mut order = DirectoryKeySorter::default();
     let walk = WalkDir::new(&root)
         .follow_links(!filters.skips_links())
         .min_depth(1)
@@ -344,7 +344,7 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
 
 /// Sorts the entries of a directory like keys: a subdirectory sorts by its name followed by a slash.
 #[derive(Default)]
-struct KeyOrder {
+struct DirectoryKeySorter {
     /// The directory that is being sorted.
     parent: PathBuf,
     /// Whether each link in that directory leads to a directory. The results are remembered, because a sort needs the
@@ -352,7 +352,7 @@ struct KeyOrder {
     links: HashMap<OsString, bool>,
 }
 
-impl KeyOrder {
+impl DirectoryKeySorter {
     fn sort_name(&mut self, entry: &DirEntry) -> Vec<u8> {
         let mut name = entry.file_name().as_encoded_bytes().to_vec();
         if entry.file_type().is_dir() || (entry.path_is_symlink() && self.is_link_to_directory(entry)) {

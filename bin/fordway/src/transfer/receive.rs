@@ -17,14 +17,14 @@ const MAX_RETRIES: u32 = 4;
 
 /// The store and the object version to read.
 #[derive(Clone, Copy)]
-pub(crate) struct ContentSource<'s> {
+pub(crate) struct ObjectReadSource<'s> {
     pub(crate) store: &'s dyn Store,
     pub(crate) object: (&'s Bucket, &'s Key),
     pub(crate) version: Option<&'s VersionId>,
     pub(crate) interrupt: &'s InterruptFlag,
 }
 
-impl ContentSource<'_> {
+impl ObjectReadSource<'_> {
     /// Passes each byte of an opened object to `consume` once, in order. Errors: `Unavailable` if the connection breaks
     /// too often; `ConditionalConflict` if the object was replaced in the meantime; errors of `consume`.
     pub(crate) fn receive(

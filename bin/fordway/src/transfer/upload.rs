@@ -15,7 +15,7 @@ use fordway_store::{
 };
 
 use super::download::CHUNK_BYTES;
-use super::moved::LocalSource;
+use super::moved::LocalSourceStamps;
 use super::{OverwritePolicy, TransferAction, TransferRunner, TransferTask};
 
 /// S3's limit for the size of a part, in bytes.
@@ -23,7 +23,12 @@ const MAX_PART_BYTES: u64 = 5 << 30;
 
 impl TransferRunner<'_> {
     /// Uploads a file; returns the number of bytes, and the state of the uploaded file.
-    pub(super) fn upload_file(&self, path: &Path, bucket: &Bucket, key: &Key) -> Result<(u64, LocalSource)> {
+    pub(super) fn upload_file(
+        &self,
+        path: &Path,
+        bucket: &Bucket,
+        key: &Key,
+    ) -> Result<(u64, LocalSourceStamps)> {
         let name = path.display().to_string();
         let failed = |error| super::source_error("opening", path, error);
         let link = path.symlink_metadata().map_err(failed)?;
@@ -38,7 +43,7 @@ impl TransferRunner<'_> {
         regular(path.metadata().map_err(failed)?)?;
         let file = File::open(path).map_err(failed)?;
         let about = regular(file.metadata().map_err(failed)?)?;
-        let (size, source) = (about.len(), LocalSource::new(&link, &about));
+        let (size, source) = (about.len(), LocalSourceStamps::new(&link, &about));
         let options = self.put_options(&name, Some(size));
         let region = FileRegion { file, offset: 0, len: size };
         if self.threshold_bytes().is_some_and(|threshold| size >= threshold && size > 0) {

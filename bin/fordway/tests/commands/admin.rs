@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use fordway_command::CommandExit;
-use fordway_store::{BucketDocuments, DocumentKind, ErrorKind};
+use fordway_store::{BucketDocumentKind, BucketDocumentOperations, ErrorKind};
 use serde_json::{Value, json};
 
 use crate::support::{Fault, FaultyStore, Rig, bucket};
@@ -15,7 +15,7 @@ const PUBLIC: &str = r#"{"Version": "2012-10-17", "Statement": [{"Effect": "Allo
     "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*"}]}"#;
 
 fn stored(rig: &Rig, kind: &'static str) -> Option<String> {
-    let document = rig.memory.document(&bucket("bkt"), &DocumentKind::known(kind)).unwrap();
+    let document = rig.memory.document(&bucket("bkt"), &BucketDocumentKind::known(kind)).unwrap();
     document.map(|document| String::from_utf8(document).unwrap())
 }
 
@@ -142,7 +142,7 @@ acl            private
     assert_eq!(record["public_access"]["PublicAccessBlockConfiguration"]["RestrictPublicBuckets"], true);
     // Other programs may have stored documents with any content.
     let forged = "<Tagging><TagSet><Tag><Key>a</Key><Value>1\npolicy  none</Value></Tag></TagSet></Tagging>";
-    let kind = DocumentKind::known("tagging");
+    let kind = BucketDocumentKind::known("tagging");
     rig.memory.set_document(&bucket("bkt"), &kind, forged.as_bytes()).unwrap();
     let shown = rig.run(&["admin", "show", "s3://bkt"]).ok().stdout;
     assert!(shown.ends_with("tags           a=1\\npolicy  none\nacl            private\n"), "{shown}");

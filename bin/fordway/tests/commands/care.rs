@@ -6,8 +6,8 @@ use std::time::Duration;
 use fordway_command::CommandExit;
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    ChecksumAlgorithm, ExpectedContent, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions,
-    VersioningState,
+    ChecksumAlgorithm, ExpectedContent, MultipartUploadOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, VersioningState,
 };
 
 use crate::support::{Rig, bucket, name};

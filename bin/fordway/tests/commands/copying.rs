@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{CommandExit, InterruptFlag};
 use fordway_store::{
-    ChecksumAlgorithm, ErrorKind, GetOptions, Metadata, MultipartUploads, ObjectTags, Objects, PutOptions,
-    Tags, UploadsQuery,
+    ChecksumAlgorithm, ErrorKind, GetOptions, Metadata, MultipartUploadOperations, ObjectTagOperations,
+    Objects, PutOptions, Tags, UploadsQuery,
 };
 
 fn faulty(fault: Fault) -> Rig {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{Fault, FaultyStore, PlainPresigner, Rig, bucket, name};
 use fordway_command::CommandExit;
-use fordway_store::{ErrorKind, MultipartUploads, Objects, PutOptions};
+use fordway_store::{ErrorKind, MultipartUploadOperations, Objects, PutOptions};
 
 /// Returns the listing without its dates and times.
 fn columns(text: &str) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Tests `policy explain`.
 
 use fordway_command::CommandExit;
-use fordway_store::{BucketDocuments, DocumentKind};
+use fordway_store::{BucketDocumentKind, BucketDocumentOperations};
 
 use crate::support::{Rig, bucket};
 
@@ -12,7 +12,7 @@ const POLICY: &str = r#"{"Version": "2012-10-17", "Statement": [
 
 fn rig() -> Rig {
     let rig = Rig::new();
-    rig.memory.set_document(&bucket("bkt"), &DocumentKind::known("policy"), POLICY.as_bytes()).unwrap();
+    rig.memory.set_document(&bucket("bkt"), &BucketDocumentKind::known("policy"), POLICY.as_bytes()).unwrap();
     rig
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Rig, bucket, name};
 use fordway_command::CommandExit;
-use fordway_store::{GetOptions, ObjectVersions, Objects, VersionsQuery};
+use fordway_store::{GetOptions, ObjectVersionOperations, Objects, VersionsQuery};
 
 /// Returns a bucket that keeps versions, with two versions of `d/k`, and their IDs, oldest first.
 fn versioned() -> (Rig, [String; 2]) {

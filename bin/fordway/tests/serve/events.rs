@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_store::{Bucket, BucketDocuments, DocumentKind, Key, Objects, PutOptions};
+use fordway_store::{Bucket, BucketDocumentKind, BucketDocumentOperations, Key, Objects, PutOptions};
 use serde_json::Value;
 
 use super::process::{Process, bucket, place};
@@ -119,9 +119,9 @@ fn rules(webhook: &str) -> String {
     )
 }
 
-const KIND: DocumentKind = DocumentKind::known("notification");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("notification");
 
-fn configure(store: &impl BucketDocuments, bucket: &Bucket, webhook: &str) {
+fn configure(store: &impl BucketDocumentOperations, bucket: &Bucket, webhook: &str) {
     store.set_document(bucket, &KIND, rules(webhook).as_bytes()).unwrap();
 }
 

@@ -15,7 +15,7 @@ use crate::arguments::{
 };
 use crate::bucket::{self, AclOutputPointers};
 use crate::lane::{self, ConnectedBucket, ConnectedBucketGuard};
-use crate::object::{self, CopyOutputPointers, UploadPart, part_number, upload_id};
+use crate::object::{self, CopyOutputPointers, UploadPartTarget, part_number, upload_id};
 use crate::queue::{RequestContext, RequestSchedulingClass, submit};
 use crate::response::{self, CallbackResponder, PutBodySource, RequestFailure, RequestResult};
 use crate::status::Status;
@@ -264,12 +264,12 @@ pub(super) unsafe fn delete_object<C: AbiBucketContext>(
 pub(super) struct CopyDestinationArguments {
     pub(super) bucket: *const c_char,
     pub(super) key: *const c_char,
-    pub(super) part: Option<CopyPart>,
+    pub(super) part: Option<PartCopyArguments>,
     pub(super) returns: CopyOutputPointers,
 }
 
 /// A part to copy.
-pub(super) struct CopyPart {
+pub(super) struct PartCopyArguments {
     pub(super) number: c_int,
     pub(super) upload: *const c_char,
     pub(super) start: c_ulong,
@@ -295,9 +295,9 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
             let to_key = key(to.key)?.unwrap_or_else(|| from.clone());
             let range = to.part.as_ref().and_then(|part| object::copied_range(part.start, part.count));
             let part = match &to.part {
-                Some(CopyPart { number, upload, .. }) => {
+                Some(PartCopyArguments { number, upload, .. }) => {
                     let (number, upload) = (part_number(*number)?, upload_id(text(*upload)?)?);
-                    Some(UploadPart { key: to_key.clone(), upload, number })
+                    Some(UploadPartTarget { key: to_key.clone(), upload, number })
                 }
                 None => None,
             };
@@ -454,7 +454,7 @@ pub(super) unsafe fn upload_part<C: AbiBucketContext, P: ParsePutProperties>(
         call.submit(handler.cast(), || {
             let (number, upload) = (part_number(number)?, upload_id(text(upload)?)?);
             let (target, part) =
-                (call.target(context)?, UploadPart { key: required_key(name)?, upload, number });
+                (call.target(context)?, UploadPartTarget { key: required_key(name)?, upload, number });
             let md5 = properties(said)?.and_then(|said| said.md5);
             let length = count(length, "partContentLength")? as u64;
             let source = PutBodySource::new(callback(handler), call.data, length);

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::ptr;
 
-use super::requests::{self, CopyDestinationArguments, CopyPart, RequestArguments};
+use super::requests::{self, CopyDestinationArguments, PartCopyArguments, RequestArguments};
 use super::{exported, general};
 use crate::abi::{
     AclGrant, BucketContext2, BucketContext4 as BucketContext, CommitHandler, GetConditions, GetDataCallback,
@@ -229,7 +229,7 @@ exported! {
         data: *mut c_void,
     ) {
         let returns = CopyOutputPointers { last_modified_s, etag, etag_capacity: etag_size.max(0) as usize };
-        let part = (number > 0 && !upload.is_null()).then_some(CopyPart { number, upload, start, count });
+        let part = (number > 0 && !upload.is_null()).then_some(PartCopyArguments { number, upload, start, count });
         let to = CopyDestinationArguments { bucket: to_bucket, key: to_key, part, returns };
         // SAFETY: the caller guarantees all arguments.
         unsafe { requests::copy_object(context, key, to, properties, RequestArguments { queue, data, timeout_ms }, handler) }

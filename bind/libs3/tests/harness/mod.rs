@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 
 use fordway_posix::{PosixConfig, PosixStore};
-use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::Store;
 use tempfile::TempDir;
@@ -99,7 +99,8 @@ impl Lane {
         let (root, sockets) = (root(), TempDir::new().unwrap());
         let (path, socket) = (root.path().to_owned(), sockets.path().join("socket"));
         let open = move || Ok(Arc::new(PosixStore::open(&path, PosixConfig::default())?) as Arc<dyn Store>);
-        let gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+        let gateway =
+            NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
         let host = format!("unix://{}", socket.display());
         let (access_key, secret_key) = (String::new(), String::new());
         Lane { root, host, access_key, secret_key, _gateway: Some(Box::new((gateway, sockets))) }

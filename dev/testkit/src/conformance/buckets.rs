@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CopyOptions, DeleteOptions, DocumentKind, ErrorKind, ExpectedContent,
+    Bucket, BucketDocumentKind, CompleteOptions, CopyOptions, DeleteOptions, ErrorKind, ExpectedContent,
     GetOptions, ListQuery, MAX_DOCUMENT_BYTES, PartOptions, PutOptions, Store, Tags, UploadsQuery,
     VersioningState,
 };
@@ -74,8 +74,8 @@ pub fn a_bucket_with_objects_stays(store: &dyn Store) {
     store.delete_bucket(&b).unwrap();
 }
 
-const TAGGING: DocumentKind = DocumentKind::known("tagging");
-const CORS: DocumentKind = DocumentKind::known("cors");
+const TAGGING: BucketDocumentKind = BucketDocumentKind::known("tagging");
+const CORS: BucketDocumentKind = BucketDocumentKind::known("cors");
 
 /// Returns a tagging document in the form that the gateway returns, so that every lane returns the document unchanged.
 fn tagging(name: &str) -> String {
@@ -85,7 +85,7 @@ fn tagging(name: &str) -> String {
     )
 }
 
-fn text(store: &dyn Store, bucket: &Bucket, kind: &DocumentKind) -> Option<String> {
+fn text(store: &dyn Store, bucket: &Bucket, kind: &BucketDocumentKind) -> Option<String> {
     let document = store.document(bucket, kind).unwrap();
     document.map(|document| String::from_utf8(document).unwrap())
 }

@@ -130,7 +130,7 @@ macro_rules! conformance_suite {
         }
     };
     (@run ($open:expr); $($case:ident),* $(,)?) => {{
-        let cases: &[Case] = &[$((stringify!($case), $case)),*];
+        let cases: &[ConformanceCase] = &[$((stringify!($case), $case)),*];
         run_cases(cases, $open)
     }};
 }
@@ -142,11 +142,11 @@ pub fn run_all(open: &dyn Fn() -> StoreFixture) -> usize {
 }
 
 /// A case and its name.
-type Case = (&'static str, fn(&dyn Store));
+type ConformanceCase = (&'static str, fn(&dyn Store));
 
 #[allow(clippy::print_stderr, reason = "which of them failed, and how long each takes")]
-fn run_cases(cases: &[Case], open: &dyn Fn() -> StoreFixture) -> usize {
-    let fails = |(name, case): &Case| {
+fn run_cases(cases: &[ConformanceCase], open: &dyn Fn() -> StoreFixture) -> usize {
+    let fails = |(name, case): &ConformanceCase| {
         let begin = Instant::now();
         let has_failed = catch_unwind(AssertUnwindSafe(|| case(&*open()))).is_err();
         eprintln!("{name}: {:?}, {}", begin.elapsed(), !has_failed);

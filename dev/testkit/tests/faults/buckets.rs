@@ -2,7 +2,8 @@
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocuments, DocumentKind, ErrorKind, ObjectVersions, Objects, VersioningState,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, ErrorKind, ObjectVersionOperations, Objects,
+    VersioningState,
 };
 use fordway_sys::Errno;
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
@@ -27,7 +28,7 @@ fn fails_at(at: usize, errno: Errno) -> bool {
     store.create_bucket(&bucket).unwrap();
     store.set_versioning(&bucket, VersioningState::Suspended).unwrap();
     for name in KINDS {
-        store.set_document(&bucket, &DocumentKind::new(name).unwrap(), name.as_bytes()).unwrap();
+        store.set_document(&bucket, &BucketDocumentKind::new(name).unwrap(), name.as_bytes()).unwrap();
     }
     let plan =
         FaultInjectionPlan { nth: Some((at, SyscallFault::Fail(errno))), ..FaultInjectionPlan::default() };
@@ -41,7 +42,7 @@ fn fails_at(at: usize, errno: Errno) -> bool {
         Err(_) => {
             assert_eq!(store.versioning(&bucket).expect(&place), VersioningState::Suspended, "{place}");
             for name in KINDS {
-                let document = store.document(&bucket, &DocumentKind::new(name).unwrap()).unwrap();
+                let document = store.document(&bucket, &BucketDocumentKind::new(name).unwrap()).unwrap();
                 assert_eq!(document.as_deref(), Some(name.as_bytes()), "{place}");
             }
         }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLockOperations, ObjectVersions, Objects,
-    PutOptions, VersioningState,
+    Bucket, DeleteOptions, GetOptions, Key, LockConfiguration, ObjectLockOperations, ObjectVersionOperations,
+    Objects, PutOptions, VersioningState,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};
 

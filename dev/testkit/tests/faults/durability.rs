@@ -4,10 +4,10 @@
 
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocuments, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind,
-    ExpectedContent, Key, LockConfiguration, MAX_TAGS, MIN_PART_BYTES, MultipartUploads,
-    ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Result, Tags,
-    VersionId, VersioningState, VersionsQuery,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, CompleteOptions, CompletedPart, CopyOptions,
+    DeleteOptions, ExpectedContent, Key, LockConfiguration, MAX_TAGS, MIN_PART_BYTES,
+    MultipartUploadOperations, ObjectLockOperations, ObjectTagOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, Result, Tags, VersionId, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan};
 
@@ -91,8 +91,8 @@ fn set_tags(store: &PosixStore, tags: &Tags) -> Result<()> {
     store.set_tags(&bucket(), &key("dir/k"), None, tags)
 }
 
-fn cors() -> DocumentKind {
-    DocumentKind::new("cors").unwrap()
+fn cors() -> BucketDocumentKind {
+    BucketDocumentKind::new("cors").unwrap()
 }
 
 /// Each put syncs the content and the directory. If an old version is kept, it first gets a name in another directory,

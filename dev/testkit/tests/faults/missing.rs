@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use fordway_posix::{GcEvent, GcOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, Conditions, DeleteOptions, ETagMatch, ErrorKind, GetOptions, Key, LockConfiguration, MAX_TAGS,
-    Metadata, ObjectLock, ObjectLockOperations, ObjectTags, ObjectVersions, Objects, PutOptions, Retention,
-    RetentionMode, Tags, VersioningState, ms_since_1970,
+    Metadata, ObjectLock, ObjectLockOperations, ObjectTagOperations, ObjectVersionOperations, Objects,
+    PutOptions, Retention, RetentionMode, Tags, VersioningState, ms_since_1970,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};

@@ -9,8 +9,8 @@ use std::thread;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, DeleteOptions, ETag, ErrorKind, ExpectedContent,
-    GetOptions, Key, MIN_PART_BYTES, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions,
-    PutResult, Result, UploadId, UploadsQuery, VersioningState, VersionsQuery,
+    GetOptions, Key, MIN_PART_BYTES, MultipartUploadOperations, ObjectVersionOperations, Objects,
+    PartOptions, PutOptions, PutResult, Result, UploadId, UploadsQuery, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{self, FaultInjectionPlan, SyscallFault};
 use fordway_sys::{Errno, FileSystemSharing};

@@ -5,25 +5,29 @@ use std::path::{Path, PathBuf};
 use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
 use fordway_sys::fault::{FaultInjectionPlan, SyscallFault};
-use fordway_sys::{Errno, PathResolution};
+use fordway_sys::{Errno, PathResolutionMethod};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, bucket, snapshot};
 
 /// An environment: the kernel and file system on which the embedded store runs, and the store's configuration.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     durability: Durability,
-    resolution: PathResolution,
+    resolution: PathResolutionMethod,
     missing: &'static [(&'static str, Errno)],
 }
 
-pub(crate) const USUAL: Way =
-    Way { name: "usual", durability: Durability::None, resolution: PathResolution::Kernel, missing: &[] };
+pub(crate) const USUAL: Way = Way {
+    name: "usual",
+    durability: Durability::None,
+    resolution: PathResolutionMethod::Kernel,
+    missing: &[],
+};
 
 /// An environment with durability `full`, in which descriptors are linked through `/proc`, as for ordinary users.
 pub(crate) const DURABLE: Way = Way {
     name: "durable",
     durability: Durability::Full,
-    resolution: PathResolution::Kernel,
+    resolution: PathResolutionMethod::Kernel,
     missing: &[("link_by_descriptor", Errno::NOENT)],
 };
 
@@ -31,7 +35,7 @@ pub(crate) const DURABLE: Way = Way {
 pub(crate) const OLD_KERNEL: Way = Way {
     name: "old kernel",
     durability: Durability::None,
-    resolution: PathResolution::Walk,
+    resolution: PathResolutionMethod::Walk,
     missing: &[
         ("open_tmpfile", Errno::OPNOTSUPP),
         ("openat2", Errno::NOSYS),
@@ -44,7 +48,7 @@ pub(crate) const OLD_KERNEL: Way = Way {
 pub(crate) const NO_ATTRIBUTES: Way = Way {
     name: "no attributes",
     durability: Durability::None,
-    resolution: PathResolution::Kernel,
+    resolution: PathResolutionMethod::Kernel,
     missing: &[
         ("fsetxattr", Errno::OPNOTSUPP),
         ("fgetxattr", Errno::OPNOTSUPP),

@@ -1,6 +1,6 @@
 //! Tests in which the first replica fails in every known way while the second works.
 
-use fordway_http::replicas::{ReplicaCredentials, ReplicaOptions, ReplicatedFile};
+use fordway_http::replicas::{ReplicaCredentialScope, ReplicaOptions, ReplicatedFile};
 use fordway_http::{HttpVersion, SessionCredentials};
 use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
@@ -262,9 +262,9 @@ fn credentials_go_only_to_servers_that_the_user_named() {
         let mut options = crate::options();
         options.session.credentials = SessionCredentials::none().with_bearer_token("secret");
         options.credentials = match wanted {
-            [None, _] => ReplicaCredentials::default(),
-            [Some(_), None] => ReplicaCredentials::Named(vec![servers[0].url()]),
-            [Some(_), Some(_)] => ReplicaCredentials::All,
+            [None, _] => ReplicaCredentialScope::default(),
+            [Some(_), None] => ReplicaCredentialScope::Named(vec![servers[0].url()]),
+            [Some(_), Some(_)] => ReplicaCredentialScope::All,
         };
         let file = ReplicatedFile::open(&described(&servers.iter().collect::<Vec<_>>()), options).unwrap();
         let mut copy = Vec::new();

@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use fordway_posix::{PRIVATE_DIR, PosixConfig, PosixStore, ReadConsistency, note_on_mount};
 use fordway_store::{
-    Bucket, BucketDocuments, ChecksumAlgorithm, Conditions, DeleteOptions, DocumentKind, ETag, ETagPolicy,
-    ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery, MIN_PART_BYTES, MultipartUploads,
-    ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, ChecksumAlgorithm, Conditions, DeleteOptions, ETag,
+    ETagPolicy, ErrorKind, ExpectedContent, GetOptions, Key, ListEntry, ListQuery, MIN_PART_BYTES,
+    MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions,
+    PutOptions, Store, Tags,
 };
-use fordway_sys::{MountIdentity, MountVerdict, SharedGuarantee};
+use fordway_sys::{MountGuaranteeVerdict, MountProperties, SharedMountGuarantee};
 use fordway_testkit::cluster::{ClusterCommand, SharedFileSystemFixture};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::model;
@@ -438,7 +439,7 @@ fn content(round: usize) -> Vec<u8> {
 fn believe_verdicts(_: &Member) {
     let root = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("judged");
     fs::create_dir_all(root.join(PRIVATE_DIR)).unwrap();
-    let mount = MountIdentity::of(fs::File::open(&root).unwrap()).unwrap();
+    let mount = MountProperties::of(fs::File::open(&root).unwrap()).unwrap();
     let file = root.join(PRIVATE_DIR).join("verdict");
     let refusal = |verdict: &str, owner: u32, mode: u32| {
         fs::write(&file, verdict).unwrap();
@@ -449,14 +450,14 @@ fn believe_verdicts(_: &Member) {
     };
     let kind = format!("is on {}, which", mount.kind);
     assert!(note_on_mount(&root).unwrap().contains(&kind), "there is no verdict yet");
-    let broken = MountVerdict { mount: mount.clone(), broken: vec![SharedGuarantee::Locks] };
+    let broken = MountGuaranteeVerdict { mount: mount.clone(), broken: vec![SharedMountGuarantee::Locks] };
     let refused = refusal(&broken.to_string(), 0, 0o644).0.unwrap();
     assert!(refused.contains("locks do not reach the other mount"), "{refused}");
     std::os::unix::fs::chown(&root, Some(54321), None).unwrap();
     assert!(refusal(&broken.to_string(), 54321, 0o644).0.is_some(), "the root's owner is believed");
-    let sound = MountVerdict { mount: mount.clone(), broken: vec![] };
-    let other = MountIdentity { options: format!("{},other", mount.options), ..mount.clone() };
-    let elsewhere = MountVerdict { mount: other, ..broken.clone() };
+    let sound = MountGuaranteeVerdict { mount: mount.clone(), broken: vec![] };
+    let other = MountProperties { options: format!("{},other", mount.options), ..mount.clone() };
+    let elsewhere = MountGuaranteeVerdict { mount: other, ..broken.clone() };
     let cases = [
         ("of a tenant", broken.to_string(), 54322, 0o644),
         ("that anyone can change", broken.to_string(), 0, 0o666),

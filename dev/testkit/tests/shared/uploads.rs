@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use fordway_store::{BucketDocuments, CompleteOptions, CompletedPart, DocumentKind, UploadId, UploadsQuery};
+use fordway_store::{
+    BucketDocumentKind, BucketDocumentOperations, CompleteOptions, CompletedPart, UploadId, UploadsQuery,
+};
 
 use super::visibility::{FrozenOpener, OPENED_EARLY};
 use super::*;
@@ -12,8 +14,8 @@ const UPLOADS: [usize; 2] = [20, 2];
 /// The lengths of the parts of an upload. Two parts have the same length, and the last part is shorter.
 const PART_BYTES: [usize; 3] = [MIN_PART_BYTES as usize, MIN_PART_BYTES as usize, 1000];
 
-fn document_kind() -> DocumentKind {
-    DocumentKind::new("cors").unwrap()
+fn document_kind() -> BucketDocumentKind {
+    BucketDocumentKind::new("cors").unwrap()
 }
 
 fn start(store: &PosixStore, name: &str) -> UploadId {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use fordway_client::node::{NodeAddress, NodeStore};
-use fordway_serve::node::{NodeConfig, NodeGateway};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 
 use super::*;
 
@@ -69,7 +69,7 @@ pub(super) fn list_what_was_put(_: &Member) {
 /// call may interpret the missing name as the removal of the object.
 pub(super) fn use_what_is_overwritten_while_open(_: &Member) {
     let mount = Path::new(SharedFileSystemFixture::MOUNTS[0]).join("bucket");
-    let (writer, kind) = (store(0), DocumentKind::new("policy").unwrap());
+    let (writer, kind) = (store(0), BucketDocumentKind::new("policy").unwrap());
     let overwrite = |round| {
         let _open =
             [fs::File::open(mount.join("open/x")), fs::File::open(mount.join(".fordway/document-policy"))];
@@ -348,7 +348,8 @@ fn delete_a_bucket_of_an_idle_client(bucket: &Bucket) {
     let away = tempfile::tempdir().unwrap();
     let socket = away.path().join("socket");
     let open = || Ok(Arc::new(store(0)) as Arc<dyn Store>);
-    let _gateway = NodeGateway::bind(Arc::new(open), NodeConfig::new(&socket)).unwrap().spawn().unwrap();
+    let _gateway =
+        NodeGateway::bind(Arc::new(open), NodeGatewayConfig::new(&socket)).unwrap().spawn().unwrap();
     let client = || NodeStore::new(NodeAddress::Unix(socket.clone()));
     let (idle, other) = (client(), client());
     idle.create_bucket(bucket).unwrap();

@@ -9,9 +9,9 @@ use std::process::Command;
 use fordway_posix::{PosixConfig, PosixStore};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, DeleteOptions, DocumentKind, ErrorKind, ExpectedContent,
-    GetOptions, ListQuery, MultipartUploads, ObjectVersions, Objects, PartOptions, PutOptions, Store,
-    UploadId, VersioningState, VersionsQuery,
+    Bucket, BucketDocumentKind, CompleteOptions, CompletedPart, DeleteOptions, ErrorKind, ExpectedContent,
+    GetOptions, ListQuery, MultipartUploadOperations, ObjectVersionOperations, Objects, PartOptions,
+    PutOptions, Store, UploadId, VersioningState, VersionsQuery,
 };
 
 use crate::ground::{
@@ -301,7 +301,7 @@ fn a_third_users_documents_are_not_believed() {
         return;
     }
     let ground = Ground::new();
-    let (shared, cors) = (ground.bucket("shared", ALICE, 0o1777), DocumentKind::known("cors"));
+    let (shared, cors) = (ground.bucket("shared", ALICE, 0o1777), BucketDocumentKind::known("cors"));
     ground.on(Lane::Http, ALICE, |store| put(store, &shared, "k//odd", b"x").unwrap());
     ground.write("shared/.fordway/document-cors", BOB, 0o644, "<CORSConfiguration/>");
     for (lane, user) in [(Lane::Http, ALICE), (Lane::Node, ALICE), (Lane::Http, BOB)] {
@@ -364,7 +364,7 @@ fn a_policy_that_others_may_write_to_is_not_believed() {
         return;
     }
     let ground = Ground::new();
-    let (team, policy) = (ground.bucket("team", ALICE, 0o775), DocumentKind::known("policy"));
+    let (team, policy) = (ground.bucket("team", ALICE, 0o775), BucketDocumentKind::known("policy"));
     ground.write("team/.fordway/document-policy", ALICE, 0o664, "{}");
     for lane in Lane::ALL {
         ground.on(lane, ALICE, |store| denied("the policy", store.document(&team, &policy)));

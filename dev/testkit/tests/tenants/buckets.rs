@@ -1,6 +1,6 @@
 //! Tests names of buckets and keys.
 
-use fordway_store::{CopyOptions, MultipartUploads, Objects};
+use fordway_store::{CopyOptions, MultipartUploadOperations, Objects};
 
 use crate::ground::{ALICE, BOB, Ground, Lane, bucket, is_root, key, put, read};
 

@@ -10,8 +10,9 @@ use fordway_client::s3::{S3Config, S3Credentials, S3Store};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::{
-    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent, ObjectTags,
-    ObjectVersions, Objects, PartOptions, PutOptions, Store, Tags, VersioningState,
+    CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ErrorKind, ExpectedContent,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PartOptions, PutOptions, Store, Tags,
+    VersioningState,
 };
 
 use crate::ground::{ALICE, BOB, Ground, Lane, as_user, bucket, is_root, key, put, read, snapshot};

@@ -14,9 +14,9 @@ use fordway_posix::{
     FsckEvent, FsckOptions, GcEvent, GcOptions, GcSummary, LifecycleOptions, LifecycleSummary, PosixConfig,
     PosixStore,
 };
-use fordway_serve::node::{NodeConfig, NodeGateway, RunningNode};
-use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpener, Users};
-use fordway_store::{Bucket, DocumentKind, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
+use fordway_serve::node::{NodeGateway, NodeGatewayConfig, RunningNodeGateway};
+use fordway_serve::{Gateway, GatewayConfig, RunningGateway, StoreOpenFunction, Users};
+use fordway_store::{Bucket, BucketDocumentKind, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -59,7 +59,7 @@ impl Lane {
 pub(crate) struct Ground {
     dir: tempfile::TempDir,
     http: RunningGateway,
-    _node: RunningNode,
+    _node: RunningNodeGateway,
 }
 
 impl Ground {
@@ -78,7 +78,7 @@ impl Ground {
         let config =
             GatewayConfig { threads: 1, ..GatewayConfig::new(SocketAddr::from(([127, 0, 0, 1], 0))) };
         let http = Gateway::bind(users, config).unwrap().spawn().unwrap();
-        let node = NodeConfig::new(dir.path().join("socket"));
+        let node = NodeGatewayConfig::new(dir.path().join("socket"));
         let node = NodeGateway::bind(open(&root), node).unwrap().spawn().unwrap();
         Ground { dir, http, _node: node }
     }
@@ -139,7 +139,7 @@ impl Ground {
         let document = format!(
             "<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/>{action}</Rule></LifecycleConfiguration>"
         );
-        let kind = DocumentKind::known("lifecycle");
+        let kind = BucketDocumentKind::known("lifecycle");
         self.on(Lane::Embedded, uid, |store| store.set_document(bucket, &kind, document.as_bytes()).unwrap());
     }
 
@@ -200,7 +200,7 @@ fn impatient() -> PosixConfig {
     PosixConfig { lock_patience: Duration::from_millis(300), ..PosixConfig::default() }
 }
 
-fn open(root: &Path) -> StoreOpener {
+fn open(root: &Path) -> StoreOpenFunction {
     let root = root.to_owned();
     Arc::new(move || Ok(Arc::new(PosixStore::open(&root, impatient())?)))
 }

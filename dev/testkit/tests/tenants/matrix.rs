@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, DocumentKind, ETag, ETagPolicy,
+    Bucket, BucketDocumentKind, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, ETag, ETagPolicy,
     ExpectedContent, GetOptions, OpenObject, PartOptions, PutOptions, Store, Tags, UploadId, VersioningState,
     VersionsQuery,
 };
@@ -164,7 +164,7 @@ impl Fixture {
         store.set_versioning(bucket, VersioningState::Enabled).unwrap();
         let rules = "<NotificationConfiguration><QueueConfiguration><Queue>arn:fordway:sqs::ci:webhook</Queue>\
                      <Event>s3:ObjectCreated:*</Event></QueueConfiguration></NotificationConfiguration>";
-        store.set_document(bucket, &DocumentKind::known("notification"), rules.as_bytes()).unwrap();
+        store.set_document(bucket, &BucketDocumentKind::known("notification"), rules.as_bytes()).unwrap();
         for name in ["plain", "x//y"] {
             put(store, bucket, name, b"newer").unwrap();
         }

@@ -4,7 +4,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteReader};
+use fordway_http::vector::{AccessAdvice, ReadAheadSettings, RemoteReader};
 use fordway_store::ErrorKind;
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::{SIZE, file, open};
 
 fn reader(server: &HostileServer, max_bytes: u64) -> RemoteReader {
-    RemoteReader::new(Arc::new(open(&server.url())), ReadAhead { max_bytes })
+    RemoteReader::new(Arc::new(open(&server.url())), ReadAheadSettings { max_bytes })
 }
 
 /// A step of a program: reads, or advice about later reads.

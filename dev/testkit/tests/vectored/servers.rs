@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
-use fordway_http::vector::{ReadTraffic, RemoteFile};
+use fordway_http::vector::{HttpTrafficCounts, RemoteFile};
 use fordway_http::{ProxySettings, SessionCredentials, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
@@ -182,9 +182,9 @@ fn our_gateway() {
     client.create_bucket(&bucket).unwrap();
     client.put(&bucket, &key, &content, &PutOptions::default()).unwrap();
     let opened = S3Store::new(config).unwrap().open_file(&bucket, &key).unwrap();
-    assert_eq!(opened.traffic(), ReadTraffic { requests: 1, connections: 1 }, "the HEAD");
+    assert_eq!(opened.traffic(), HttpTrafficCounts { requests: 1, connections: 1 }, "the HEAD");
     opened.wait(opened.submit(&[(0, 10)], Vec::new()).unwrap()).unwrap();
-    assert_eq!(opened.traffic(), ReadTraffic { requests: 2, connections: 1 });
+    assert_eq!(opened.traffic(), HttpTrafficCounts { requests: 2, connections: 1 });
     let mut runner = TestRunner::new(ProptestConfig { cases: 100, ..ProptestConfig::default() });
     let tested = runner.run(&some_ranges(60), |mut ranges| {
         ranges.retain(|(_, length)| *length > 0);

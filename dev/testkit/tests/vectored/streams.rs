@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_client::s3::{S3Config, S3Credentials, S3Store};
-use fordway_http::vector::{AccessAdvice, ReadAhead, RemoteFile, RemoteReader};
+use fordway_http::vector::{AccessAdvice, ReadAheadSettings, RemoteFile, RemoteReader};
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, TlsCertificate, Users};
@@ -205,7 +205,7 @@ fn what_is_waited_for_last_does_not_hold_up_the_others() {
 fn reading_ahead_is_by_streams() {
     let content = file();
     let server = HostileServer::start_http2(content.clone(), ResponseFaultScript::honest());
-    let mut reader = RemoteReader::new(Arc::new(open(&server)), ReadAhead { max_bytes: 4 << 20 });
+    let mut reader = RemoteReader::new(Arc::new(open(&server)), ReadAheadSettings { max_bytes: 4 << 20 });
     reader.advise(AccessAdvice::Sequential).unwrap();
     let (mut copy, mut block) = (Vec::new(), vec![0; 10_000]);
     loop {

@@ -1,6 +1,6 @@
 //! Tests of servers that respond incorrectly or late, or that redirect.
 
-use fordway_http::webdav::PlainRequest;
+use fordway_http::webdav::CustomHttpRequest;
 use fordway_http::{HttpVersion, SessionCredentials};
 use fordway_store::ErrorKind;
 
@@ -190,7 +190,7 @@ fn a_plain_request_is_answered_whatever_the_status_is() {
         });
         let dav = client(|_| {});
         let ask = |path: &str, follows: bool, body: Option<&[u8]>| {
-            let (wanted, mut content) = (PlainRequest { method: "POST", body, follows }, Vec::new());
+            let (wanted, mut content) = (CustomHttpRequest { method: "POST", body, follows }, Vec::new());
             let status = dav.request(&there.url(path), &wanted, &mut |status, bytes| {
                 content.push((status, String::from_utf8(bytes.to_vec()).unwrap()));
                 Ok(())
@@ -206,7 +206,7 @@ fn a_plain_request_is_answered_whatever_the_status_is() {
         assert_eq!(there.requests().pop().unwrap().header("content-length"), Some("0"));
         let nowhere = dav.request(
             if version() == HttpVersion::Http3 { "https://127.0.0.1:1/" } else { "http://127.0.0.1:1/" },
-            &PlainRequest { method: "GET", body: None, follows: true },
+            &CustomHttpRequest { method: "GET", body: None, follows: true },
             &mut |_, _| Ok(()),
         );
         assert_eq!(kind(nowhere.map(drop)), ErrorKind::Unavailable);

@@ -22,7 +22,7 @@ use http::{Response, StatusCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::wire::{Http2Socket, SocketFlowLimiter, SocketTransport};
-use super::carrier::Carrier;
+use super::carrier::TcpOrTlsStream;
 use super::heads::{head_of_response, request_of_head};
 use super::socket::TcpSocket;
 use super::tls::TlsConnector;
@@ -73,7 +73,7 @@ enum Http2ExchangeState {
 
 /// Whether the time limit of a call restarts with each byte that is sent or received.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum TimeLimitRenewal {
     /// The limit does not restart: a server whose response is due cannot extend the limit by sending other frames.
     Fixed,
     /// The limit restarts, because a body is being transferred.
@@ -85,7 +85,7 @@ impl Http2Connection {
     /// `InvalidArgument`; `BadResponse` if the server does not support HTTP/2.
     pub(super) fn connect(
         origin: &Origin,
-        carrier: Carrier,
+        carrier: TcpOrTlsStream,
         timeouts: &Timeouts,
         tls: &TlsConnector,
     ) -> Result<Self> {
@@ -215,12 +215,14 @@ impl Http2Connection {
         };
         let wanted = body.len().min(PIECE_BYTES);
         stream.reserve_capacity(wanted);
-        let turn =
-            self.drive(Patience::Renewed, poll_fn(|context| poll_send(&mut stream, &mut response, context)));
+        let turn = self.drive(
+            TimeLimitRenewal::Renewed,
+            poll_fn(|context| poll_send(&mut stream, &mut response, context)),
+        );
         // Keep `response` even after an error: the server may respond even though it accepts no more of the body.
         let room = match turn {
-            Ok(SendTurn::Room(room)) => room.min(wanted),
-            Ok(SendTurn::Answered(answer)) => {
+            Ok(BodySendEvent::Room(room)) => room.min(wanted),
+            Ok(BodySendEvent::Answered(answer)) => {
                 self.exchange = receiving(answer);
                 return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the server has responded already"));
             }
@@ -249,7 +251,7 @@ impl Http2Connection {
     pub(super) fn start(&mut self, head: &[u8], body_bytes: Option<u64>) -> io::Result<()> {
         let request = request_of_head(head, self.is_tls).ok_or(io::ErrorKind::InvalidInput)?;
         let (send, has_no_body) = (self.send.clone(), body_bytes == Some(0));
-        let (response, stream) = self.drive(Patience::Renewed, async {
+        let (response, stream) = self.drive(TimeLimitRenewal::Renewed, async {
             let mut send = send.ready().await.map_err(cut)?;
             send.send_request(request, has_no_body).map_err(cut)
         })?;
@@ -276,7 +278,7 @@ impl Http2Connection {
         self.flush();
         let gauge = self.gauge.clone();
         let is_sent = move || if gauge.is_blocked() { Poll::Pending } else { Poll::Ready(Ok(())) };
-        self.drive(Patience::Renewed, poll_fn(|_| is_sent()))
+        self.drive(TimeLimitRenewal::Renewed, poll_fn(|_| is_sent()))
     }
 
     /// Waits until the server sends a final response or `100 Continue`. Returns whether it was a final response.
@@ -285,7 +287,7 @@ impl Http2Connection {
         let mut exchange = std::mem::take(&mut self.exchange);
         let word = match &mut exchange {
             Http2ExchangeState::Sending(_, _, response) | Http2ExchangeState::Waiting(response) => {
-                self.drive(Patience::Fixed, poll_fn(|context| poll_word(response, context)))
+                self.drive(TimeLimitRenewal::Fixed, poll_fn(|context| poll_word(response, context)))
             }
             _ => Err(io::ErrorKind::ConnectionReset.into()),
         };
@@ -320,11 +322,12 @@ impl Http2Connection {
     ) -> io::Result<usize> {
         if let Http2ExchangeState::Waiting(response) | Http2ExchangeState::Sending(_, _, response) = exchange
         {
-            let answer = self.drive(Patience::Fixed, async { Pin::new(response).await.map_err(cut) })?;
+            let answer =
+                self.drive(TimeLimitRenewal::Fixed, async { Pin::new(response).await.map_err(cut) })?;
             *exchange = receiving(answer);
         }
         let Http2ExchangeState::Receiving(at_hand, body) = exchange else { return Ok(0) };
-        self.drive(Patience::Renewed, async {
+        self.drive(TimeLimitRenewal::Renewed, async {
             let mut done = 0;
             while done < room.len() {
                 if at_hand.is_empty() {
@@ -351,7 +354,11 @@ impl Http2Connection {
 
     /// Drives the connection in this thread until `work` is done. Errors: `TimedOut` if there is no progress within the
     /// timeout.
-    fn drive<T>(&mut self, patience: Patience, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    fn drive<T>(
+        &mut self,
+        patience: TimeLimitRenewal,
+        work: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
         if !self.opened_by.is_current() {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -373,7 +380,7 @@ impl Http2Connection {
             let has_more = self.turn();
             let has_come = self.received_bytes() > received;
             is_still = !has_come && !has_more && self.end.is_none();
-            if patience == Patience::Renewed && (has_come || self.gauge.sent_bytes() > sent) {
+            if patience == TimeLimitRenewal::Renewed && (has_come || self.gauge.sent_bytes() > sent) {
                 deadline = Instant::now() + self.timeout;
             }
         }
@@ -402,7 +409,7 @@ impl Read for Http2Connection {
 }
 
 /// What happened while a body was sent.
-enum SendTurn {
+enum BodySendEvent {
     /// The server accepts this many bytes.
     Room(usize),
     /// The server has responded.
@@ -414,15 +421,15 @@ fn poll_send(
     stream: &mut SendStream<Bytes>,
     response: &mut ResponseFuture,
     context: &mut Context<'_>,
-) -> Poll<io::Result<SendTurn>> {
+) -> Poll<io::Result<BodySendEvent>> {
     if let Poll::Ready(answer) = Pin::new(response).poll(context) {
-        return Poll::Ready(answer.map(SendTurn::Answered).map_err(cut));
+        return Poll::Ready(answer.map(BodySendEvent::Answered).map_err(cut));
     }
     if stream.capacity() > 0 {
-        return Poll::Ready(Ok(SendTurn::Room(stream.capacity())));
+        return Poll::Ready(Ok(BodySendEvent::Room(stream.capacity())));
     }
     let room = ready!(stream.poll_capacity(context)).ok_or(io::ErrorKind::BrokenPipe)?;
-    Poll::Ready(room.map(SendTurn::Room).map_err(cut))
+    Poll::Ready(room.map(BodySendEvent::Room).map_err(cut))
 }
 
 /// Returns the final response, or `None` for `100 Continue`, which requests the body.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::carrier::{Carrier, TlsStream};
+use crate::carrier::{TcpOrTlsStream, TlsStream};
 use crate::socket::TcpSocket;
 
 /// The maximum number of bytes received by one call. Frames are usually shorter, and one call per frame would cost more
@@ -32,11 +32,11 @@ pub(super) enum SocketTransport {
     Tls(Box<TlsStream>),
 }
 
-impl From<Carrier> for SocketTransport {
-    fn from(carrier: Carrier) -> Self {
+impl From<TcpOrTlsStream> for SocketTransport {
+    fn from(carrier: TcpOrTlsStream) -> Self {
         match carrier {
-            Carrier::Tcp(socket) => SocketTransport::Plain(socket),
-            Carrier::Tls(stream) => SocketTransport::Tls(stream),
+            TcpOrTlsStream::Tcp(socket) => SocketTransport::Plain(socket),
+            TcpOrTlsStream::Tls(stream) => SocketTransport::Tls(stream),
         }
     }
 }

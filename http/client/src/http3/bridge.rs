@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
-use super::EndNotice;
+use super::ConnectionEndReason;
 use crate::client::success_before_content;
 use crate::heads::{OF_CONNECTION, head_of_response, request_of_head};
 use crate::response::MAX_HEAD_BYTES;
@@ -56,7 +56,12 @@ impl ResponsePiece {
 }
 
 /// Runs until the caller closes the socket, the connection ends, or there has been no request for `idle`.
-pub(super) async fn run(socket: UnixStream, quic: &quinn::Connection, idle: Duration, notice: &EndNotice) {
+pub(super) async fn run(
+    socket: UnixStream,
+    quic: &quinn::Connection,
+    idle: Duration,
+    notice: &ConnectionEndReason,
+) {
     let Ok((mut driver, send)) = h3::client::new(h3_quinn::Connection::new(quic.clone())).await else {
         return notice.tell(quic);
     };
@@ -97,7 +102,7 @@ struct RequestReader {
     /// The number of requests whose responses have not been written completely.
     unanswered: Rc<Cell<usize>>,
     idle: Duration,
-    notice: EndNotice,
+    notice: ConnectionEndReason,
 }
 
 impl RequestReader {
@@ -300,7 +305,7 @@ fn content_length(headers: &HeaderMap) -> io::Result<Option<u64>> {
 async fn receive(
     mut receiving: Receiving,
     method: &Method,
-    (answer, sent, notice): (oneshot::Sender<()>, oneshot::Receiver<bool>, EndNotice),
+    (answer, sent, notice): (oneshot::Sender<()>, oneshot::Receiver<bool>, ConnectionEndReason),
     pieces: &mpsc::Sender<ResponsePiece>,
 ) -> io::Result<()> {
     let response = loop {
@@ -321,9 +326,9 @@ async fn receive(
         && ![StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&response.status());
     let length = content_length(response.headers())?;
     let mut framing = match (has_body, length) {
-        (false, _) => OutgoingFraming::Length(0),
-        (true, Some(length)) => OutgoingFraming::Length(length),
-        (true, None) => OutgoingFraming::Chunked,
+        (false, _) => ResponseBodyFraming::Length(0),
+        (true, Some(length)) => ResponseBodyFraming::Length(length),
+        (true, None) => ResponseBodyFraming::Chunked,
     };
     pass(pieces, response_head(response, &framing)).await?;
     while let Some(mut data) = receiving.recv_data().await.map_err(io::Error::other)? {
@@ -344,12 +349,12 @@ async fn pass(pieces: &mpsc::Sender<ResponsePiece>, piece: Bytes) -> io::Result<
 }
 
 /// Returns the head without connection-specific headers (RFC 9114 section 4.2).
-fn response_head(mut response: Response<()>, framing: &OutgoingFraming) -> Bytes {
+fn response_head(mut response: Response<()>, framing: &ResponseBodyFraming) -> Bytes {
     for name in OF_CONNECTION {
         response.headers_mut().remove(name);
     }
     let mut head = head_of_response(&response);
-    if matches!(framing, OutgoingFraming::Chunked) {
+    if matches!(framing, ResponseBodyFraming::Chunked) {
         head.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
     head.extend_from_slice(b"\r\n");
@@ -357,24 +362,24 @@ fn response_head(mut response: Response<()>, framing: &OutgoingFraming) -> Bytes
 }
 
 /// How the body of a response is framed in HTTP/1.1.
-enum OutgoingFraming {
+enum ResponseBodyFraming {
     /// The number of remaining bytes of the body.
     Length(u64),
     Chunked,
 }
 
-impl OutgoingFraming {
+impl ResponseBodyFraming {
     /// Returns the pieces that carry `data`. Errors: more bytes than the head states, which the caller would parse as
     /// the next response.
     fn framed(&mut self, data: Bytes) -> io::Result<Vec<Bytes>> {
         match self {
             _ if data.is_empty() => Ok(Vec::new()),
-            OutgoingFraming::Length(left) => {
+            ResponseBodyFraming::Length(left) => {
                 let rest = left.checked_sub(data.len() as u64);
                 *left = rest.ok_or_else(|| invalid("a body is longer than its stated length"))?;
                 Ok(vec![data])
             }
-            OutgoingFraming::Chunked => {
+            ResponseBodyFraming::Chunked => {
                 let size = format!("{:x}\r\n", data.len());
                 Ok(vec![size.into(), data, Bytes::from_static(b"\r\n")])
             }
@@ -384,9 +389,9 @@ impl OutgoingFraming {
     /// Returns the bytes that end the body. Errors: fewer bytes than the head states.
     fn end(&self) -> io::Result<Option<Bytes>> {
         match self {
-            OutgoingFraming::Length(0) => Ok(None),
-            OutgoingFraming::Length(_) => Err(invalid("a body is shorter than its stated length")),
-            OutgoingFraming::Chunked => Ok(Some(Bytes::from_static(b"0\r\n\r\n"))),
+            ResponseBodyFraming::Length(0) => Ok(None),
+            ResponseBodyFraming::Length(_) => Err(invalid("a body is shorter than its stated length")),
+            ResponseBodyFraming::Chunked => Ok(Some(Bytes::from_static(b"0\r\n\r\n"))),
         }
     }
 }

@@ -40,9 +40,9 @@ const FAREWELL: Duration = Duration::from_millis(100);
 
 /// The reason why a connection ended, for its caller, if a reason is known.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EndNotice(Arc<OnceLock<(ErrorKind, String)>>);
+pub(super) struct ConnectionEndReason(Arc<OnceLock<(ErrorKind, String)>>);
 
-impl EndNotice {
+impl ConnectionEndReason {
     /// Returns the reason as an error, if there is one.
     pub(super) fn error(&self) -> Option<Error> {
         self.0.get().map(|(kind, why)| Error::new(*kind, why.clone()))
@@ -71,7 +71,7 @@ pub(super) fn connect(origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) 
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     theirs.set_nonblocking(true).map_err(failed)?;
     let (report, outcome) = sync_channel(1);
-    let (host, limits, notice) = (origin.clone(), *timeouts, EndNotice::default());
+    let (host, limits, notice) = (origin.clone(), *timeouts, ConnectionEndReason::default());
     let ours_to_read = notice.clone();
     let run = move || translate(&host, config, (theirs, limits), &report, &notice);
     std::thread::Builder::new().name("http3".to_owned()).spawn(run).map_err(failed)?;
@@ -115,7 +115,7 @@ fn translate(
     config: quinn::ClientConfig,
     (socket, timeouts): (UnixStream, Timeouts),
     report: &SyncSender<Result<()>>,
-    notice: &EndNotice,
+    notice: &ConnectionEndReason,
 ) {
     let limit = timeouts.connect;
     let failed = |error: std::io::Error| {

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::uri;
 
-use super::carrier::Carrier;
+use super::carrier::TcpOrTlsStream;
 use super::socket::TcpSocket;
 use super::tls::{TlsConnector, TlsRoots};
 use super::{Origin, Timeouts, USER_AGENT};
@@ -186,12 +186,12 @@ impl Proxy {
 
     /// Opens a connection to the proxy, for requests to `http` origins. `tls` is for a proxy that itself requires TLS.
     /// Errors: `Unavailable`, `Timeout`; `BadResponse` if the proxy's certificate is not trusted.
-    pub(super) fn connect(&self, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Carrier> {
-        let connected = self.socket(timeouts).map(Carrier::Tcp)?;
+    pub(super) fn connect(&self, timeouts: &Timeouts, tls: &TlsConnector) -> Result<TcpOrTlsStream> {
+        let connected = self.socket(timeouts).map(TcpOrTlsStream::Tcp)?;
         match self.kind {
             ProxyKind::Https => {
                 let stream = tls.start(&self.origin, connected).map_err(|error| self.unreachable(&error))?;
-                Ok(Carrier::Tls(Box::new(stream)))
+                Ok(TcpOrTlsStream::Tls(Box::new(stream)))
             }
             _ => Ok(connected),
         }
@@ -213,13 +213,18 @@ impl Proxy {
     /// Opens a connection to `origin` through the proxy. Errors: `Unavailable`, `Timeout`; `AccessDenied` if the proxy
     /// refuses; `BadResponse`. Cost: a connection to the proxy, and one further round trip (two with SOCKS, three with
     /// SOCKS and a password).
-    pub(super) fn tunnel(&self, origin: &Origin, timeouts: &Timeouts, tls: &TlsConnector) -> Result<Carrier> {
+    pub(super) fn tunnel(
+        &self,
+        origin: &Origin,
+        timeouts: &Timeouts,
+        tls: &TlsConnector,
+    ) -> Result<TcpOrTlsStream> {
         let named = |error: Error| Error::new(error.kind(), format!("the proxy {self}: {}", error.detail()));
         if !self.forwards() {
             let conversation = tunnel::SocksHandshake::new(self.login.clone(), self.place(origin)?)?;
             let mut socket = self.socket(timeouts)?;
             let opened = tunnel::open_socks(&mut socket, conversation, timeouts.first_byte);
-            return opened.map(|()| Carrier::Tcp(socket)).map_err(|error| {
+            return opened.map(|()| TcpOrTlsStream::Tcp(socket)).map_err(|error| {
                 let error = named(error);
                 Error::new(error.kind(), format!("{origin} was not reached: {}", error.detail()))
             });
@@ -295,7 +300,7 @@ impl fmt::Debug for Proxy {
 }
 
 /// A connection to an origin through a proxy. Neither TLS nor HTTP with the origin has begun.
-pub struct ProxyTunnel(Carrier);
+pub struct ProxyTunnel(TcpOrTlsStream);
 
 impl ProxyTunnel {
     /// Sets the timeout for reads. Errors: from the system. Cost: a system call if the value changes.

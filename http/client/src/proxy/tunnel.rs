@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use crate::carrier::Carrier;
+use crate::carrier::TcpOrTlsStream;
 use crate::connection::is_stop;
 use crate::socket::TcpSocket;
 
@@ -18,7 +18,7 @@ const HEADERS_MAX: usize = 64;
 
 /// Sends `request` and returns the status of the response, within `limit` in total. After a 2xx status the carrier is
 /// connected to the origin. Errors: `Unavailable`, `Timeout`, `BadResponse`.
-pub(super) fn open(carrier: &mut Carrier, request: &str, limit: Duration) -> Result<u16> {
+pub(super) fn open(carrier: &mut TcpOrTlsStream, request: &str, limit: Duration) -> Result<u16> {
     let deadline = Instant::now() + limit;
     let sent = carrier.write_all(request.as_bytes()).and_then(|()| carrier.flush());
     sent.map_err(|error| cut(&error, limit))?;

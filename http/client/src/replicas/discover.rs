@@ -11,10 +11,10 @@ use fordway_wire::metalink::{
     DOCUMENT_BYTES_MAX, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, is_metalink_type, read_links,
 };
 
-use super::ReplicaCredentials;
+use super::ReplicaCredentialScope;
 use crate::HttpResponse;
 use crate::vector::HttpSession;
-use crate::vector::redirect::{LinkDocument, fetch, resolve};
+use crate::vector::redirect::{ReplicaDiscoveryResponse, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
 /// The maximum size of a document that has a different content type but is read anyway, because it may be a Metalink.
@@ -22,7 +22,7 @@ const SNIFFED_BYTES_MAX: u64 = 4 << 20;
 
 /// A description of a file's replicas, and how it was found.
 #[derive(Clone, Debug)]
-pub struct ReplicaDiscovery {
+pub struct DiscoveredReplicas {
     /// The description.
     pub file: MetalinkFile,
     /// The method: `Link headers`, `Accept`, `?metalink`, `.meta4` or `the cache`.
@@ -53,7 +53,7 @@ pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
     cache: Option<&MetalinkCache>,
-) -> Option<ReplicaDiscovery> {
+) -> Option<DiscoveredReplicas> {
     let found = ask(session, url).unwrap_or_else(|error| {
         tracing::debug!(url, %error, "the server does not report replicas");
         None
@@ -64,13 +64,13 @@ pub fn discover(
     {
         tracing::debug!(%error, "the Metalink is not cached");
     }
-    found.or_else(|| Some(ReplicaDiscovery { file: cache?.find(url)?, from: "the cache" }))
+    found.or_else(|| Some(DiscoveredReplicas { file: cache?.find(url)?, from: "the cache" }))
 }
 
 /// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable.
-fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>> {
+fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<DiscoveredReplicas>> {
     if let Some(file) = passing_over_refusals(by_links(session, url))? {
-        return Ok(Some(ReplicaDiscovery { file, from: "Link headers" }));
+        return Ok(Some(DiscoveredReplicas { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
     let ways = [
@@ -84,7 +84,7 @@ fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<ReplicaDiscovery>
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
             }
-            return Ok(Some(ReplicaDiscovery { file, from }));
+            return Ok(Some(DiscoveredReplicas { file, from }));
         }
     }
     Ok(None)
@@ -109,7 +109,7 @@ fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile
     let mut file = links_of(&head);
     for address in std::mem::take(&mut file.described_by) {
         // The server at `url` chose the address, so another server must not get the credentials.
-        let session = ReplicaCredentials::Named(vec![url.to_owned()]).session(session, &address);
+        let session = ReplicaCredentialScope::Named(vec![url.to_owned()]).session(session, &address);
         match fetch_metalink(&session, &address).and_then(|metalink| metalink.file(None)) {
             Ok(described) => {
                 file.name = described.name.clone();
@@ -127,7 +127,7 @@ fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile
     Ok(has_others.then_some(file))
 }
 
-fn links_of(head: &LinkDocument) -> MetalinkFile {
+fn links_of(head: &ReplicaDiscoveryResponse) -> MetalinkFile {
     let (links, digests) = (head.links.iter().map(String::as_str), head.digests.iter().map(String::as_str));
     let mut file = read_links(links, digests);
     make_absolute(&mut file, &head.base);

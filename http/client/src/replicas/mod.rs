@@ -14,7 +14,7 @@ mod part;
 mod site;
 mod stream;
 
-pub use discover::{MetalinkCache, ReplicaDiscovery, discover, fetch_metalink, is_metalink_name};
+pub use discover::{DiscoveredReplicas, MetalinkCache, discover, fetch_metalink, is_metalink_name};
 pub use gather::ReplicatedReadTicket;
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use self::gather::PieceCache;
 use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
-use crate::vector::{HttpSession, RangeTarget as _, ReadTraffic, RemoteFile, WebFileAddress};
+use crate::vector::{HttpSession, HttpTrafficCounts, RangeTarget as _, RemoteFile, WebFileAddress};
 
 /// Options for reading a [`ReplicatedFile`].
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct ReplicaOptions {
     /// Connections, credentials and timeouts. Retries are counted separately for each replica.
     pub session: vector::SessionOptions,
     /// Which replicas get the credentials of the session.
-    pub credentials: ReplicaCredentials,
+    pub credentials: ReplicaCredentialScope,
     /// The maximum number of connections to all replicas together. The maximum is exceeded only while a stalled or slow
     /// replica is compared with another. `None` means one stream, which may use several connections, as vectored reads
     /// do at a server that does not support pipelining.
@@ -57,7 +57,7 @@ pub struct ReplicaOptions {
 /// The replicas that get the user's credentials. A description of replicas may come from a server that must not learn
 /// the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplicaCredentials {
+pub enum ReplicaCredentialScope {
     /// All replicas. Use this value only if the user wrote or chose the description of the replicas.
     All,
     /// Only replicas with the same scheme, host and port as one of these URLs, which the user named.
@@ -65,18 +65,18 @@ pub enum ReplicaCredentials {
 }
 
 /// No replica gets credentials.
-impl Default for ReplicaCredentials {
+impl Default for ReplicaCredentialScope {
     fn default() -> Self {
-        ReplicaCredentials::Named(Vec::new())
+        ReplicaCredentialScope::Named(Vec::new())
     }
 }
 
-impl ReplicaCredentials {
+impl ReplicaCredentialScope {
     /// Returns `session`, or the same session without credentials if the server at `url` must not get them.
     fn session(&self, session: &Arc<HttpSession>, url: &str) -> Arc<HttpSession> {
         let is_named = match self {
-            ReplicaCredentials::All => true,
-            ReplicaCredentials::Named(named) => named.iter().any(|named| is_one_origin(named, url)),
+            ReplicaCredentialScope::All => true,
+            ReplicaCredentialScope::Named(named) => named.iter().any(|named| is_one_origin(named, url)),
         };
         if is_named { session.clone() } else { session.without_credentials() }
     }
@@ -94,7 +94,7 @@ impl Default for ReplicaOptions {
     fn default() -> Self {
         ReplicaOptions {
             session: vector::SessionOptions::default(),
-            credentials: ReplicaCredentials::default(),
+            credentials: ReplicaCredentialScope::default(),
             streams: None,
             verify: true,
             locations: Vec::new(),
@@ -119,7 +119,7 @@ const PIECE_BYTES_MAX: u64 = 256 << 20;
 /// off). When a replica fails, the next one takes over, and the bytes received so far are kept. A replica that sends
 /// wrong bytes is not used again.
 pub struct ReplicatedFile {
-    shared: Arc<ReplicaState>,
+    shared: Arc<ReplicatedFileState>,
     cache: Mutex<PieceCache>,
     name: String,
     hash: Option<FileHash>,
@@ -137,7 +137,7 @@ pub struct ReplicaStatus {
 }
 
 /// The state that streams and callers share.
-struct ReplicaState {
+struct ReplicatedFileState {
     board: Mutex<RangeJobScheduler>,
     /// Signals every change to the board.
     changed: Condvar,
@@ -148,10 +148,10 @@ struct ReplicaState {
     /// The file that was opened at one replica to determine the size. The first stream that reads from this replica
     /// takes over the open file.
     spare: Mutex<Option<(usize, RemoteFile)>>,
-    traffic: Mutex<(HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)>,
+    traffic: Mutex<(HashMap<ReplicaStreamId, Arc<RemoteFile>>, HttpTrafficCounts)>,
 }
 
-impl ReplicaState {
+impl ReplicatedFileState {
     fn board(&self) -> MutexGuard<'_, RangeJobScheduler> {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +174,7 @@ impl ReplicaState {
         spare.take_if(|(found, _)| *found == site).map(|(_, file)| file)
     }
 
-    fn traffic(&self) -> MutexGuard<'_, (HashMap<ReplicaStreamId, Arc<RemoteFile>>, ReadTraffic)> {
+    fn traffic(&self) -> MutexGuard<'_, (HashMap<ReplicaStreamId, Arc<RemoteFile>>, HttpTrafficCounts)> {
         self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -259,7 +259,7 @@ impl ReplicatedFile {
             floor_bytes_per_s: options.rate_floor_bytes_per_s,
         };
         let name = if described.name.is_empty() { sites[0].shown.clone() } else { described.name.clone() };
-        let mut shared = ReplicaState {
+        let mut shared = ReplicatedFileState {
             board: Mutex::new(RangeJobScheduler::new(sites, patience)),
             changed: Condvar::new(),
             size_bytes: 0,
@@ -314,7 +314,7 @@ impl ReplicatedFile {
     }
 
     /// Returns the number of requests and connections so far, over all streams.
-    pub fn traffic(&self) -> ReadTraffic {
+    pub fn traffic(&self) -> HttpTrafficCounts {
         let traffic = self.shared.traffic();
         traffic.0.values().fold(traffic.1, |sum, file| add(sum, file.traffic()))
     }
@@ -343,7 +343,7 @@ impl Drop for ReplicatedFile {
     }
 }
 
-impl ReplicaState {
+impl ReplicatedFileState {
     fn ask_for_size(&self) -> Result<u64> {
         let session = self.session();
         loop {
@@ -436,6 +436,9 @@ fn http_url(url: &str) -> String {
     }
 }
 
-fn add(one: ReadTraffic, other: ReadTraffic) -> ReadTraffic {
-    ReadTraffic { requests: one.requests + other.requests, connections: one.connections + other.connections }
+fn add(one: HttpTrafficCounts, other: HttpTrafficCounts) -> HttpTrafficCounts {
+    HttpTrafficCounts {
+        requests: one.requests + other.requests,
+        connections: one.connections + other.connections,
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::ReplicaState;
+use super::ReplicatedFileState;
 use super::board::{RangeJobId, ReplicaChoice, ReplicaStreamId};
 use super::job::{JobBufferGuard, JobBufferMailbox, JobRanges, PartialJob, overlap};
 use crate::vector::{HttpSession, RangeReadTicket, RemoteFile};
@@ -19,7 +19,7 @@ pub(super) const TICK: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Starts the thread of a stream that has been added to the board. If no thread can be created, the stream ends.
-pub(super) fn spawn(shared: &Arc<ReplicaState>, id: ReplicaStreamId) {
+pub(super) fn spawn(shared: &Arc<ReplicatedFileState>, id: ReplicaStreamId) {
     let guard = StreamGuard { shared: shared.clone(), id };
     let started = std::thread::Builder::new().name(format!("replica-{id}")).spawn(move || run(&guard));
     if let Err(error) = started {
@@ -29,7 +29,7 @@ pub(super) fn spawn(shared: &Arc<ReplicaState>, id: ReplicaStreamId) {
 
 /// Removes the stream from the board when its thread ends, for any reason.
 struct StreamGuard {
-    shared: Arc<ReplicaState>,
+    shared: Arc<ReplicatedFileState>,
     id: ReplicaStreamId,
 }
 
@@ -74,7 +74,7 @@ fn run(guard: &StreamGuard) {
 }
 
 /// Opens the file at a replica. Errors: from opening the file; `InvalidArgument` if the replica has a different file.
-fn open(shared: &ReplicaState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
+fn open(shared: &ReplicatedFileState, session: &Arc<HttpSession>, site: usize) -> Result<RemoteFile> {
     if let Some(file) = shared.take_spare(site) {
         return Ok(file);
     }
@@ -101,7 +101,7 @@ struct ActiveRangeJob {
 
 /// A stream that reads from a replica.
 pub(super) struct StreamWorker<'a> {
-    pub(super) shared: &'a Arc<ReplicaState>,
+    pub(super) shared: &'a Arc<ReplicatedFileState>,
     pub(super) id: ReplicaStreamId,
     pub(super) site: usize,
     pub(super) file: Arc<RemoteFile>,

@@ -16,10 +16,10 @@ use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
 use super::open::{
-    DOCUMENT_BYTES_MAX, OpenFailure, OpenOutcome, ask, is_passing, not_the_file, without_size,
+    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_size,
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
-use super::source::{AtomicReadTraffic, RemoteFileSource, SourceLocation, changed};
+use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
 use super::{HttpSession, RangeTarget as _, RemoteFile, VersionPrecondition, WebFileAddress};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
@@ -32,7 +32,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A function that opens everything received so far, for reading from the first byte.
-type PartialDownloadOpener<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
+type PartialDownloadOpenFunction<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
@@ -53,7 +53,7 @@ impl RemoteFile {
     pub fn copy_verified(
         &self,
         start: u64,
-        received: &PartialDownloadOpener<'_>,
+        received: &PartialDownloadOpenFunction<'_>,
         sink: &mut DownloadSink<'_>,
     ) -> Result<Option<&'static str>> {
         let mut check = Some(DigestCheck::default());
@@ -76,10 +76,10 @@ pub fn copy_unsized(
     let mut retries = session.retries();
     loop {
         match begin_unsized(&route) {
-            Ok(OpenedStream::Content(mut answer)) => {
+            Ok(ContentOrRedirect::Content(mut answer)) => {
                 return pass_on(&mut answer, &retries, sink).map_err(|error| route.named("read", error));
             }
-            Ok(OpenedStream::Elsewhere(moved)) => {
+            Ok(ContentOrRedirect::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("read", error))?;
             }
             Err(OpenFailure { error, retry_after }) => {
@@ -92,22 +92,22 @@ pub fn copy_unsized(
 }
 
 /// The response to a request for a whole file.
-enum OpenedStream {
+enum ContentOrRedirect {
     Content(HttpResponse),
     Elsewhere(RedirectResponse),
 }
 
-fn begin_unsized(route: &RedirectRoute) -> Result<OpenedStream, OpenFailure> {
+fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure> {
     let _permit = route.session.permit(route.file.origin())?;
-    let traffic = AtomicReadTraffic::default();
+    let traffic = AtomicHttpTrafficCounts::default();
     let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
     match answer.status() {
         // If only the end of the connection marks the end of the body, a truncated body cannot be detected.
         200..=299 if answer.ends_with_connection() => Err(without_size().into()),
-        200..=299 => Ok(OpenedStream::Content(answer)),
+        200..=299 => Ok(ContentOrRedirect::Content(answer)),
         _ => match not_the_file(answer, &route.file)? {
-            OpenOutcome::Elsewhere(moved) => Ok(OpenedStream::Elsewhere(moved)),
-            OpenOutcome::File(_) => Err(Error::from(ErrorKind::Internal).into()),
+            FileOrRedirect::Elsewhere(moved) => Ok(ContentOrRedirect::Elsewhere(moved)),
+            FileOrRedirect::File(_) => Err(Error::from(ErrorKind::Internal).into()),
         },
     }
 }
@@ -148,7 +148,7 @@ impl DigestCheck {
         }
     }
 
-    fn finish(self, received: &PartialDownloadOpener<'_>) -> Result<Option<&'static str>> {
+    fn finish(self, received: &PartialDownloadOpenFunction<'_>) -> Result<Option<&'static str>> {
         match (&self.stated, self.running) {
             (None, _) => return Ok(None),
             (Some(stated), Some(running)) => stated.check(running)?,
@@ -203,7 +203,7 @@ fn copy(
 }
 
 /// Further state of a copy: the digest check, the retry budget, and the function that receives the bytes.
-type DownloadState<'a> =
+type DownloadContext<'a> =
     (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
 
 /// Requests the remaining bytes, `left`, and advances the start of `left` past the delivered bytes. Returns the
@@ -212,7 +212,7 @@ fn try_copy(
     (source, place): (&RemoteFileSource, &SourceLocation),
     left: &mut Range<u64>,
     buffer: &mut [u8],
-    (check, retries, deliver): DownloadState<'_>,
+    (check, retries, deliver): DownloadContext<'_>,
 ) -> Result<Option<RedirectResponse>, OpenFailure> {
     let _permit = place.session.permit(place.target.origin())?;
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)

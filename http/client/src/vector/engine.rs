@@ -17,7 +17,7 @@ use super::batch::FragmentBatch;
 use super::content::UnsuccessfulResponse;
 use super::learned::ServerProfile;
 use super::line::{ActiveConnection, AnsweredRequest, GATHERING_TIME, RangeRequestOutcome};
-use super::open::{PendingRequest, is_passing};
+use super::open::{UnconsumedResponse, is_passing};
 use super::redirect::RedirectResponse;
 use super::request::{BatchId, RangeRequest, SpanQueue};
 use super::sink::FragmentSink;
@@ -86,8 +86,8 @@ impl<S: FragmentSink> BatchEngine<S> {
     }
 
     /// Adds a batch whose first response is already arriving.
-    pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: PendingRequest) {
-        let PendingRequest { mut request, connection, permit } = begun;
+    pub(super) fn begin(&mut self, id: BatchId, mut batch: FragmentBatch<S>, begun: UnconsumedResponse) {
+        let UnconsumedResponse { mut request, connection, permit } = begun;
         let asked_until = request.spans.last().map_or(0, |span| span.end);
         request.batch = id;
         batch.requests += 1;

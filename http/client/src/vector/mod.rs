@@ -31,8 +31,8 @@ mod window;
 
 pub use download::copy_unsized;
 pub use learned::ServerProfile;
-pub use open::{PendingRequest, is_passing, is_without_size};
-pub use reader::{AccessAdvice, ReadAhead, RemoteReader};
+pub use open::{UnconsumedResponse, is_passing, is_without_size};
+pub use reader::{AccessAdvice, ReadAheadSettings, RemoteReader};
 pub use session::{HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
@@ -79,7 +79,7 @@ pub struct ReceivedRanges {
 
 /// The cost of a file's reads so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReadTraffic {
+pub struct HttpTrafficCounts {
     /// The number of requests sent, including the request for the size and version.
     pub requests: u64,
     /// The number of connections opened.
@@ -131,7 +131,7 @@ impl RemoteFile {
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         ranges: &[(u64, usize)],
-    ) -> Result<(Self, Option<PendingRequest>)> {
+    ) -> Result<(Self, Option<UnconsumedResponse>)> {
         let (source, begun) = open::open_target_reading(session, target, &ReceivePlan::new(ranges).spans())?;
         Ok((Self::of_source(source), begun))
     }
@@ -142,7 +142,7 @@ impl RemoteFile {
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         version: FileVersion,
-        opening: ReadTraffic,
+        opening: HttpTrafficCounts,
     ) -> Self {
         Self::of_source(RemoteFileSource::of_target(session, target, version, opening.into()))
     }
@@ -173,8 +173,8 @@ impl RemoteFile {
     }
 
     /// Returns the number of requests and connections so far.
-    pub fn traffic(&self) -> ReadTraffic {
-        ReadTraffic {
+    pub fn traffic(&self) -> HttpTrafficCounts {
+        HttpTrafficCounts {
             requests: self.source.traffic.requests.load(Ordering::Relaxed),
             connections: self.source.traffic.connections.load(Ordering::Relaxed),
         }
@@ -208,7 +208,11 @@ impl RemoteFile {
 
     /// Like [`RemoteFile::read_ranges`], but uses the request for these fragments that was begun when the file was
     /// opened.
-    pub fn read_begun(&self, fragments: &mut [Fragment<'_>], begun: Option<PendingRequest>) -> Result<()> {
+    pub fn read_begun(
+        &self,
+        fragments: &mut [Fragment<'_>],
+        begun: Option<UnconsumedResponse>,
+    ) -> Result<()> {
         let wanted: Vec<_> = fragments.iter().map(|part| (part.offset, part.buffer.len())).collect();
         self.check(&wanted)?;
         let mut engine = BatchEngine::new(self.source.clone());

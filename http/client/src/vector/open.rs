@@ -14,17 +14,17 @@ use fordway_wire::range::{digits, parse_content_range, parse_unsatisfied_range};
 use super::redirect::{RedirectResponse, RedirectRoute};
 use super::request::{RangeRequest, SpanQueue};
 use super::session::ConnectionPermit;
-use super::source::{AtomicReadTraffic, FileVersion, RemoteFileSource};
+use super::source::{AtomicHttpTrafficCounts, FileVersion, RemoteFileSource};
 use super::{HttpSession, RangeTarget, WebFileAddress, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
-use crate::{HttpExchange, HttpResponse, ReplayPolicy};
+use crate::{HttpExchangeRequest, HttpResponse, ReplayPolicy};
 
 /// The maximum number of bytes read from a document other than the file itself.
 pub(super) const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 
 /// The result of a request to one address.
-pub(super) enum OpenOutcome {
+pub(super) enum FileOrRedirect {
     File(FileVersion),
     Elsewhere(RedirectResponse),
 }
@@ -48,7 +48,7 @@ pub(super) fn open_url(session: &Arc<HttpSession>, url: &str) -> Result<RemoteFi
 
 /// A function that requests size and version from one address.
 type FileProbeFunction<'d> =
-    dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicReadTraffic) -> Result<OpenOutcome> + 'd;
+    dyn FnMut(&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts) -> Result<FileOrRedirect> + 'd;
 
 /// Opens the file at a URL, or at the location to which the URL redirects. If remembered redirections fail, they are
 /// dropped and requested again.
@@ -69,13 +69,13 @@ pub(super) fn open_url_by(
 
 /// Follows redirections from address to address.
 fn search(route: &mut RedirectRoute, describe: &mut FileProbeFunction) -> Result<RemoteFileSource> {
-    let traffic = AtomicReadTraffic::default();
+    let traffic = AtomicHttpTrafficCounts::default();
     loop {
         match describe(&route.session, &route.file, &traffic) {
-            Ok(OpenOutcome::File(version)) => {
+            Ok(FileOrRedirect::File(version)) => {
                 return Ok(RemoteFileSource::of_url(route, version, traffic));
             }
-            Ok(OpenOutcome::Elsewhere(moved)) => {
+            Ok(FileOrRedirect::Elsewhere(moved)) => {
                 route.follow(&moved).map_err(|error| route.named("open", error))?;
             }
             Err(error) => return Err(route.named("open", error)),
@@ -97,10 +97,10 @@ pub(super) fn open_target_by(
     target: Box<dyn RangeTarget>,
     describe: &mut FileProbeFunction,
 ) -> Result<RemoteFileSource> {
-    let traffic = AtomicReadTraffic::default();
+    let traffic = AtomicHttpTrafficCounts::default();
     let version = match describe(session, &*target, &traffic) {
-        Ok(OpenOutcome::File(version)) => Ok(version),
-        Ok(OpenOutcome::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
+        Ok(FileOrRedirect::File(version)) => Ok(version),
+        Ok(FileOrRedirect::Elsewhere(moved)) => Err(target.refusal(moved.status, Some(&moved.location), b"")),
         Err(error) => Err(error),
     };
     let version = version.map_err(|error| target.named("open", error))?;
@@ -111,8 +111,8 @@ pub(super) fn open_target_by(
 fn describe_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &AtomicReadTraffic,
-) -> Result<OpenOutcome> {
+    traffic: &AtomicHttpTrafficCounts,
+) -> Result<FileOrRedirect> {
     alone(session, target, &mut |_| try_describe(session, target, traffic))
 }
 
@@ -121,8 +121,8 @@ fn describe_alone(
 pub(super) fn by_first_byte_alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &AtomicReadTraffic,
-) -> Result<OpenOutcome> {
+    traffic: &AtomicHttpTrafficCounts,
+) -> Result<FileOrRedirect> {
     alone(session, target, &mut |_| by_first_byte(session, target, traffic, None))
 }
 
@@ -130,8 +130,8 @@ pub(super) fn by_first_byte_alone(
 pub(super) fn alone(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    ask: &mut dyn FnMut(&mut Option<ConnectionPermit>) -> Result<OpenOutcome, OpenFailure>,
-) -> Result<OpenOutcome> {
+    ask: &mut dyn FnMut(&mut Option<ConnectionPermit>) -> Result<FileOrRedirect, OpenFailure>,
+) -> Result<FileOrRedirect> {
     let mut permit = Some(session.permit(target.origin())?);
     let mut retries = session.retries();
     loop {
@@ -166,13 +166,13 @@ pub fn is_passing(kind: ErrorKind) -> bool {
 pub(super) fn try_describe(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &AtomicReadTraffic,
-) -> Result<OpenOutcome, OpenFailure> {
+    traffic: &AtomicHttpTrafficCounts,
+) -> Result<FileOrRedirect, OpenFailure> {
     let described = ask(session, target, traffic, "HEAD", &[])?;
     let size = described.header("content-length").and_then(digits);
     match described.status() {
         200..=299 if size.is_some_and(|size| size > 0) => {
-            Ok(OpenOutcome::File(version_of(&described, (session, target), size)?))
+            Ok(FileOrRedirect::File(version_of(&described, (session, target), size)?))
         }
         // Request the first byte if the response to HEAD states no length or the length 0: Apache states no length for
         // an empty file, and servers that handle HEAD incorrectly state 0 for every file. Also request the first byte
@@ -190,9 +190,9 @@ pub(super) fn try_describe(
 fn by_first_byte(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &AtomicReadTraffic,
+    traffic: &AtomicHttpTrafficCounts,
     stated: Option<u64>,
-) -> Result<OpenOutcome, OpenFailure> {
+) -> Result<FileOrRedirect, OpenFailure> {
     let mut answer = ask(session, target, traffic, "GET", &[("range", "bytes=0-0")])?;
     let content_range = answer.header("content-range").unwrap_or_default();
     let range = parse_content_range(content_range);
@@ -209,18 +209,18 @@ fn by_first_byte(
     if is_of_range && answer.body_bytes().is_some_and(|bytes| bytes <= DOCUMENT_BYTES_MAX as u64) {
         answer.read_document()?;
     }
-    Ok(OpenOutcome::File(version))
+    Ok(FileOrRedirect::File(version))
 }
 
 /// Handles a response that is a redirection or a refusal.
 pub(super) fn not_the_file(
     mut answer: HttpResponse,
     target: &dyn RangeTarget,
-) -> Result<OpenOutcome, OpenFailure> {
+) -> Result<FileOrRedirect, OpenFailure> {
     let document = answer.read_rest(DOCUMENT_BYTES_MAX).unwrap_or_default();
     let (status, location) = (answer.status(), answer.header("location"));
     if let Some(moved) = RedirectResponse::of(status, location) {
-        return Ok(OpenOutcome::Elsewhere(moved));
+        return Ok(FileOrRedirect::Elsewhere(moved));
     }
     let wish = answer.header("retry-after").and_then(|text| retry_after(text, SystemTime::now()));
     Err(OpenFailure { error: target.refusal(status, location, &document), retry_after: wish })
@@ -229,11 +229,11 @@ pub(super) fn not_the_file(
 pub(super) fn ask(
     session: &HttpSession,
     target: &dyn RangeTarget,
-    traffic: &AtomicReadTraffic,
+    traffic: &AtomicHttpTrafficCounts,
     method: &'static str,
     headers: &[(&str, &str)],
 ) -> Result<HttpResponse> {
-    let response = session.http.send(&HttpExchange {
+    let response = session.http.send(&HttpExchangeRequest {
         origin: target.origin(),
         method,
         write_head: &|head| target.write_head(method, headers, head),
@@ -263,7 +263,7 @@ pub(super) fn version_of(
 }
 
 /// A request whose response head has arrived but has not been consumed yet.
-pub struct PendingRequest {
+pub struct UnconsumedResponse {
     pub(super) request: RangeRequest,
     pub(super) connection: BufferedConnection,
     pub(super) permit: ConnectionPermit,
@@ -273,7 +273,7 @@ pub struct PendingRequest {
 struct InitialRangeReads<'w> {
     /// The wanted spans, in order.
     wanted: &'w [Range<u64>],
-    begun: Option<PendingRequest>,
+    begun: Option<UnconsumedResponse>,
 }
 
 /// Opens the file at a URL, or at the location to which the URL redirects, by requesting the first of the spans
@@ -283,7 +283,7 @@ pub(super) fn open_url_reading(
     session: &Arc<HttpSession>,
     url: &str,
     wanted: &[Range<u64>],
-) -> Result<(RemoteFileSource, Option<PendingRequest>)> {
+) -> Result<(RemoteFileSource, Option<UnconsumedResponse>)> {
     if !InitialRangeReads::is_possible(session, wanted) {
         return open_url(session, url).map(|source| (source, None));
     }
@@ -299,7 +299,7 @@ pub(super) fn open_target_reading(
     session: &Arc<HttpSession>,
     target: Box<dyn RangeTarget>,
     wanted: &[Range<u64>],
-) -> Result<(RemoteFileSource, Option<PendingRequest>)> {
+) -> Result<(RemoteFileSource, Option<UnconsumedResponse>)> {
     if !InitialRangeReads::is_possible(session, wanted) {
         return open_target(session, target).map(|source| (source, None));
     }
@@ -319,17 +319,17 @@ impl InitialRangeReads<'_> {
         &mut self,
         session: &HttpSession,
         target: &dyn RangeTarget,
-        traffic: &AtomicReadTraffic,
-    ) -> Result<OpenOutcome> {
+        traffic: &AtomicHttpTrafficCounts,
+    ) -> Result<FileOrRedirect> {
         alone(session, target, &mut |permit| self.describe((session, target, traffic), permit))
     }
 
     /// Requests bytes, and takes size and version from the head of the response, or of its first part.
     fn describe(
         &mut self,
-        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicReadTraffic),
+        (session, target, traffic): (&HttpSession, &dyn RangeTarget, &AtomicHttpTrafficCounts),
         permit: &mut Option<ConnectionPermit>,
-    ) -> Result<OpenOutcome, OpenFailure> {
+    ) -> Result<FileOrRedirect, OpenFailure> {
         let mut queue = SpanQueue::default();
         queue.push(0, self.wanted.iter().cloned());
         let server = learned::about_or_careful(session, target);
@@ -356,9 +356,9 @@ impl InitialRangeReads<'_> {
         request.cut_at(size);
         self.begun = answer.into_unread().zip(permit.take()).map(|(connection, permit)| {
             request.sent = asked.max(connection.made);
-            PendingRequest { request, connection, permit }
+            UnconsumedResponse { request, connection, permit }
         });
-        Ok(OpenOutcome::File(version))
+        Ok(FileOrRedirect::File(version))
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) enum AccessPattern {
 
 /// The reads so far, in the order in which they were made.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReadHistory {
+pub(super) struct AccessPatternDetector {
     last: Option<(u64, usize)>,
     /// The distance between the last two reads.
     stride: u64,
@@ -96,7 +96,7 @@ const REPEATS: u32 = 2;
 /// Gaps up to this size are read along with the data around them, because separate requests would cost more.
 const GAP_BYTES: u64 = 16 << 10;
 
-impl ReadHistory {
+impl AccessPatternDetector {
     /// Records a read. A jump forward to an offset of at most `reach` still counts as sequential.
     pub(super) fn observe(&mut self, offset: u64, len: usize, reach: u64) -> AccessPattern {
         let Some((last, last_len)) = self.last.replace((offset, len)) else {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn last_of(reads: &[(u64, usize)], reach: u64) -> AccessPattern {
-        let mut history = ReadHistory::default();
+        let mut history = AccessPatternDetector::default();
         reads.iter().map(|(offset, len)| history.observe(*offset, *len, reach)).last().unwrap()
     }
 

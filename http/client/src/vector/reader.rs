@@ -7,19 +7,19 @@ use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::pace::{AccessPattern, ReadAheadWindow, ReadHistory};
+use super::pace::{AccessPattern, AccessPatternDetector, ReadAheadWindow};
 use super::{RangeReadTicket, RemoteFile};
 
 /// The settings of a [`RemoteReader`].
 #[derive(Clone, Copy, Debug)]
-pub struct ReadAhead {
+pub struct ReadAheadSettings {
     /// The maximum memory for read-ahead, in bytes.
     pub max_bytes: u64,
 }
 
-impl Default for ReadAhead {
+impl Default for ReadAheadSettings {
     fn default() -> Self {
-        ReadAhead { max_bytes: 64 << 20 }
+        ReadAheadSettings { max_bytes: 64 << 20 }
     }
 }
 
@@ -46,7 +46,7 @@ pub enum AccessAdvice<'a> {
 /// outstanding.
 pub struct RemoteReader {
     file: Arc<RemoteFile>,
-    history: ReadHistory,
+    history: AccessPatternDetector,
     pace: ReadAheadWindow,
     last_pattern: AccessPattern,
     /// The access pattern according to the program's advice; the observed pattern is used instead if `is_watching` is
@@ -104,10 +104,10 @@ impl ReadAheadPiece {
 
 impl RemoteReader {
     /// Creates a reader for `file`. Sends nothing yet.
-    pub fn new(file: Arc<RemoteFile>, options: ReadAhead) -> Self {
+    pub fn new(file: Arc<RemoteFile>, options: ReadAheadSettings) -> Self {
         RemoteReader {
             file,
-            history: ReadHistory::default(),
+            history: AccessPatternDetector::default(),
             // Leave a fifth of the memory unused, because allocations are up to a quarter larger than needed.
             pace: ReadAheadWindow::new(options.max_bytes / 5 * 4),
             last_pattern: AccessPattern::Random,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask};
-use super::source::AtomicReadTraffic;
+use super::source::AtomicHttpTrafficCounts;
 use super::{HttpSession, RangeTarget, WebFileAddress};
 use crate::HttpResponse;
 
@@ -172,7 +172,7 @@ impl RedirectRoute {
 
 /// The relevant parts of the response for a small document.
 #[derive(Debug, Default)]
-pub(crate) struct LinkDocument {
+pub(crate) struct ReplicaDiscoveryResponse {
     /// The final URL, which is the base of relative URLs in the response.
     pub(crate) base: String,
     /// The values of all `Link` headers.
@@ -191,13 +191,14 @@ pub(crate) fn fetch(
     (method, accept): (&'static str, &str),
     limit_bytes: usize,
     wants_body: impl Fn(&HttpResponse) -> bool,
-) -> Result<LinkDocument> {
+) -> Result<ReplicaDiscoveryResponse> {
     let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
-        let mut answer = ask(&route.session, &route.file, &AtomicReadTraffic::default(), method, &headers)
-            .map_err(|error| route.named("open", error))?;
+        let mut answer =
+            ask(&route.session, &route.file, &AtomicHttpTrafficCounts::default(), method, &headers)
+                .map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
             // Drop the permit, because the next step takes its own: threads that each hold one permit and wait for
             // another would deadlock.
@@ -218,7 +219,7 @@ pub(crate) fn fetch(
         let (links, digests) = (named("link"), named("digest"));
         let body = wants_body(&answer).then(|| answer.read_rest(limit_bytes)).transpose();
         let body = body.map_err(|error| route.named("open", error))?;
-        return Ok(LinkDocument { base: route.file.url(), links, digests, body });
+        return Ok(ReplicaDiscoveryResponse { base: route.file.url(), links, digests, body });
     }
 }
 

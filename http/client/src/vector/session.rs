@@ -83,7 +83,7 @@ impl Default for SessionOptions {
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
-    in_use: Arc<OpenConnectionCounts>,
+    in_use: Arc<OriginConnectionLimiter>,
     /// Permanent redirections, by URL, that were received with these credentials.
     moved: Mutex<HashMap<String, String>>,
     /// A session without credentials, created when a redirection leads to another host.
@@ -92,7 +92,7 @@ pub struct HttpSession {
 
 /// Limits the connections that are in use at each origin.
 #[derive(Default)]
-struct OpenConnectionCounts {
+struct OriginConnectionLimiter {
     by_origin: Mutex<HashMap<Origin, usize>>,
     freed: Condvar,
 }
@@ -100,7 +100,7 @@ struct OpenConnectionCounts {
 /// The right to use one of an origin's connections; dropping the permit returns the right.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
-    in_use: Arc<OpenConnectionCounts>,
+    in_use: Arc<OriginConnectionLimiter>,
 }
 
 impl HttpSession {
@@ -196,7 +196,7 @@ impl HttpSession {
     }
 }
 
-impl OpenConnectionCounts {
+impl OriginConnectionLimiter {
     fn locked(&self) -> MutexGuard<'_, HashMap<Origin, usize>> {
         self.by_origin.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,16 +9,16 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date;
 
 use super::learned::{self, ServerProfile};
-use super::open::{OpenOutcome, by_first_byte_alone};
+use super::open::{FileOrRedirect, by_first_byte_alone};
 use super::redirect::{RedirectResponse, RedirectRoute};
-use super::{HttpSession, ReadTraffic, WebFileAddress};
+use super::{HttpSession, HttpTrafficCounts, WebFileAddress};
 use crate::Origin;
 
 /// The source of a file, shared by all of its readers.
 pub(super) struct RemoteFileSource {
     /// The version that existed when the file was opened.
     pub(super) version: FileVersion,
-    pub(super) traffic: AtomicReadTraffic,
+    pub(super) traffic: AtomicHttpTrafficCounts,
     /// The session and URL that the caller named; `None` for a file at a single target.
     door: Option<(Arc<HttpSession>, WebFileAddress)>,
     /// The location from which the file is read now.
@@ -39,20 +39,24 @@ pub(super) struct SourceLocation {
 
 /// The numbers of requests and connections that reads have used so far.
 #[derive(Default)]
-pub(super) struct AtomicReadTraffic {
+pub(super) struct AtomicHttpTrafficCounts {
     pub(super) requests: AtomicU64,
     pub(super) connections: AtomicU64,
 }
 
-impl From<ReadTraffic> for AtomicReadTraffic {
-    fn from(traffic: ReadTraffic) -> Self {
-        AtomicReadTraffic { requests: traffic.requests.into(), connections: traffic.connections.into() }
+impl From<HttpTrafficCounts> for AtomicHttpTrafficCounts {
+    fn from(traffic: HttpTrafficCounts) -> Self {
+        AtomicHttpTrafficCounts { requests: traffic.requests.into(), connections: traffic.connections.into() }
     }
 }
 
 impl RemoteFileSource {
     /// Creates the source for the file at the end of a route.
-    pub(super) fn of_url(route: &RedirectRoute, version: FileVersion, traffic: AtomicReadTraffic) -> Self {
+    pub(super) fn of_url(
+        route: &RedirectRoute,
+        version: FileVersion,
+        traffic: AtomicHttpTrafficCounts,
+    ) -> Self {
         RemoteFileSource::new(SourceLocation::of_url(route, version), Some(route.door()), traffic)
     }
 
@@ -61,7 +65,7 @@ impl RemoteFileSource {
         session: &Arc<HttpSession>,
         target: Box<dyn RangeTarget>,
         version: FileVersion,
-        traffic: AtomicReadTraffic,
+        traffic: AtomicHttpTrafficCounts,
     ) -> Self {
         RemoteFileSource::new(
             SourceLocation { session: session.clone(), target, version, file: None },
@@ -73,7 +77,7 @@ impl RemoteFileSource {
     fn new(
         place: SourceLocation,
         door: Option<(Arc<HttpSession>, WebFileAddress)>,
-        traffic: AtomicReadTraffic,
+        traffic: AtomicHttpTrafficCounts,
     ) -> Self {
         let version = place.version.clone();
         RemoteFileSource {
@@ -163,8 +167,8 @@ impl RemoteFileSource {
     fn search(&self, route: &mut RedirectRoute) -> Result<FileVersion> {
         let version = loop {
             match by_first_byte_alone(&route.session, &route.file, &self.traffic)? {
-                OpenOutcome::File(version) => break version,
-                OpenOutcome::Elsewhere(moved) => route.follow(&moved)?,
+                FileOrRedirect::File(version) => break version,
+                FileOrRedirect::Elsewhere(moved) => route.follow(&moved)?,
             }
         };
         self.version.check_size(Some(version.size_bytes))?;

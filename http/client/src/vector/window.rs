@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::batch::FragmentBatch;
 use super::engine::BatchEngine;
-use super::open::PendingRequest;
+use super::open::UnconsumedResponse;
 use super::request::BatchId;
 use super::sink::BatchMemory;
 use super::source::RemoteFileSource;
@@ -65,7 +65,7 @@ impl InFlightBatches {
     }
 
     /// Adds the first batch, whose first response is already arriving, and sends its other requests.
-    pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: PendingRequest) -> BatchId {
+    pub(super) fn begin(&self, batch: FragmentBatch<BatchMemory>, begun: UnconsumedResponse) -> BatchId {
         let mut state = self.locked();
         let id = state.next_id();
         state.move_engine(&self.source, |engine| engine.begin(id, batch, begun));

@@ -12,7 +12,7 @@ use crate::client::{BodySink, StreamedBody};
 use crate::retry::{pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFileAddress};
-use crate::{ExchangeFailure, HttpExchange, HttpResponse, HttpVersion, ReplayPolicy};
+use crate::{ExchangeFailure, HttpExchangeRequest, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The minimum size of a body for which the client first asks the server whether it accepts the request (`Expect:
 /// 100-continue`).
@@ -194,7 +194,7 @@ pub(super) fn send(route: &RedirectRoute, call: &mut DavRequest<'_>) -> Result<H
     }
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let body = if let DavBody::Bytes(text) = call.body { text.as_bytes() } else { &[] };
-    let exchange = HttpExchange {
+    let exchange = HttpExchangeRequest {
         origin: route.file.origin(),
         method: call.method,
         write_head: &|head| route.file.write_head(call.method, &headers, head),

@@ -10,7 +10,7 @@ mod request;
 mod third_party;
 
 pub use list::{CollectionListing, CollectionWalk};
-pub use request::PlainRequest;
+pub use request::CustomHttpRequest;
 pub use third_party::{CopyDirection, CopyProgressCallback, ThirdPartyCopy};
 
 use std::sync::{Arc, OnceLock};

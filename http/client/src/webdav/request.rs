@@ -18,7 +18,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// A request that the caller composes.
 #[derive(Clone, Copy, Debug)]
-pub struct PlainRequest<'r> {
+pub struct CustomHttpRequest<'r> {
     /// The method, in capitals.
     pub method: &'static str,
     /// The content.
@@ -34,7 +34,7 @@ impl WebDav {
     pub fn request(
         &self,
         url: &str,
-        wanted: &PlainRequest<'_>,
+        wanted: &CustomHttpRequest<'_>,
         sink: &mut dyn FnMut(u16, &[u8]) -> Result<()>,
     ) -> Result<u16> {
         let mut route = RedirectRoute::start(self.patient(), WebFileAddress::parse(url)?)?;
@@ -60,7 +60,7 @@ impl WebDav {
 }
 
 /// Sends the request to one address. Sends the request again after a failure to connect.
-fn connect_and_send(route: &RedirectRoute, wanted: &PlainRequest<'_>) -> Result<HttpResponse> {
+fn connect_and_send(route: &RedirectRoute, wanted: &CustomHttpRequest<'_>) -> Result<HttpResponse> {
     let _permit = route.session.permit(route.file.origin())?;
     let mut retries = route.session.retries();
     loop {

@@ -12,7 +12,7 @@ use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
 use crate::vector::{RangeTarget as _, WebFileAddress};
-use crate::{HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts};
+use crate::{HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
 const TICK: Duration = Duration::from_millis(200);
@@ -180,7 +180,7 @@ fn order(
     let (roots, who) = (options.tls_roots.clone(), options.credentials.clone());
     let http = HttpClient::identified(options.http, timeouts, roots, who).through(options.proxies.clone());
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let exchange = HttpExchange {
+    let exchange = HttpExchangeRequest {
         origin: route.file.origin(),
         method: "COPY",
         write_head: &|head| route.file.write_head("COPY", &headers, head),

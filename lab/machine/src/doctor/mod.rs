@@ -8,7 +8,7 @@ mod shared;
 mod tree;
 
 pub use checks::examine;
-pub(crate) use checks::{QuotaCounters, quota_counters};
+pub(crate) use checks::{CpuQuotaCounters, quota_counters};
 pub use fix::{JobScheduler, JobSize};
 pub use noise::ProcessorNoise;
 pub(crate) use noise::WorkQuantum;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    ByteRangeLocks, Errno, Mode, MountIdentity, MountProblem, MountVerdict, SharedGuarantee, create_unnamed,
-    link_unnamed, look_again, stat_now, sync_data,
+    ByteRangeLocks, Errno, Mode, MountGuaranteeVerdict, MountProblem, MountProperties, SharedMountGuarantee,
+    create_unnamed, link_unnamed, look_again, stat_now, sync_data,
 };
 
 use super::{DoctorFinding, DoctorVerdict, FindingDraft};
@@ -45,7 +45,7 @@ impl Drop for CrossMountDirectory {
 /// created in one mount is not visible in the other, `Interrupted`, and errors from the file system.
 pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<Vec<DoctorFinding>> {
     let ground = CrossMountDirectory::new(one, other)?;
-    let checks: [(&'static str, Check); 8] = [
+    let checks: [(&'static str, CrossMountCheck); 8] = [
         ("shared-locks", locks),
         ("shared-flock", flock),
         ("shared-exclusive", exclusive),
@@ -71,12 +71,12 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
 
 /// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts of this type with these options.
 /// Errors: `InvalidArgument` if the two mounts differ in type or options, or are not in the list of mounts.
-pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountVerdict> {
-    let identity = |dir: &Path| -> Result<MountIdentity> {
+pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountGuaranteeVerdict> {
+    let identity = |dir: &Path| -> Result<MountProperties> {
         let opened = File::open(dir).map_err(|error| {
             Error::new(ErrorKind::from(&error), format!("opening {}", dir.display())).caused_by(error)
         })?;
-        MountIdentity::of(&opened).ok_or_else(|| {
+        MountProperties::of(&opened).ok_or_else(|| {
             let why = format!("the mount of {} is not listed in /proc/self/mountinfo", dir.display());
             Error::new(ErrorKind::InvalidArgument, why)
         })
@@ -94,14 +94,17 @@ pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Resul
         );
         return Err(Error::new(ErrorKind::InvalidArgument, why));
     }
-    let is_broken = |guarantee: &SharedGuarantee| {
+    let is_broken = |guarantee: &SharedMountGuarantee| {
         let check = format!("shared-{}", guarantee.name());
         findings.iter().any(|finding| finding.check == check && finding.verdict != DoctorVerdict::Ok)
     };
-    Ok(MountVerdict { mount, broken: SharedGuarantee::ALL.into_iter().filter(is_broken).collect() })
+    Ok(MountGuaranteeVerdict {
+        mount,
+        broken: SharedMountGuarantee::ALL.into_iter().filter(is_broken).collect(),
+    })
 }
 
-type Check = fn(&CrossMountDirectory) -> std::io::Result<FindingDraft>;
+type CrossMountCheck = fn(&CrossMountDirectory) -> std::io::Result<FindingDraft>;
 
 impl CrossMountDirectory {
     fn new(one: &Path, other: &Path) -> Result<Self> {
@@ -438,7 +441,7 @@ mod tests {
         let mut locks = findings[0].clone();
         locks.verdict = DoctorVerdict::Costs;
         let verdict = verdict_on(dir.path(), dir.path(), &[locks]).unwrap();
-        assert_eq!(verdict.broken, [SharedGuarantee::Locks]);
+        assert_eq!(verdict.broken, [SharedMountGuarantee::Locks]);
         let apart = verdict_on(dir.path(), Path::new("/proc"), &findings).unwrap_err();
         assert_eq!(apart.kind(), ErrorKind::InvalidArgument, "{apart}");
         assert!(apart.to_string().contains("the same options"), "{apart}");

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::doctor::{QuotaCounters, SystemTree, quota_counters};
+use crate::doctor::{CpuQuotaCounters, SystemTree, quota_counters};
 
 /// Counters of the machine at one moment. CPU times are in ticks.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct MachineCounters {
     /// The CPU time of the run's processes and their descendants, including those that have ended.
     pub(super) own: f64,
     /// The counters of the quota; `None` if there is no quota.
-    pub(super) quota: Option<QuotaCounters>,
+    pub(super) quota: Option<CpuQuotaCounters>,
     pub(super) pressure: PressureCounters,
 }
 
@@ -63,18 +63,18 @@ impl PressureCounters {
 }
 
 /// A process in `/proc`.
-struct ProcessTime {
+struct ProcessCpuTime {
     parent: u32,
     /// The CPU time of the process and of its descendants that have ended.
     ticks: f64,
 }
 
-impl ProcessTime {
+impl ProcessCpuTime {
     /// Parses `/proc/PID/stat`. The name in parentheses may contain any character.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let times = fields.get(11..15)?;
-        Some(ProcessTime {
+        Some(ProcessCpuTime {
             parent: fields.get(1)?.parse().ok()?,
             ticks: times.iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum(),
         })
@@ -85,10 +85,10 @@ impl ProcessTime {
 fn own_ticks(tree: &SystemTree, roots: &[u32]) -> f64 {
     let numbers =
         tree.names("proc").unwrap_or_default().into_iter().filter_map(|name| name.parse::<u32>().ok());
-    let processes: HashMap<u32, ProcessTime> = numbers
+    let processes: HashMap<u32, ProcessCpuTime> = numbers
         .filter_map(|number| {
             let stat = tree.read(&format!("proc/{number}/stat")).ok()?;
-            Some((number, ProcessTime::parse(&stat)?))
+            Some((number, ProcessCpuTime::parse(&stat)?))
         })
         .collect();
     let mut own: HashSet<u32> = roots.iter().copied().collect();

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use fordway_measure::{
-    ConditionFigures, DisturbanceCause, MeasurementWarning, RunConditions, RunReliability,
+    DisturbanceCause, DisturbanceFigures, MeasurementWarning, RunReliability, RunReliabilityReport,
 };
 use fordway_store::{Error, ErrorKind, Result};
 
@@ -108,7 +108,7 @@ impl MachineWatch {
 
     /// Ends the observation and returns the conditions of the run. Cost: the same as [`MachineWatch::start`], but
     /// without the 0.1 s if all servers are known.
-    pub fn conditions(self) -> RunConditions {
+    pub fn conditions(self) -> RunReliabilityReport {
         let end = MachineCounters::read(&self.tree, &self.own);
         let elapsed_s = self.begin.0.elapsed().as_secs_f64();
         let samples = self.sampler.map(RunSampler::stop).unwrap_or_default();
@@ -150,7 +150,7 @@ fn figures(
     elapsed_s: f64,
     samples: &RunSamples,
     lost_after_share: Option<f64>,
-) -> ConditionFigures {
+) -> DisturbanceFigures {
     let total = end.total - begin.total;
     let of_machine = |ticks: f64| (total > 0.0).then(|| (ticks / total).clamp(0.0, 1.0));
     let waited = |select: fn(&PressureCounters) -> Option<f64>| {
@@ -160,7 +160,7 @@ fn figures(
     let throttled = begin.quota.zip(end.quota);
     let (running_s, queued_s) = samples.running_and_queued_s();
     let work_ns = samples.work_ns().filter(|_| before.work_ns > 0);
-    ConditionFigures {
+    DisturbanceFigures {
         lost_before_share: before.lost_share,
         lost_after_share,
         others_share: of_machine((end.busy - begin.busy) - (end.own - begin.own)),
@@ -181,8 +181,8 @@ fn figures(
 
 /// Derives the verdict from the figures. `is_long` is true if the run was long enough for the counters of CPU time,
 /// which have a resolution of 10 ms.
-fn judge(figures: ConditionFigures, counts_others: bool, is_long: bool) -> RunConditions {
-    let mut conditions = RunConditions { figures, ..RunConditions::default() };
+fn judge(figures: DisturbanceFigures, counts_others: bool, is_long: bool) -> RunReliabilityReport {
+    let mut conditions = RunReliabilityReport { figures, ..RunReliabilityReport::default() };
     let doubts = [
         before_doubt(&figures),
         is_long.then(|| during_doubt(&figures, counts_others)).flatten(),
@@ -253,7 +253,7 @@ fn lost_text(share: f64) -> String {
 }
 
 /// Returns the doubt, if any, caused by other processes before or after the run.
-fn before_doubt(figures: &ConditionFigures) -> Option<MeasurementWarning> {
+fn before_doubt(figures: &DisturbanceFigures) -> Option<MeasurementWarning> {
     let (share, when) = match above(figures.lost_before_share, LOST_MAX) {
         Some(share) => (share, "before"),
         None => (above(figures.lost_after_share, LOST_AFTER_MAX)?, "after"),
@@ -266,7 +266,7 @@ fn before_doubt(figures: &ConditionFigures) -> Option<MeasurementWarning> {
 }
 
 /// Returns the doubt, if any, caused by other processes during the run.
-fn during_doubt(figures: &ConditionFigures, counts_others: bool) -> Option<MeasurementWarning> {
+fn during_doubt(figures: &DisturbanceFigures, counts_others: bool) -> Option<MeasurementWarning> {
     let others = figures.others_share.filter(|_| counts_others)?;
     let observed = match (above(Some(others), OTHERS_MAX), figures.run_queue_share) {
         (Some(share), _) => format!(
@@ -317,11 +317,11 @@ mod tests {
     }
 
     /// Returns the figures of a run of 1 s between two readings of the counters, without samples.
-    fn between(begin: &MachineCounters, end: &MachineCounters) -> ConditionFigures {
+    fn between(begin: &MachineCounters, end: &MachineCounters) -> DisturbanceFigures {
         figures(&PreRunConditions::default(), (begin, end), 1.0, &RunSamples::default(), None)
     }
 
-    fn causes(figures: ConditionFigures) -> Vec<DisturbanceCause> {
+    fn causes(figures: DisturbanceFigures) -> Vec<DisturbanceCause> {
         judge(figures, true, true).doubts.iter().map(|doubt| doubt.cause).collect()
     }
 
@@ -373,16 +373,17 @@ mod tests {
         );
         assert_eq!((figures.quota_processors, figures.throttled_share), (Some(0.5), Some(0.5)));
         assert_eq!((figures.stolen_share, figures.throttled_s), (Some(0.1), Some(0.0)));
-        let busy = ConditionFigures { pressure_io_before_share: Some(0.6), ..ConditionFigures::default() };
+        let busy =
+            DisturbanceFigures { pressure_io_before_share: Some(0.6), ..DisturbanceFigures::default() };
         assert_eq!(causes(busy), [DisturbanceCause::Storage]);
     }
 
     #[test]
     fn threads_that_wait_for_others_raise_a_doubt_and_those_that_wait_for_each_other_do_not() {
-        let with = |others| ConditionFigures {
+        let with = |others| DisturbanceFigures {
             others_share: Some(others),
             run_queue_share: Some(0.2),
-            ..ConditionFigures::default()
+            ..DisturbanceFigures::default()
         };
         assert_eq!(causes(with(0.12)), [DisturbanceCause::OtherProcesses]);
         assert_eq!(causes(with(0.01)), []);
@@ -390,12 +391,13 @@ mod tests {
 
     #[test]
     fn a_busy_start_is_refused_and_a_slow_processor_is_named() {
-        let lost = |share| ConditionFigures { lost_before_share: Some(share), ..ConditionFigures::default() };
+        let lost =
+            |share| DisturbanceFigures { lost_before_share: Some(share), ..DisturbanceFigures::default() };
         assert_eq!(judge(lost(0.02), true, true).verdict, RunReliability::Measured);
         assert_eq!(judge(lost(0.6), true, true).verdict, RunReliability::Doubtful);
         let refused = judge(lost(0.9), true, true);
         assert!(refused.is_forced && refused.verdict == RunReliability::Refused);
-        let slow = ConditionFigures { work_slowdown: Some(2.0), ..ConditionFigures::default() };
+        let slow = DisturbanceFigures { work_slowdown: Some(2.0), ..DisturbanceFigures::default() };
         assert_eq!(causes(slow), [DisturbanceCause::Frequency]);
     }
 

@@ -25,7 +25,7 @@ pub(super) struct RunSampler {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunSamples {
     /// For each thread of the run: its times at the first sample and at the last sample.
-    threads: HashMap<u32, [ThreadTime; 2]>,
+    threads: HashMap<u32, [ThreadSchedulingTimes; 2]>,
     /// The CPU times of the fixed task, ns.
     work_ns: Vec<u64>,
     pub(super) frequency_min_mhz: Option<f64>,
@@ -34,7 +34,7 @@ pub(super) struct RunSamples {
 
 /// The times of a thread since its start, ns.
 #[derive(Clone, Copy, Debug, Default)]
-struct ThreadTime {
+struct ThreadSchedulingTimes {
     running: u64,
     queued: u64,
 }
@@ -73,7 +73,7 @@ impl RunSamples {
         let is_first = self.work_ns.is_empty();
         for (thread, time) in thread_times(tree, own) {
             // A thread that appears after the first sample was started during the run, so its times began at zero.
-            let begin = if is_first { time } else { ThreadTime::default() };
+            let begin = if is_first { time } else { ThreadSchedulingTimes::default() };
             self.threads.entry(thread).or_insert([begin, time])[1] = time;
         }
         self.work_ns.push(work.processor_ns());
@@ -87,7 +87,7 @@ impl RunSamples {
 
     /// Returns the times, in seconds, that the run's threads spent on processors and in run queues.
     pub(super) fn running_and_queued_s(&self) -> (f64, f64) {
-        let since = |time: fn(&ThreadTime) -> u64| {
+        let since = |time: fn(&ThreadSchedulingTimes) -> u64| {
             let all = self.threads.values().map(|[begin, end]| time(end).saturating_sub(time(begin)));
             all.sum::<u64>() as f64 / 1e9
         };
@@ -103,7 +103,7 @@ impl RunSamples {
 }
 
 /// Returns the times of at most [`MAX_THREADS`] threads of `roots` and their descendants.
-fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadTime)> {
+fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadSchedulingTimes)> {
     let (mut processes, mut times) = (roots.to_vec(), Vec::new());
     let mut at = 0;
     while let Some(process) = processes.get(at).copied().filter(|_| times.len() < MAX_THREADS) {
@@ -121,9 +121,9 @@ fn thread_times(tree: &SystemTree, roots: &[u32]) -> Vec<(u32, ThreadTime)> {
 }
 
 /// Parses `/proc/PID/task/TID/schedstat`: time on processors, time in run queues, and number of time slices.
-fn parse_schedstat(text: &str) -> Option<ThreadTime> {
+fn parse_schedstat(text: &str) -> Option<ThreadSchedulingTimes> {
     let mut fields = text.split_whitespace().map(|field| field.parse().ok());
-    Some(ThreadTime { running: fields.next()??, queued: fields.next()?? })
+    Some(ThreadSchedulingTimes { running: fields.next()??, queued: fields.next()?? })
 }
 
 /// Returns the current frequencies of the allowed processors, MHz; empty if the kernel does not report them.

@@ -168,13 +168,13 @@ struct LinkEmulatorState {
     clock: RunClock,
     nap_ns: u64,
     devices: [TunDevice; 2],
-    there: LinkDirection,
-    back: LinkDirection,
+    there: LinkDirectionState,
+    back: LinkDirectionState,
     stop: Arc<OwnedFd>,
     shared: Arc<Mutex<LinkStats>>,
 }
 
-struct LinkDirection {
+struct LinkDirectionState {
     line: LinkBottleneck,
     flight: InFlightPacketQueue,
     stats: DirectionStats,
@@ -187,7 +187,7 @@ impl LinkEmulatorState {
         stop: Arc<OwnedFd>,
         shared: Arc<Mutex<LinkStats>>,
     ) -> Self {
-        let direction = |number| LinkDirection {
+        let direction = |number| LinkDirectionState {
             line: LinkBottleneck::new(config, number),
             flight: InFlightPacketQueue::new(TUN_READ_BYTES_MAX),
             stats: DirectionStats::default(),
@@ -266,7 +266,7 @@ impl LinkEmulatorState {
     }
 }
 
-impl LinkDirection {
+impl LinkDirectionState {
     /// Reads the packets waiting at a device; returns whether more may be waiting.
     fn take_in(&mut self, from: &TunDevice, clock: RunClock) -> bool {
         for _ in 0..BATCH {

@@ -10,7 +10,7 @@ mod step;
 
 pub use container::{ContainerCommand, MachineContainer};
 pub use kernel::{KernelCommand, USER_MODE_KERNEL_REGISTERS, UserModeKernels, quoted_for_shell};
-pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningSetup, SetupPrograms};
+pub use running::{NetworkEndpoint, NetworkPair, PingpongSide, RunningNetworkSetup, SetupPrograms};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,7 +49,7 @@ const BUILT_IN: &[(&str, &str)] = &[
 /// The networks in which a set-up runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SetupNetworks {
+pub enum SetupNetworkKind {
     /// Network namespaces: the networks `ping` and `pong`, joined by a wire, and any further networks named by the
     /// set-up.
     #[default]
@@ -69,7 +69,7 @@ pub struct NetworkSetup {
     pub description: String,
     /// The networks in which the set-up runs.
     #[serde(default)]
-    pub on: SetupNetworks,
+    pub on: SetupNetworkKind,
     /// Whether the set-up emulates a machine, so that measured times differ from times on real hardware.
     #[serde(default)]
     pub is_emulated: bool,
@@ -90,9 +90,9 @@ pub struct NetworkSetup {
     #[serde(default)]
     pub steps: Vec<SetupStep>,
     /// The program that responds.
-    pub pong: ProgramConfig,
+    pub pong: PingpongProgramConfig,
     /// The program that sends requests to `pong`.
-    pub ping: ProgramConfig,
+    pub ping: PingpongProgramConfig,
 }
 
 /// A required program, and the Debian package that contains it.
@@ -130,7 +130,7 @@ pub struct SetupStep {
 /// The network, address and command of one of the two programs, `ping` or `pong`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProgramConfig {
+pub struct PingpongProgramConfig {
     /// The network in which the program runs; `None` if the set-up does not use namespaces.
     #[serde(rename = "in")]
     pub network: Option<String>,
@@ -209,19 +209,19 @@ impl NetworkSetup {
 
     /// Returns whether the set-up is measured by default: it runs in namespaces, is complete and is not emulated.
     pub fn is_usual(&self) -> bool {
-        self.on == SetupNetworks::Namespaces && self.is_complete() && !self.emulates()
+        self.on == SetupNetworkKind::Namespaces && self.is_complete() && !self.emulates()
     }
 
     /// Returns the address on which the set-up's programs listen: all addresses in namespaces, but only the loopback
     /// address on a machine.
     pub fn bind(&self) -> &'static str {
-        if self.on == SetupNetworks::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
+        if self.on == SetupNetworkKind::Namespaces { "0.0.0.0" } else { "127.0.0.1" }
     }
 
     /// Checks the set-up for contradictions.
     fn check(&self) -> std::result::Result<(), String> {
         let parts = [&self.ping, &self.pong].map(|part| part.network.as_deref());
-        if self.on == SetupNetworks::Machine {
+        if self.on == SetupNetworkKind::Machine {
             let has_networks = parts.iter().any(Option::is_some) || !self.networks.is_empty();
             return match has_networks || !self.steps.is_empty() {
                 true => Err("a set-up on the bare machine has neither networks nor steps".to_owned()),
@@ -430,7 +430,7 @@ mod tests {
             all.iter().filter(|setup| setup.is_usual()).map(|setup| setup.name.as_str()).collect();
         assert!(usual.len() >= 9 && !usual.contains(&"loopback"), "{usual:?}");
         let templates: Vec<_> = all.iter().filter(|setup| !setup.is_complete()).collect();
-        assert!(templates.iter().all(|setup| setup.on == SetupNetworks::Machine) && templates.len() >= 3);
+        assert!(templates.iter().all(|setup| setup.on == SetupNetworkKind::Machine) && templates.len() >= 3);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::container::contained;
 use super::step::{self, SetupDaemon, command, start_in};
-use super::{NetworkSetup, PlaceholderValues, ProgramConfig, SetupNetworks, WireSettings};
+use super::{NetworkSetup, PingpongProgramConfig, PlaceholderValues, SetupNetworkKind, WireSettings};
 use crate::lab::{CLIENT_ADDRESS, SERVER_ADDRESS};
 use crate::{LinkStats, MountNamespace, NamespaceProcess, NetworkLab, NetworkNamespace};
 
@@ -68,7 +68,7 @@ pub enum PingpongSide {
 
 /// A running set-up. Everything is removed when this value is dropped, or when this process ends for any reason.
 #[derive(Debug)]
-pub struct RunningSetup {
+pub struct RunningNetworkSetup {
     // The fields are dropped in this order, so `ping` is stopped first.
     ping: SetupDaemon,
     pong: SetupDaemon,
@@ -81,7 +81,7 @@ pub struct RunningSetup {
     pub ping_address: String,
 }
 
-impl RunningSetup {
+impl RunningNetworkSetup {
     /// Creates the wire, performs the steps, and starts `pong` and `ping`. Both programs accept connections when this
     /// function returns. While waiting, the function calls `stop`, and gives up if `stop` returns true.
     ///
@@ -94,13 +94,13 @@ impl RunningSetup {
         programs: &SetupPrograms,
         stop: &dyn Fn() -> bool,
     ) -> Result<Self> {
-        RunningSetup::check_programs(setup)?;
+        RunningNetworkSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         match setup.on {
-            SetupNetworks::Machine => {
+            SetupNetworkKind::Machine => {
                 LaunchEnvironment::machine(setup, programs)?.start(setup, programs, stop)
             }
-            SetupNetworks::Namespaces => {
+            SetupNetworkKind::Namespaces => {
                 let lab = wire.lay()?;
                 LaunchEnvironment::namespaces(setup, wire, programs, lab)?.start(setup, programs, stop)
             }
@@ -171,11 +171,11 @@ impl RunningSetup {
 /// settings.
 pub(super) fn check_wire(setup: &NetworkSetup, wire: &WireSettings) -> Result<()> {
     let why = match setup.on {
-        SetupNetworks::Machine if wire.is_altered() => {
+        SetupNetworkKind::Machine if wire.is_altered() => {
             "it runs in existing networks, whose packets and TCP settings cannot be changed; leave out the options for \
              them, or leave out the set-up"
         }
-        SetupNetworks::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
+        SetupNetworkKind::Namespaces if setup.needs_ethernet && wire.is_emulated() => {
             "it bridges the link, but the link emulator carries packets without Ethernet headers; leave out the round \
              trip and the loss (--rate alone needs no emulator)"
         }
@@ -246,12 +246,12 @@ impl LaunchEnvironment {
         setup: &NetworkSetup,
         programs: &SetupPrograms,
         stop: &dyn Fn() -> bool,
-    ) -> Result<RunningSetup> {
+    ) -> Result<RunningNetworkSetup> {
         let (pong_port, ping_port) = programs.ports;
         let pong_address = self.words.fill(&setup.pong.address)?;
         self.words.set("pong-address", &pong_address);
         let ping_address = at(&self.words.fill(&setup.ping.address)?, ping_port);
-        if setup.on == SetupNetworks::Machine {
+        if setup.on == SetupNetworkKind::Machine {
             let pong_address = (!setup.pong.hidden).then(|| at(&pong_address, pong_port));
             [Some(&ping_address), pong_address.as_ref()]
                 .into_iter()
@@ -265,20 +265,29 @@ impl LaunchEnvironment {
         }
         let mut ping = self.launch("ping", &setup.ping, &programs.ping, &[])?;
         wait_for_port(asker.as_ref(), &mut ping, &ping_address, ("ping", stop))?;
-        let is_pong_elsewhere = setup.on == SetupNetworks::Machine && setup.pong.command.is_some();
+        let is_pong_elsewhere = setup.on == SetupNetworkKind::Machine && setup.pong.command.is_some();
         let LaunchEnvironment { networks, lab, daemons, .. } = self;
         let ping_network = asker;
-        Ok(RunningSetup { ping, pong, daemons, networks, ping_network, lab, is_pong_elsewhere, ping_address })
+        Ok(RunningNetworkSetup {
+            ping,
+            pong,
+            daemons,
+            networks,
+            ping_network,
+            lab,
+            is_pong_elsewhere,
+            ping_address,
+        })
     }
 
-    pub(super) fn network_of(&self, part: &ProgramConfig) -> Option<&NetworkNamespace> {
+    pub(super) fn network_of(&self, part: &PingpongProgramConfig) -> Option<&NetworkNamespace> {
         self.networks.get(part.network.as_deref()?)
     }
 
     fn launch(
         &self,
         name: &str,
-        part: &ProgramConfig,
+        part: &PingpongProgramConfig,
         usual: &[String],
         options: &[String],
     ) -> Result<SetupDaemon> {
@@ -418,10 +427,10 @@ impl NetworkPair {
     /// privilege is missing, or if addresses are translated, so that only one end reaches the other.
     pub fn lay(setup: &NetworkSetup, wire: &WireSettings, fordway: &Path) -> Result<Self> {
         check(setup)?;
-        RunningSetup::check_programs(setup)?;
+        RunningNetworkSetup::check_programs(setup)?;
         check_wire(setup, wire)?;
         let site = LaunchEnvironment::namespaces(setup, wire, &SetupPrograms::none(fordway), wire.lay()?)?;
-        let network_of = |part: &ProgramConfig| {
+        let network_of = |part: &PingpongProgramConfig| {
             let found = site.network_of(part).cloned();
             found.ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a set-up without its network"))
         };
@@ -436,13 +445,13 @@ impl NetworkPair {
 }
 
 fn check(setup: &NetworkSetup) -> Result<()> {
-    let is_special = |part: &ProgramConfig| part.container || part.command.is_some();
+    let is_special = |part: &PingpongProgramConfig| part.container || part.command.is_some();
     let why = match setup.on {
-        SetupNetworks::Machine => "it has no networks of its own",
-        SetupNetworks::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
+        SetupNetworkKind::Machine => "it has no networks of its own",
+        SetupNetworkKind::Namespaces if is_special(&setup.ping) || is_special(&setup.pong) => {
             "it defines how its programs are started, for example in containers without access to the files of this machine"
         }
-        SetupNetworks::Namespaces => return Ok(()),
+        SetupNetworkKind::Namespaces => return Ok(()),
     };
     let detail = format!("the set-up {} cannot hold other programs: {why}", setup.name);
     Err(Error::new(ErrorKind::InvalidArgument, detail))

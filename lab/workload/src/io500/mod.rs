@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use fordway_measure::{Io500Scores, LaneScore};
+use fordway_measure::{Io500Scores, LaneIo500Score};
 use fordway_store::{Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Result};
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
@@ -20,7 +20,7 @@ use crate::ior::{self, IorMapping, ResolvedIorPlan};
 use crate::mdtest::{FileRemoval, HARD_BYTES, ResolvedMdtestPlan};
 use crate::phase::{PhaseRecorder, WorkloadRank};
 use crate::site::LocationBackend;
-use crate::{PhaseResult, WorkloadSite};
+use crate::{PhaseResult, WorkloadLocation};
 
 /// The minimum duration (stonewall) of every writing phase, in seconds, that IO500's rules require for a valid result.
 pub const COMPLIANT_SECONDS: u64 = 300;
@@ -85,7 +85,7 @@ impl Io500Plan {
         Ok(())
     }
 
-    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadSite) -> Result<Vec<PhaseResult>> {
+    pub(crate) fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation) -> Result<Vec<PhaseResult>> {
         let (easy, hard) = (self.ior("ior-easy"), self.ior("ior-hard"));
         let (many, shared) = (self.mdtest("mdtest-easy"), self.mdtest("mdtest-hard"));
         let mut results = Vec::new();
@@ -155,7 +155,7 @@ struct FindCounts {
 
 /// Writes the timestamp object, with which later objects are compared; returns its modification time according to the
 /// lane's clock.
-fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
+fn timestamp(crew: &WorkloadRank, site: &WorkloadLocation) -> Result<SystemTime> {
     let key = Key::new(TIMESTAMP_KEY)?;
     crew.first_does(|| site.target().put(&key, b"timestamp"))?;
     match site.means() {
@@ -170,7 +170,7 @@ fn timestamp(crew: &WorkloadRank, site: &WorkloadSite) -> Result<SystemTime> {
 /// determines how many matches are expected.
 fn find(
     crew: &WorkloadRank,
-    site: &WorkloadSite,
+    site: &WorkloadLocation,
     sets: &[&ResolvedMdtestPlan],
     newer_than: SystemTime,
     items: u64,
@@ -208,7 +208,7 @@ fn is_wanted(key: &str) -> bool {
     key.rsplit('/').next().is_some_and(|name| name.contains(WANTED))
 }
 
-fn look(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
+fn look(site: &WorkloadLocation, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     match site.means() {
         LocationBackend::Files(dir) => look_at_files(&dir, prefix, newer_than),
         LocationBackend::Objects(..) => look_at_objects(site, prefix, newer_than),
@@ -235,7 +235,7 @@ fn look_at_files(dir: &Path, prefix: &str, newer_than: SystemTime) -> Result<Fin
     Ok(found)
 }
 
-fn look_at_objects(site: &WorkloadSite, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
+fn look_at_objects(site: &WorkloadLocation, prefix: &str, newer_than: SystemTime) -> Result<FindCounts> {
     let LocationBackend::Objects(store, bucket) = site.means() else {
         return Err(ErrorKind::Internal.into());
     };
@@ -300,12 +300,12 @@ pub(crate) fn unit(phase: &str) -> &'static str {
 }
 
 /// Scores each lane by its first round. Returns each score together with the run in the format of IO500's `result.txt`.
-pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneScore, String)> {
+pub fn score(plan: &Io500Plan, lanes: &[LaneResults]) -> Vec<(LaneIo500Score, String)> {
     let of_lane = |lane: &LaneResults| {
         let results = lane.rounds.first().map_or(&[][..], Vec::as_slice);
         let stamp = plan.stamp(results);
         let text = result_text(results, stamp.as_deref());
-        (LaneScore { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
+        (LaneIo500Score { lane: lane.lane.name.clone(), scores: scores_of(results), stamp }, text)
     };
     lanes.iter().map(of_lane).collect()
 }

@@ -57,7 +57,7 @@ pub struct BlockPosition {
 
 /// The progress of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct BlockProgress {
+pub struct LoadBlockProgress {
     /// The number of requests that have ended.
     pub requests: u64,
     /// Time since the block's start, warm-up included.
@@ -99,7 +99,7 @@ enum LoadThreadMessage {
 }
 
 /// State shared by the threads of a block.
-struct BlockState<'a> {
+struct SharedBlockState<'a> {
     plan: &'a LoadPlan,
     place: BlockPosition,
     clock: RunClock,
@@ -121,9 +121,9 @@ pub fn run_block(
     clock: RunClock,
     connect: &(dyn Fn(usize) -> Result<Box<dyn RequestChannel>> + Sync),
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(BlockProgress),
+    progress: &mut dyn FnMut(LoadBlockProgress),
 ) -> Result<LoadBlockResult> {
-    let shared = BlockState {
+    let shared = SharedBlockState {
         plan,
         place,
         clock,
@@ -150,7 +150,7 @@ fn without_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a load thread panicked")))
 }
 
-impl BlockState<'_> {
+impl SharedBlockState<'_> {
     fn run_thread(
         &self,
         thread: usize,
@@ -244,7 +244,7 @@ impl BlockState<'_> {
     fn watch(
         &self,
         messages: &Receiver<LoadThreadMessage>,
-        progress: &mut dyn FnMut(BlockProgress),
+        progress: &mut dyn FnMut(LoadBlockProgress),
     ) -> Result<LoadBlockResult> {
         let connected = (0..self.plan.threads).map(|_| match messages.recv() {
             Ok(LoadThreadMessage::Connected(connected)) => connected,
@@ -271,7 +271,7 @@ impl BlockState<'_> {
         &self,
         messages: &Receiver<LoadThreadMessage>,
         start: Instant,
-        progress: &mut dyn FnMut(BlockProgress),
+        progress: &mut dyn FnMut(LoadBlockProgress),
     ) -> Result<Vec<ThreadResult>> {
         let mut parts = Vec::new();
         while parts.len() < self.plan.threads {
@@ -279,7 +279,7 @@ impl BlockState<'_> {
                 Ok(LoadThreadMessage::Done(part)) => parts.push(part),
                 Ok(LoadThreadMessage::Connected(_)) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
-                    progress(BlockProgress {
+                    progress(LoadBlockProgress {
                         requests: self.done.load(Ordering::Relaxed),
                         elapsed: start.elapsed(),
                     });

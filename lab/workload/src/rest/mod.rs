@@ -8,9 +8,9 @@
 mod block;
 mod summary;
 
-pub use block::{BlockPosition, BlockProgress, LoadBlockResult, LoadPlan, run_block};
+pub use block::{BlockPosition, LoadBlockProgress, LoadBlockResult, LoadPlan, run_block};
 pub use fordway_measure::NetworkTraffic;
-pub use summary::{LaneBlocks, SummaryRowSettings, late_requests, records, summarise, warnings};
+pub use summary::{LaneBlocks, SummaryRowLoadSettings, late_requests, records, summarise, warnings};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

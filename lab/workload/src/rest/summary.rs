@@ -2,9 +2,9 @@
 //! load.
 
 use fordway_measure::{
-    BlockRecord, CountersIncomplete, DisturbanceCause, LimitingResource, LoadSummary, MeasurementWarning,
-    PhaseSummary, ProcessCounters, ResultKey, RunRecords, SpeedRatio, SpeedVerdict, median_interval, ns_text,
-    rate_text,
+    BlockRecord, CountersIncomplete, DisturbanceCause, LanePhaseKey, LanePhaseResult, LimitingResource,
+    LoadGeneratorSummary, MeasurementWarning, ProcessCounters, RunRecords, SpeedRatio, SpeedVerdict,
+    median_interval, ns_text, rate_text,
 };
 
 use super::block::LoadBlockResult;
@@ -18,7 +18,7 @@ const SATURATED: f64 = 0.9;
 
 /// The settings that the blocks of one row have in common.
 #[derive(Clone, Debug)]
-pub struct SummaryRowSettings {
+pub struct SummaryRowLoadSettings {
     /// The lane's name.
     pub lane: String,
     /// The phase's name.
@@ -41,13 +41,13 @@ pub struct SummaryRowSettings {
 #[derive(Debug)]
 pub struct LaneBlocks {
     /// The settings of the load.
-    pub settings: SummaryRowSettings,
+    pub settings: SummaryRowLoadSettings,
     /// The results of the blocks.
     pub blocks: Vec<LoadBlockResult>,
 }
 
 /// Returns the row for the blocks `of`, with its ratio to `reference`. For the reference itself, `reference` is `None`.
-pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> PhaseSummary {
+pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> LanePhaseResult {
     let total = SummaryRowTotals::of(&of.blocks);
     let (recorder, elapsed_s) = (&total.recorder, total.elapsed_ns as f64 / 1e9);
     let operations = recorder.latency.len();
@@ -63,7 +63,7 @@ pub fn summarise(of: &LaneBlocks, reference: Option<&LaneBlocks>) -> PhaseSummar
         client: total.client.as_ref(),
         server: total.server.as_ref(),
     };
-    PhaseSummary {
+    LanePhaseResult {
         lane: of.settings.lane.clone(),
         phase: of.settings.phase.clone(),
         operations,
@@ -125,7 +125,7 @@ fn joined<'b>(
     Some(sum)
 }
 
-fn load(settings: &SummaryRowSettings, total: &SummaryRowTotals) -> LoadSummary {
+fn load(settings: &SummaryRowLoadSettings, total: &SummaryRowTotals) -> LoadGeneratorSummary {
     let SummaryRowTotals { recorder, traffic, .. } = total;
     let answered = recorder.latency.len();
     // Failed requests also transferred bytes, which belong to no operation. If any request failed, header sizes are
@@ -135,7 +135,7 @@ fn load(settings: &SummaryRowSettings, total: &SummaryRowTotals) -> LoadSummary 
     let (mut sent, mut received) = (traffic.sent_bytes, traffic.received_bytes);
     let with_bodies = if settings.uploads { &mut sent } else { &mut received };
     *with_bodies = with_bodies.saturating_sub(recorder.body_bytes);
-    LoadSummary {
+    LoadGeneratorSummary {
         arrivals: settings.arrivals.name().to_owned(),
         rate_asked_per_s: settings.arrivals.rate(),
         connections: settings.connections,
@@ -185,7 +185,7 @@ fn ratio(of: &LaneBlocks, reference: &LaneBlocks) -> SpeedRatio {
 }
 
 /// Returns the reasons to doubt the row `summary` of `of`, each with a remedy.
-pub fn warnings(of: &LaneBlocks, summary: &PhaseSummary) -> Vec<String> {
+pub fn warnings(of: &LaneBlocks, summary: &LanePhaseResult) -> Vec<String> {
     let total = SummaryRowTotals::of(&of.blocks);
     let row = format!("{} {}", of.settings.phase, of.settings.lane);
     let mut warnings = Vec::new();
@@ -213,17 +213,17 @@ const LATE_NS_MIN: u64 = 500_000;
 
 /// Returns a warning about the rows whose latencies consist mostly of lateness. Requests start later than intended if
 /// this program has no processor, or if no connection is free.
-pub fn late_requests(summaries: &[PhaseSummary]) -> Option<MeasurementWarning> {
-    let lateness = |summary: &PhaseSummary| {
+pub fn late_requests(summaries: &[LanePhaseResult]) -> Option<MeasurementWarning> {
+    let lateness = |summary: &LanePhaseResult| {
         let late_ns = summary.load.as_ref()?.lateness?.p99_ns;
         let share = late_ns as f64 / summary.latency?.p99_ns.max(1) as f64;
         (late_ns >= LATE_NS_MIN && share > LATE_SHARE_MAX).then_some(late_ns)
     };
-    let late: Vec<(&PhaseSummary, u64)> =
+    let late: Vec<(&LanePhaseResult, u64)> =
         summaries.iter().filter_map(|summary| Some((summary, lateness(summary)?))).collect();
     let worst_ns = late.iter().map(|(_, ns)| *ns).max()?;
     let cell =
-        |summary: &PhaseSummary| ResultKey { lane: summary.lane.clone(), phase: summary.phase.clone() };
+        |summary: &LanePhaseResult| LanePhaseKey { lane: summary.lane.clone(), phase: summary.phase.clone() };
     Some(MeasurementWarning {
         cause: DisturbanceCause::Generator,
         observed: format!(
@@ -246,7 +246,7 @@ fn fell_behind(of: &LaneBlocks, ops_per_s: Option<f64>, recorder: &LoadRecorder)
 }
 
 /// Returns the warning that the requested rate was not reached, which makes latencies grow with the length of the run.
-fn rate_not_kept(of: &LaneBlocks, summary: &PhaseSummary, recorder: &LoadRecorder) -> Option<String> {
+fn rate_not_kept(of: &LaneBlocks, summary: &LanePhaseResult, recorder: &LoadRecorder) -> Option<String> {
     let asked = of.settings.arrivals.rate()?;
     fell_behind(of, summary.ops_per_s, recorder).then(|| {
         format!(
@@ -276,7 +276,7 @@ pub(super) struct RowThroughput<'c> {
 
 /// Returns the limit of a row, as far as the counters show it. A client or a server can use at most as many processors
 /// as it has threads; together, they can use at most the processors of the machine.
-pub(super) fn limit(settings: &SummaryRowSettings, reached: &RowThroughput) -> LimitingResource {
+pub(super) fn limit(settings: &SummaryRowLoadSettings, reached: &RowThroughput) -> LimitingResource {
     // An open loop that reached its rate was limited by that rate, regardless of how busy the processors were.
     if let Some(asked) = settings.arrivals.rate().filter(|_| !reached.fell_behind) {
         let (asked, reached) = (rate_text(asked), rate_text(reached.ops_per_s));
@@ -346,7 +346,7 @@ mod tests {
         client_ns: u64,
         server: Option<(u64, u64)>,
     ) -> String {
-        let settings = SummaryRowSettings {
+        let settings = SummaryRowLoadSettings {
             lane: String::new(),
             phase: String::new(),
             arrivals,
@@ -375,7 +375,7 @@ mod tests {
             mean_ns: 1,
         };
         let row = |phase: &str, late_ns| {
-            let settings = SummaryRowSettings {
+            let settings = SummaryRowLoadSettings {
                 lane: "http1".into(),
                 phase: phase.into(),
                 arrivals: ArrivalProcess::Fixed(1000.0),
@@ -391,7 +391,7 @@ mod tests {
             summary
         };
         let doubt = late_requests(&[row("a", 300_000_000), row("b", 1_000_000)]).unwrap();
-        assert_eq!(doubt.cells, [ResultKey { lane: "http1".into(), phase: "a".into() }]);
+        assert_eq!(doubt.cells, [LanePhaseKey { lane: "http1".into(), phase: "a".into() }]);
         assert!(doubt.observed.contains("300 ms late"), "{}", doubt.observed);
         assert_eq!(late_requests(&[row("b", 1_000_000)]), None);
     }

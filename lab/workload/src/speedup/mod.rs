@@ -111,7 +111,7 @@ pub struct JobSample {
 
 /// The results of a speed-up measurement.
 #[derive(Debug, Default)]
-pub struct SpeedupOutcome {
+pub struct SpeedupResults {
     /// Every recorded job that ended successfully.
     pub samples: Vec<JobSample>,
     /// A record of every job that counts, and of every job that failed.
@@ -124,7 +124,7 @@ pub struct SpeedupOutcome {
 
 /// Shows the progress: the number of jobs done, the total number of jobs, and the lane and number of ranks of the
 /// current job.
-pub type SpeedupProgress<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
+pub type SpeedupProgressCallback<'a> = &'a mut dyn FnMut(u64, u64, usize, u32);
 
 /// Runs all combinations in every round, in random order; the first round is a warm-up. A combination that fails is
 /// omitted from the following rounds. If `stop` is set, the outcome contains the jobs that had already ended.
@@ -134,11 +134,11 @@ pub fn measure(
     plan: &SpeedupPlan,
     launch: &mut dyn JobLauncher,
     stop: &AtomicBool,
-    progress: SpeedupProgress<'_>,
-) -> Result<SpeedupOutcome> {
+    progress: SpeedupProgressCallback<'_>,
+) -> Result<SpeedupResults> {
     let clock = RunClock::start();
     let mut random = SeededRandom::new(plan.seed);
-    let mut outcome = SpeedupOutcome::default();
+    let mut outcome = SpeedupResults::default();
     let mut combinations = plan.combinations();
     let total = combinations.len() as u64 * (u64::from(plan.repeat) + 1);
     let mut done = 0;
@@ -173,7 +173,7 @@ impl SpeedupPlan {
     }
 }
 
-impl SpeedupOutcome {
+impl SpeedupResults {
     fn has_failed(&self, lane: usize, phase: usize) -> bool {
         self.failures.iter().any(|failure| (failure.0, failure.1) == (lane, phase))
     }
@@ -302,7 +302,7 @@ mod tests {
         }
     }
 
-    pub(super) fn measured(plan: &SpeedupPlan, law: &mut ScalingLawLauncher) -> SpeedupOutcome {
+    pub(super) fn measured(plan: &SpeedupPlan, law: &mut ScalingLawLauncher) -> SpeedupResults {
         measure(plan, law, &AtomicBool::new(false), &mut |_, _, _, _| ()).unwrap()
     }
 

@@ -5,12 +5,12 @@
 //! cost is negative: each subset of the three costs is fitted, and the best fit in which no cost is negative is used.
 
 use fordway_measure::{
-    ConfidenceInterval, LaneDescription, LimitingResource, Machine, ParallelSummary, PhaseSummary,
+    ConfidenceInterval, LaneDescription, LanePhaseResult, LimitingResource, Machine, ParallelJobSummary,
     RunDocument, SCHEMA, SCHEMA_VERSION, median, median_interval,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{FinishedJob, JobSample, JobTimeKind, SpeedupOutcome, SpeedupPlan};
+use super::{FinishedJob, JobSample, JobTimeKind, SpeedupPlan, SpeedupResults};
 use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// If the launch takes more than this share of the time on one rank, a warning is given.
@@ -29,12 +29,12 @@ pub struct SetupSpeedupFit {
 pub fn describe(
     plan: &SpeedupPlan,
     lanes: Vec<LaneDescription>,
-    outcome: &SpeedupOutcome,
+    outcome: &SpeedupResults,
     header: RunHeader,
 ) -> RunDocument {
     let phases: Vec<String> = plan.ranks.iter().map(|ranks| phase(*ranks)).collect();
     let summaries = (0..plan.ranks.len()).flat_map(|at| of_phase(plan, &lanes, at, outcome, &header.machine));
-    let summaries: Vec<PhaseSummary> = summaries.collect();
+    let summaries: Vec<LanePhaseResult> = summaries.collect();
     let mut warnings = header.warnings;
     let told = |(lane, phase, error): &(usize, usize, fordway_store::Error)| {
         format!("{} with {}: {error}", lanes[*lane].name, phases[*phase])
@@ -72,9 +72,9 @@ fn of_phase(
     plan: &SpeedupPlan,
     lanes: &[LaneDescription],
     at: usize,
-    outcome: &SpeedupOutcome,
+    outcome: &SpeedupResults,
     machine: &Machine,
-) -> Vec<PhaseSummary> {
+) -> Vec<LanePhaseResult> {
     let ranks = plan.ranks[at];
     let capacity = RunParallelism { threads: ranks as usize, cpus: machine.cpus };
     let mut summaries = summarise_phase(lanes, (at as u8, &phase(ranks)), &outcome.records, capacity);
@@ -90,7 +90,7 @@ fn of_phase(
     summaries
 }
 
-fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize)) -> ParallelSummary {
+fn parallel(plan: &SpeedupPlan, outcome: &SpeedupResults, place: (usize, usize)) -> ParallelJobSummary {
     let samples: Vec<&JobSample> =
         outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == place).collect();
     let of = |value: &dyn Fn(&FinishedJob) -> Option<f64>| {
@@ -99,7 +99,7 @@ fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize))
     };
     let ranks = plan.ranks[place.1];
     let speedup = median_interval(&speedups(plan, outcome, &samples));
-    ParallelSummary {
+    ParallelJobSummary {
         ranks,
         wall_ns: of(&|job| Some(job.elapsed_ns as f64)),
         work_ns: of(&|job| job.work_ns().map(|ns| ns as f64)),
@@ -111,7 +111,7 @@ fn parallel(plan: &SpeedupPlan, outcome: &SpeedupOutcome, place: (usize, usize))
 }
 
 /// Returns the reference's time divided by the job's time, for each round that has both.
-fn speedups(plan: &SpeedupPlan, outcome: &SpeedupOutcome, samples: &[&JobSample]) -> Vec<f64> {
+fn speedups(plan: &SpeedupPlan, outcome: &SpeedupResults, samples: &[&JobSample]) -> Vec<f64> {
     let reference = |round: u16| {
         let mut all = outcome.samples.iter();
         all.find(|sample| (sample.lane, sample.phase, sample.round) == (0, 0, round))?.job.time_ns(plan.time)
@@ -128,7 +128,7 @@ fn divided(interval: &ConfidenceInterval, by: f64) -> ConfidenceInterval {
 
 /// Fits the model's costs to the median times of each lane. The reference's time on one rank is used for all lanes that
 /// did not run jobs with one rank.
-pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupOutcome) -> Vec<SetupSpeedupFit> {
+pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupResults) -> Vec<SetupSpeedupFit> {
     let time = |lane: usize, phase: usize| {
         let samples = outcome.samples.iter().filter(|sample| (sample.lane, sample.phase) == (lane, phase));
         let times = samples.filter_map(|sample| sample.job.time_ns(plan.time));
@@ -148,7 +148,7 @@ pub fn fits(plan: &SpeedupPlan, lanes: &[LaneDescription], outcome: &SpeedupOutc
 }
 
 /// Returns the reasons to doubt the speed-ups.
-fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> Vec<String> {
+fn doubts(plan: &SpeedupPlan, summaries: &[LanePhaseResult], machine: &Machine) -> Vec<String> {
     let mut doubts: Vec<String> = launch_doubt(plan, summaries).into_iter().collect();
     let most = plan.ranks.iter().copied().max().unwrap_or(1);
     if most as usize > machine.cpus {
@@ -170,7 +170,7 @@ fn doubts(plan: &SpeedupPlan, summaries: &[PhaseSummary], machine: &Machine) -> 
 
 /// Returns a warning if the launch takes a large share of the time, because a long launch hides the gain from more
 /// ranks.
-fn launch_doubt(plan: &SpeedupPlan, summaries: &[PhaseSummary]) -> Option<String> {
+fn launch_doubt(plan: &SpeedupPlan, summaries: &[LanePhaseResult]) -> Option<String> {
     let reference = summaries.first()?.parallel.as_ref()?;
     let share = 1.0 - reference.work_ns?.value / reference.wall_ns?.value;
     (plan.time == JobTimeKind::Wall && share > LAUNCH_SHARE_MAX).then(|| {
@@ -316,7 +316,7 @@ mod tests {
         (describe(&plan, lanes, &outcome, header), fits)
     }
 
-    fn of<'r>(run: &'r RunDocument, lane: &str, ranks: u32) -> &'r ParallelSummary {
+    fn of<'r>(run: &'r RunDocument, lane: &str, ranks: u32) -> &'r ParallelJobSummary {
         let all = run.summaries.iter().filter(|row| row.lane == lane);
         all.filter_map(|row| row.parallel.as_ref()).find(|of| of.ranks == ranks).unwrap()
     }
@@ -353,7 +353,7 @@ mod tests {
     fn a_long_launch_is_told() {
         let plan = plan(&[1, 2]);
         let mut outcome = measured(&plan, &mut ScalingLawLauncher { failing: None, launched: Vec::new() });
-        let told = |outcome: &SpeedupOutcome| {
+        let told = |outcome: &SpeedupResults| {
             let lane = |name: &str| LaneDescription { name: name.into(), description: String::new() };
             let machine = Machine::observe(&[]);
             let rows = of_phase(&plan, &[lane("a"), lane("b")], 0, outcome, &machine);

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    BlockRecord, LaneDescription, LimitingResource, Machine, MessageTransferSummary, OperationRecord,
-    PhaseSummary, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
+    BlockRecord, LaneDescription, LanePhaseResult, LimitingResource, Machine, MessageTransferSummary,
+    OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, median,
     median_interval,
 };
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::{MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport, exact_text};
+use super::{MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport, exact_text};
 use crate::summary::{RunHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
@@ -40,7 +40,7 @@ pub struct TransportPlan {
 
 /// The results of a transport benchmark.
 #[derive(Debug, Default)]
-pub struct TransportOutcome {
+pub struct TransportResults {
     /// A record of every operation and of every block. An operation is one message or, for bandwidth, a whole block.
     pub records: RunRecords,
     /// The task of each phase, in the order of phases.
@@ -65,10 +65,10 @@ impl TransportPlan {
     /// are more phases than a run can have.
     fn tasks(&self, transports: &[Box<dyn MessageTransport>]) -> Result<Vec<MessageBlockTask>> {
         let is_possible =
-            |exchange: &MessageExchange| transports.iter().any(|transport| transport.can(*exchange));
+            |exchange: &MessageExchangePattern| transports.iter().any(|transport| transport.can(*exchange));
         let of_exchange = |exchange| self.sizes.iter().map(move |size| self.task(exchange, *size));
         let tasks: Vec<MessageBlockTask> =
-            MessageExchange::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
+            MessageExchangePattern::ALL.into_iter().filter(is_possible).flat_map(of_exchange).collect();
         match tasks.len() {
             0..=MAX_PHASES => Ok(tasks),
             phases => {
@@ -80,15 +80,17 @@ impl TransportPlan {
 
     /// Returns a task for a block of messages of this size. The number of messages is limited so that the block remains
     /// short.
-    fn task(&self, exchange: MessageExchange, size_bytes: u64) -> MessageBlockTask {
+    fn task(&self, exchange: MessageExchangePattern, size_bytes: u64) -> MessageBlockTask {
         let at_most = |bytes: u64, most: u64| (bytes / size_bytes).clamp(1, most.max(1));
         let window = match exchange {
-            MessageExchange::Stream => at_most(WINDOW_BYTES, self.window),
-            MessageExchange::Fetch | MessageExchange::PingPong => 1,
+            MessageExchangePattern::Stream => at_most(WINDOW_BYTES, self.window),
+            MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => 1,
         };
         let count = match exchange {
-            MessageExchange::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
-            MessageExchange::Fetch | MessageExchange::PingPong => at_most(self.block_bytes, self.messages),
+            MessageExchangePattern::Stream => (self.block_bytes / (size_bytes * window)).clamp(1, WINDOWS),
+            MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => {
+                at_most(self.block_bytes, self.messages)
+            }
         };
         MessageBlockTask { exchange, size_bytes, window, count, warm_up: count.div_ceil(WARM_UP_SHARE) }
     }
@@ -108,11 +110,11 @@ pub fn run(
     transports: &mut [Box<dyn MessageTransport>],
     stop: &AtomicBool,
     progress: &mut dyn FnMut(TransportProgress),
-) -> Result<TransportOutcome> {
+) -> Result<TransportResults> {
     let clock = RunClock::start();
     let mut random = SeededRandom::new(plan.seed);
-    let mut outcome = TransportOutcome { tasks: plan.tasks(transports)?, ..TransportOutcome::default() };
-    let TransportOutcome { tasks, records, .. } = &mut outcome;
+    let mut outcome = TransportResults { tasks: plan.tasks(transports)?, ..TransportResults::default() };
+    let TransportResults { tasks, records, .. } = &mut outcome;
     let total = u64::from(plan.rounds) * tasks.len() as u64 * transports.len() as u64;
     let (mut done, mut block) = (0, 0);
     let mut measure_round = |round: u16| -> Result<()> {
@@ -125,7 +127,7 @@ pub fn run(
                 }
                 if transports[lane].can(task.exchange) {
                     let result = transports[lane].carry_out(task)?;
-                    let place = TransportBlockLabel { lane: lane as u8, phase: phase as u8, round, block };
+                    let place = TransportBlockPosition { lane: lane as u8, phase: phase as u8, round, block };
                     place.keep(task, &result, clock.now_ns(), records);
                 }
                 done += 1;
@@ -149,22 +151,24 @@ pub fn run(
 }
 
 #[derive(Clone, Copy)]
-struct TransportBlockLabel {
+struct TransportBlockPosition {
     lane: u8,
     phase: u8,
     round: u16,
     block: u32,
 }
 
-impl TransportBlockLabel {
+impl TransportBlockPosition {
     /// Records one block, which ended at `end_ns`. If the received bytes were wrong, the last message counts as
     /// failed.
     fn keep(self, task: &MessageBlockTask, done: &MessageBlockResult, end_ns: u64, records: &mut RunRecords) {
-        let TransportBlockLabel { lane, phase, round, block } = self;
+        let TransportBlockPosition { lane, phase, round, block } = self;
         let messages = task.count * task.window;
         let (durations_ns, bytes) = match task.exchange {
-            MessageExchange::Stream => (&[done.elapsed_ns][..], messages * task.size_bytes),
-            MessageExchange::Fetch | MessageExchange::PingPong => (&done.durations_ns[..], task.size_bytes),
+            MessageExchangePattern::Stream => (&[done.elapsed_ns][..], messages * task.size_bytes),
+            MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => {
+                (&done.durations_ns[..], task.size_bytes)
+            }
         };
         let mut start_ns = end_ns.saturating_sub(done.elapsed_ns);
         let first = records.operations.len();
@@ -210,10 +214,10 @@ const POLLS: f64 = 1.5;
 pub fn describe(
     plan: &TransportPlan,
     lanes: Vec<LaneDescription>,
-    outcome: &TransportOutcome,
+    outcome: &TransportResults,
     header: RunHeader,
 ) -> RunDocument {
-    let summaries: Vec<PhaseSummary> = outcome
+    let summaries: Vec<LanePhaseResult> = outcome
         .tasks
         .iter()
         .enumerate()
@@ -250,9 +254,9 @@ fn of_phase(
     (phase, task): (u8, &MessageBlockTask),
     records: &RunRecords,
     machine: &Machine,
-) -> Vec<PhaseSummary> {
+) -> Vec<LanePhaseResult> {
     // With one message at a time, one side waits for the other; with several, both sides work.
-    let threads = if task.exchange == MessageExchange::Stream { machine.cpus } else { 1 };
+    let threads = if task.exchange == MessageExchangePattern::Stream { machine.cpus } else { 1 };
     let capacity = RunParallelism { threads, cpus: machine.cpus };
     let name = task.phase();
     let mut summaries = summarise_phase(lanes, (phase, &name), records, capacity);
@@ -293,8 +297,10 @@ fn transfer(
     let rates: Vec<f64> =
         blocks.iter().map(|block| block.bytes as f64 * 1e9 / block.elapsed_ns.max(1) as f64).collect();
     let time_ns = match task.exchange {
-        MessageExchange::Stream => None,
-        MessageExchange::Fetch | MessageExchange::PingPong => median_interval(&medians(operations)),
+        MessageExchangePattern::Stream => None,
+        MessageExchangePattern::Fetch | MessageExchangePattern::PingPong => {
+            median_interval(&medians(operations))
+        }
     };
     Some(MessageTransferSummary {
         exchange: task.exchange.name().to_owned(),
@@ -321,7 +327,7 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
 /// Returns the limit `cannot tell` for a transport that polls, because its busy processors do not show the limit;
 /// `None` if the transport does not poll.
 fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
-    if transfer.exchange == MessageExchange::Stream.name() || transfer.processors_busy < POLLS {
+    if transfer.exchange == MessageExchangePattern::Stream.name() || transfer.processors_busy < POLLS {
         return None;
     }
     let evidence = format!(
@@ -333,8 +339,8 @@ fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
 }
 
 /// Returns a warning for each lane that polled, with the number of processors that it kept busy.
-fn polling(lanes: &[LaneDescription], summaries: &[PhaseSummary]) -> Vec<String> {
-    let latency = MessageExchange::Fetch.name();
+fn polling(lanes: &[LaneDescription], summaries: &[LanePhaseResult]) -> Vec<String> {
+    let latency = MessageExchangePattern::Fetch.name();
     let busy = |lane: &LaneDescription| {
         let rows = summaries.iter().filter(|row| row.lane == lane.name);
         let transfers = rows.filter_map(|row| row.transfer.as_ref()).filter(|of| of.exchange == latency);

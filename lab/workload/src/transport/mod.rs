@@ -1,8 +1,8 @@
 //! Measures the transfer of bytes between processes over every available transport: MPI, plain TCP, HTTP and our lanes.
 //!
-//! All transports perform the same exchanges. [`MessageExchange::Fetch`] sends a small request and measures the time
-//! until the whole response is received, as for a GET. [`MessageExchange::Stream`] has several fetches in flight.
-//! [`MessageExchange::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
+//! All transports perform the same exchanges. [`MessageExchangePattern::Fetch`] sends a small request and measures the time
+//! until the whole response is received, as for a GET. [`MessageExchangePattern::Stream`] has several fetches in flight.
+//! [`MessageExchangePattern::PingPong`] measures half a round trip, as MPI benchmarks report it, on transports that support
 //! this exchange.
 //!
 //! A [`MessageTransport`] carries out one [`MessageBlockTask`] at a time. There are two implementations:
@@ -13,7 +13,7 @@
 mod drive;
 mod transports;
 
-pub use drive::{TransportOutcome, TransportPlan, TransportProgress, describe, run};
+pub use drive::{TransportPlan, TransportProgress, TransportResults, describe, run};
 pub use transports::{
     LinkTransport, MessageLink, MpiJobDescription, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink,
     answer, follow,
@@ -38,7 +38,7 @@ pub trait MessageTransport {
     fn lane(&self) -> &LaneDescription;
 
     /// Returns whether the transport supports this exchange.
-    fn can(&self, exchange: MessageExchange) -> bool;
+    fn can(&self, exchange: MessageExchangePattern) -> bool;
 
     /// Performs one block of messages. Errors: only errors that end the run.
     fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult>;
@@ -47,7 +47,7 @@ pub trait MessageTransport {
 /// How messages are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum MessageExchange {
+pub enum MessageExchangePattern {
     /// Request a message, and wait until all of it has been received.
     Fetch,
     /// Request several messages at once, and wait until all of them have been received completely.
@@ -56,17 +56,17 @@ pub enum MessageExchange {
     PingPong,
 }
 
-impl MessageExchange {
+impl MessageExchangePattern {
     /// All exchanges, in the order in which they run.
-    pub const ALL: [MessageExchange; 3] =
-        [MessageExchange::Fetch, MessageExchange::Stream, MessageExchange::PingPong];
+    pub const ALL: [MessageExchangePattern; 3] =
+        [MessageExchangePattern::Fetch, MessageExchangePattern::Stream, MessageExchangePattern::PingPong];
 
     /// Returns the first word in the names of the exchange's phases.
     pub const fn name(self) -> &'static str {
         match self {
-            MessageExchange::Fetch => "latency",
-            MessageExchange::Stream => "bandwidth",
-            MessageExchange::PingPong => "half-round-trip",
+            MessageExchangePattern::Fetch => "latency",
+            MessageExchangePattern::Stream => "bandwidth",
+            MessageExchangePattern::PingPong => "half-round-trip",
         }
     }
 
@@ -74,13 +74,13 @@ impl MessageExchange {
     /// time is recorded.
     const fn trips(self) -> u64 {
         match self {
-            MessageExchange::PingPong => 2,
-            MessageExchange::Fetch | MessageExchange::Stream => 1,
+            MessageExchangePattern::PingPong => 2,
+            MessageExchangePattern::Fetch | MessageExchangePattern::Stream => 1,
         }
     }
 
     fn code(self) -> u64 {
-        MessageExchange::ALL.iter().position(|other| *other == self).unwrap_or_default() as u64
+        MessageExchangePattern::ALL.iter().position(|other| *other == self).unwrap_or_default() as u64
     }
 }
 
@@ -88,10 +88,10 @@ impl MessageExchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageBlockTask {
     /// The kind of exchange.
-    pub exchange: MessageExchange,
+    pub exchange: MessageExchangePattern,
     /// Bytes of each message, at least 1.
     pub size_bytes: u64,
-    /// The number of messages in flight at once; always 1 except for [`MessageExchange::Stream`].
+    /// The number of messages in flight at once; always 1 except for [`MessageExchangePattern::Stream`].
     pub window: u64,
     /// The number of timed exchanges.
     pub count: u64,
@@ -121,7 +121,7 @@ impl MessageBlockTask {
     /// Decodes the output of [`MessageBlockTask::to_bytes`]; `None` means that there are no more tasks.
     fn from_bytes(bytes: &[u8; TASK_BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 * at + byte]));
-        let exchange = *MessageExchange::ALL.get(usize::try_from(word(0)).ok()?)?;
+        let exchange = *MessageExchangePattern::ALL.get(usize::try_from(word(0)).ok()?)?;
         let task = MessageBlockTask {
             exchange,
             size_bytes: word(1),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn tasks_cross_a_link() {
-        for exchange in MessageExchange::ALL {
+        for exchange in MessageExchangePattern::ALL {
             let task = MessageBlockTask { exchange, size_bytes: 1 << 40, window: 64, count: 7, warm_up: 0 };
             assert_eq!(MessageBlockTask::from_bytes(&task.to_bytes()), Some(task));
         }

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    MessageBlockResult, MessageBlockTask, MessageExchange, MessageTransport, TASK_BYTES, message_of,
+    MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport, TASK_BYTES, message_of,
 };
 use crate::site::noise;
 
@@ -64,15 +64,15 @@ impl<L: MessageLink> LinkTransport<L> {
     fn step(&mut self, task: &MessageBlockTask) -> Result<()> {
         let (size, window_bytes) = (task.size_bytes as usize, task.window_bytes() as usize);
         match task.exchange {
-            MessageExchange::PingPong => {
+            MessageExchangePattern::PingPong => {
                 self.link.send(&self.content[..size])?;
                 self.link.receive(&mut self.buffer[..size])
             }
-            MessageExchange::Fetch => {
+            MessageExchangePattern::Fetch => {
                 self.link.send(&REQUEST)?;
                 self.link.receive(&mut self.buffer[..size])
             }
-            MessageExchange::Stream => {
+            MessageExchangePattern::Stream => {
                 self.link.send(&REQUEST)?;
                 self.link.receive_window(&mut self.buffer[..window_bytes], size)
             }
@@ -117,7 +117,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
         &self.lane
     }
 
-    fn can(&self, _: MessageExchange) -> bool {
+    fn can(&self, _: MessageExchangePattern) -> bool {
         true
     }
 
@@ -138,7 +138,7 @@ impl<L: MessageLink> MessageTransport for LinkTransport<L> {
         self.link.receive(&mut word)?;
         done.server_cpu_ns = Some(u64::from_le_bytes(word));
         done.is_right = self.is_right(task);
-        if task.exchange == MessageExchange::PingPong {
+        if task.exchange == MessageExchangePattern::PingPong {
             done.durations_ns.iter_mut().for_each(|ns| *ns /= 2);
         }
         Ok(done)
@@ -157,15 +157,15 @@ pub fn follow(link: &mut dyn MessageLink) -> Result<()> {
         make_content(&mut content, size);
         buffer.resize(buffer.len().max(size), 0);
         let answer = |link: &mut dyn MessageLink, buffer: &mut [u8]| match task.exchange {
-            MessageExchange::PingPong => {
+            MessageExchangePattern::PingPong => {
                 link.receive(&mut buffer[..size])?;
                 link.send(&content[..size])
             }
-            MessageExchange::Fetch => {
+            MessageExchangePattern::Fetch => {
                 link.receive(&mut [0; REQUEST.len()])?;
                 link.send(&content[..size])
             }
-            MessageExchange::Stream => {
+            MessageExchangePattern::Stream => {
                 link.receive(&mut [0; REQUEST.len()])?;
                 link.send_window(&content[..size], task.window as usize)
             }
@@ -300,7 +300,7 @@ impl ObjectTransport {
 
     fn is_right(&self, task: &MessageBlockTask) -> bool {
         let threads = match task.exchange {
-            MessageExchange::Stream => self.connections.min(task.window as usize),
+            MessageExchangePattern::Stream => self.connections.min(task.window as usize),
             _ => 1,
         };
         self.buffers[..threads].iter().all(|buffer| *buffer == self.content[..task.size_bytes as usize])
@@ -331,8 +331,8 @@ impl MessageTransport for ObjectTransport {
         &self.lane
     }
 
-    fn can(&self, exchange: MessageExchange) -> bool {
-        exchange != MessageExchange::PingPong
+    fn can(&self, exchange: MessageExchangePattern) -> bool {
+        exchange != MessageExchangePattern::PingPong
     }
 
     fn carry_out(&mut self, task: &MessageBlockTask) -> Result<MessageBlockResult> {
@@ -349,7 +349,11 @@ impl MessageTransport for ObjectTransport {
         let elapsed_ns = started.elapsed().as_nanos() as u64;
         let (own_after, server_after) = (own_cpu_ns(), self.server_cpu_ns());
         Ok(MessageBlockResult {
-            durations_ns: if task.exchange == MessageExchange::Stream { Vec::new() } else { durations_ns },
+            durations_ns: if task.exchange == MessageExchangePattern::Stream {
+                Vec::new()
+            } else {
+                durations_ns
+            },
             elapsed_ns,
             client_cpu_ns: own_after.saturating_sub(own_before),
             server_cpu_ns: server_before
@@ -477,7 +481,7 @@ impl MessageTransport for RemoteTransport {
         &self.lane
     }
 
-    fn can(&self, _: MessageExchange) -> bool {
+    fn can(&self, _: MessageExchangePattern) -> bool {
         true
     }
 

@@ -12,7 +12,7 @@ use fordway_wire::node::{ReadField, Request, ResponseFlags};
 
 use crate::node::connection::{NodeConnection, NodeFailure};
 use crate::node::read::read;
-use crate::node::session::{NodeCall, NodeSession};
+use crate::node::session::{NodeCallTarget, NodeSession};
 use crate::node::write::{WHOLE_BYTES_MAX, put};
 
 /// The maximum number of objects in one message.
@@ -26,13 +26,13 @@ const ON_THEIR_WAY_MAX: usize = 2;
 /// A batch in progress.
 struct NodeBatch<'b, T> {
     session: &'b Arc<NodeSession>,
-    call: NodeCall<'b>,
+    call: NodeCallTarget<'b>,
     /// The results so far, by position in the batch.
     results: Vec<Option<Result<T>>>,
 }
 
 impl<'b, T> NodeBatch<'b, T> {
-    fn new(session: &'b Arc<NodeSession>, call: NodeCall<'b>, len: usize) -> Self {
+    fn new(session: &'b Arc<NodeSession>, call: NodeCallTarget<'b>, len: usize) -> Self {
         NodeBatch { session, call, results: (0..len).map(|_| None).collect() }
     }
 
@@ -123,15 +123,19 @@ fn chunks(len: usize, body_bytes: impl Fn(usize) -> usize) -> Vec<Range<usize>> 
     all
 }
 
-fn named<T>(results: Vec<Result<T>>, call: &NodeCall<'_>, key: impl Fn(usize) -> String) -> Vec<Result<T>> {
+fn named<T>(
+    results: Vec<Result<T>>,
+    call: &NodeCallTarget<'_>,
+    key: impl Fn(usize) -> String,
+) -> Vec<Result<T>> {
     let name = |(at, result): (usize, Result<T>)| {
-        result.map_err(|error| NodeCall { key: &key(at), ..*call }.named(error))
+        result.map_err(|error| NodeCallTarget { key: &key(at), ..*call }.named(error))
     };
     results.into_iter().enumerate().map(name).collect()
 }
 
 pub(super) fn get_many(session: &Arc<NodeSession>, bucket: &Bucket, keys: &[Key]) -> Vec<Result<Vec<u8>>> {
-    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let call = NodeCallTarget { operation: "get", bucket: bucket.as_str(), key: "", is_idempotent: true };
     let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::GetMany { bucket, keys }, 0)
@@ -165,7 +169,7 @@ pub(super) fn head_many(
     bucket: &Bucket,
     keys: &[Key],
 ) -> Vec<Result<ObjectInfo>> {
-    let call = NodeCall { operation: "head", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let call = NodeCallTarget { operation: "head", bucket: bucket.as_str(), key: "", is_idempotent: true };
     let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::HeadMany { bucket, keys }, 0)
@@ -180,7 +184,7 @@ pub(super) fn delete_many(
     bucket: &Bucket,
     keys: &[Key],
 ) -> Vec<Result<DeleteResult>> {
-    let call = NodeCall { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
+    let call = NodeCallTarget { operation: "delete", bucket: bucket.as_str(), key: "", is_idempotent: true };
     let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let (bucket, keys) = (Cow::Borrowed(bucket), Cow::Borrowed(&keys[chunk.clone()]));
         connection.gather(&Request::DeleteMany { bucket, keys }, 0)
@@ -200,7 +204,7 @@ pub(super) fn put_many(
         return objects.iter().map(|(key, body)| put(session, (bucket, key), body, options)).collect();
     }
     let is_idempotent = options.conditions.is_empty();
-    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: "", is_idempotent };
+    let call = NodeCallTarget { operation: "put", bucket: bucket.as_str(), key: "", is_idempotent };
     let ask = |connection: &mut NodeConnection, chunk: &Range<usize>| {
         let chunk = &objects[chunk.clone()];
         let sizes: Vec<(Key, u32)> =

@@ -17,12 +17,12 @@ use fordway_wire::node::{
 };
 
 use crate::node::connection::{NodeConnection, NodeFailure};
-use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
+use crate::node::session::{ConnectionLease, NodeCallTarget, NodeSession};
 
 /// Opens an object. Returns the content as the gateway delivered it: as inline bytes, an open file or a stream.
 pub(super) fn get(
     session: &Arc<NodeSession>,
-    call: &NodeCall<'_>,
+    call: &NodeCallTarget<'_>,
     request: &Request<'_>,
 ) -> Result<OpenObject> {
     let mut stream = None;
@@ -60,7 +60,8 @@ pub(super) fn read(
     options: &GetOptions,
     buffer: &mut Vec<u8>,
 ) -> Result<u64> {
-    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call =
+        NodeCallTarget { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let request = Request::Read {
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),
@@ -140,7 +141,8 @@ pub(super) fn read_large_ranges(
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
-    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call =
+        NodeCallTarget { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let whole = GetOptions { range: None, part: None, ..options.clone() };
     let request =
         Request::Get { bucket: Cow::Borrowed(bucket), key: Cow::Borrowed(key), options: Cow::Owned(whole) };
@@ -172,7 +174,8 @@ pub(super) fn read_ranges(
     ranges: &[ByteRange],
     options: &GetOptions,
 ) -> Result<Vec<Vec<u8>>> {
-    let call = NodeCall { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
+    let call =
+        NodeCallTarget { operation: "get", bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true };
     let request = Request::ReadRanges {
         bucket: Cow::Borrowed(bucket),
         key: Cow::Borrowed(key),

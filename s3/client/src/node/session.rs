@@ -21,7 +21,7 @@ const TRIES_MAX: u32 = 6;
 
 /// An operation and its target.
 #[derive(Clone, Copy)]
-pub(super) struct NodeCall<'c> {
+pub(super) struct NodeCallTarget<'c> {
     pub(super) operation: &'static str,
     pub(super) bucket: &'c str,
     pub(super) key: &'c str,
@@ -29,7 +29,7 @@ pub(super) struct NodeCall<'c> {
     pub(super) is_idempotent: bool,
 }
 
-impl NodeCall<'_> {
+impl NodeCallTarget<'_> {
     pub(super) fn named(&self, error: Error) -> Error {
         error.during(self.operation, LANE, self.bucket, self.key)
     }
@@ -66,7 +66,7 @@ impl NodeSession {
     /// Sends a request without content and returns the decoded response.
     pub(super) fn ask<T: ReadField>(
         self: &Arc<Self>,
-        call: &NodeCall<'_>,
+        call: &NodeCallTarget<'_>,
         request: &Request<'_>,
     ) -> Result<T> {
         let asked = self.run(call, |connection| {
@@ -82,7 +82,7 @@ impl NodeSession {
     /// `Unavailable`, with a message that states whether the call was executed, if this is known.
     pub(super) fn run<T>(
         self: &Arc<Self>,
-        call: &NodeCall<'_>,
+        call: &NodeCallTarget<'_>,
         mut act: impl FnMut(&mut NodeConnection) -> Result<T, NodeFailure>,
     ) -> Result<(T, ConnectionLease)> {
         let mut tries = 1;
@@ -110,7 +110,7 @@ impl NodeSession {
     }
 
     /// Returns the error for a failure, and whether the request may be sent again.
-    fn judge(&self, failure: NodeFailure, call: &NodeCall<'_>) -> (Error, bool) {
+    fn judge(&self, failure: NodeFailure, call: &NodeCallTarget<'_>) -> (Error, bool) {
         let broke = |why: &str, errno: Errno| {
             let why = format!("the connection to {} broke {why}", self.address);
             Error::new(ErrorKind::Unavailable, why).caused_by(errno)
@@ -185,7 +185,7 @@ impl ConnectionLease {
     /// another connection. Errors: as for [`NodeSession::run`].
     pub(super) fn act_here<T>(
         &mut self,
-        call: &NodeCall<'_>,
+        call: &NodeCallTarget<'_>,
         act: impl FnOnce(&mut NodeConnection) -> Result<T, NodeFailure>,
     ) -> Result<T> {
         self.act(act).map_err(|failure| call.named(self.session.judge(failure, call).0))

@@ -10,7 +10,7 @@ use fordway_sys::{current_core, write_all_at};
 use fordway_wire::node::{CommitResponse, Request};
 
 use crate::node::connection::{NodeConnection, NodeFailure};
-use crate::node::session::{NodeCall, NodeSession};
+use crate::node::session::{NodeCallTarget, NodeSession};
 use crate::node::write::failed_write;
 
 /// An empty file that the gateway has passed for an object that is similar to the last stored object.
@@ -50,7 +50,7 @@ pub(super) fn put_spare(
     // A conditional request must not be repeated. For example, a second "create only" request would find the object
     // that the first request created.
     let is_idempotent = options.conditions.is_empty();
-    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let call = NodeCallTarget { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| put_on(connection, (bucket, key), body, &options));
     done.map(|(made, _)| made)
 }

@@ -4,18 +4,18 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, ByteRange, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, GetOptions, Key, ListQuery, LockConfiguration,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer, check_tags,
-    checked_part_number,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, GetOptions, Key, ListQuery, LockConfiguration,
+    MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing, ObjectLockOperations,
+    ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects, OpenObject,
+    PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store,
+    Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery,
+    Writer, check_tags, checked_part_number,
 };
 use fordway_wire::node::{RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::node::connection::NodeAddress;
-use crate::node::session::{NodeCall, NodeSession};
+use crate::node::session::{NodeCallTarget, NodeSession};
 use crate::node::write::{NodeWriter, WriteKind, WriteTarget};
 use crate::node::{LANE, batch, read, write};
 
@@ -38,22 +38,22 @@ impl NodeStore {
     }
 }
 
-fn on_service(operation: &'static str) -> NodeCall<'static> {
-    NodeCall { operation, bucket: "", key: "", is_idempotent: true }
+fn on_service(operation: &'static str) -> NodeCallTarget<'static> {
+    NodeCallTarget { operation, bucket: "", key: "", is_idempotent: true }
 }
 
-fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> NodeCall<'c> {
-    NodeCall { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
+fn on_bucket<'c>(operation: &'static str, bucket: &'c Bucket) -> NodeCallTarget<'c> {
+    NodeCallTarget { operation, bucket: bucket.as_str(), key: "", is_idempotent: true }
 }
 
-fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> NodeCall<'c> {
-    NodeCall { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
+fn on_object<'c>(operation: &'static str, bucket: &'c Bucket, key: &'c Key) -> NodeCallTarget<'c> {
+    NodeCallTarget { operation, bucket: bucket.as_str(), key: key.as_str(), is_idempotent: true }
 }
 
-impl NodeCall<'_> {
+impl NodeCallTarget<'_> {
     /// Marks a call that must not be sent twice, because the second attempt would see the effect of the first attempt.
     fn once(self) -> Self {
-        NodeCall { is_idempotent: false, ..self }
+        NodeCallTarget { is_idempotent: false, ..self }
     }
 
     fn once_if(self, only_once: bool) -> Self {
@@ -168,7 +168,7 @@ impl Objects for NodeStore {
     }
 }
 
-impl ObjectBatches for NodeStore {
+impl ObjectBatchOperations for NodeStore {
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         batch::delete_many(&self.session, bucket, keys)
     }
@@ -191,7 +191,7 @@ impl ObjectBatches for NodeStore {
     }
 }
 
-impl ObjectRenames for NodeStore {
+impl ObjectRenameOperations for NodeStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         // The call must not be repeated, because a second attempt would not find the source.
         let call = on_object("rename", bucket, from).once();
@@ -200,7 +200,7 @@ impl ObjectRenames for NodeStore {
     }
 }
 
-impl ObjectTags for NodeStore {
+impl ObjectTagOperations for NodeStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         let request = Request::Tags { bucket: of(bucket), key: of(key), version: version.map(of) };
         self.session.ask(&on_object("get tags", bucket, key), &request)
@@ -213,7 +213,7 @@ impl ObjectTags for NodeStore {
     }
 }
 
-impl ObjectVersions for NodeStore {
+impl ObjectVersionOperations for NodeStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.session.ask(&on_bucket("get versioning", bucket), &Request::Versioning { bucket: of(bucket) })
     }
@@ -281,18 +281,18 @@ impl ObjectLockOperations for NodeStore {
     }
 }
 
-impl BucketDocuments for NodeStore {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for NodeStore {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         let request = Request::Document { bucket: of(bucket), kind: of(kind) };
         self.session.ask(&on_bucket("get document", bucket), &request)
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         let request = Request::SetDocument { bucket: of(bucket), kind: of(kind), document: of(document) };
         self.session.ask(&on_bucket("set document", bucket), &request)
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         let request = Request::DeleteDocument { bucket: of(bucket), kind: of(kind) };
         self.session.ask(&on_bucket("delete document", bucket), &request)
     }
@@ -303,7 +303,7 @@ impl BucketDocuments for NodeStore {
     }
 }
 
-impl MultipartUploads for NodeStore {
+impl MultipartUploadOperations for NodeStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         let request = Request::ObjectParts { bucket: of(bucket), key: of(key), options: of(options) };
         self.session.ask(&on_object("get parts", bucket, key), &request)

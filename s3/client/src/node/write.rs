@@ -11,7 +11,7 @@ use fordway_store::{
 use fordway_sys::{Errno, free_bytes, write_all_at};
 use fordway_wire::node::{CommitResponse, Request, StartWriteResponse};
 
-use crate::node::session::{ConnectionLease, NodeCall, NodeSession};
+use crate::node::session::{ConnectionLease, NodeCallTarget, NodeSession};
 use crate::node::spare::{PrecreatedFile, put_spare};
 
 /// The maximum size of content that is sent in one message. Content of this size fits into the socket's buffer. With
@@ -33,12 +33,12 @@ pub(super) enum WriteKind {
 }
 
 impl WriteTarget {
-    fn call(&self, is_idempotent: bool) -> NodeCall<'_> {
+    fn call(&self, is_idempotent: bool) -> NodeCallTarget<'_> {
         let operation = match self.what {
             WriteKind::Object(_) => "put",
             WriteKind::Part(..) => "put part",
         };
-        NodeCall { operation, bucket: self.bucket.as_str(), key: self.key.as_str(), is_idempotent }
+        NodeCallTarget { operation, bucket: self.bucket.as_str(), key: self.key.as_str(), is_idempotent }
     }
 
     fn size_hint(&self) -> Option<u64> {
@@ -96,7 +96,7 @@ fn put_whole(
     // A conditional request must not be repeated. For example, a second "create only" request would find the object
     // that the first request created.
     let is_idempotent = options.conditions.is_empty();
-    let call = NodeCall { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
+    let call = NodeCallTarget { operation: "put", bucket: bucket.as_str(), key: key.as_str(), is_idempotent };
     let done = session.run(&call, |connection| {
         let (made, header) = connection.call(&request, body)?;
         connection.finish(&header);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::process;
-use super::profile::{CredentialProfile, ProfileFile};
+use super::profile::{CredentialProfile, ProfileFileKind};
 use super::renewal::RenewedKeys;
 
 /// The credentials with which requests are signed. The secret key never appears in `Debug` output.
@@ -103,15 +103,15 @@ impl S3Credentials {
         }
         if let Some(setting) = UNSUPPORTED.into_iter().find(|name| profile.get(name).is_some()) {
             let export = format!(" --profile {}", profile.name());
-            return Err(unsupported(&profile.described(ProfileFile::Config), setting, &export));
+            return Err(unsupported(&profile.described(ProfileFileKind::Config), setting, &export));
         }
-        if let Some(found) = Self::in_file(profile, ProfileFile::Credentials)? {
+        if let Some(found) = Self::in_file(profile, ProfileFileKind::Credentials)? {
             return Ok(found);
         }
         if let Some(command) = profile.get("credential_process") {
             return process::credentials(command, profile.name());
         }
-        if let Some(found) = Self::in_file(profile, ProfileFile::Config)? {
+        if let Some(found) = Self::in_file(profile, ProfileFileKind::Config)? {
             return Ok(found);
         }
         match CONTAINER_VARIABLES.into_iter().find(|name| get(name).is_some()) {
@@ -120,7 +120,7 @@ impl S3Credentials {
         }
     }
 
-    pub(super) fn in_file(profile: &CredentialProfile, file: ProfileFile) -> Result<Option<Self>> {
+    pub(super) fn in_file(profile: &CredentialProfile, file: ProfileFileKind) -> Result<Option<Self>> {
         let source = profile.described(file);
         let get = |name: &str| match profile.get_in(file, name).filter(|value| !value.is_empty()) {
             // A value in quotes is refused: AWS tools would use the quotes as a part of the key, and the service would

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use fordway_store::{
-    Bucket, DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, Key, Result, check_document,
+    Bucket, BucketDocumentKind, DeleteOptions, DeleteResult, Error, ErrorKind, Key, Result, check_document,
 };
 use fordway_wire::s3_xml::{DeleteFailure, DeleteObjectsResult, XmlElement};
 use fordway_wire::{s3_error, s3_xml};
@@ -51,7 +51,7 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
     let call = S3Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
     let answer = session
         .run(&call, |mut response| s3_xml::delete_result(&response.read_document()?))
-        .map(|outcome| ResultsByKey::new(outcome, keys));
+        .map(|outcome| DeleteResultsByKey::new(outcome, keys));
     let result_of = |key: &Key| match &answer {
         Ok(outcome) => outcome.of(key),
         Err(error) => Err(error.repeated()),
@@ -64,14 +64,14 @@ fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Resul
 
 /// The result for each key of a batch. A key that the response does not mention counts as deleted, unless the response
 /// reports a failure for a name that was not in the request.
-struct ResultsByKey {
+struct DeleteResultsByKey {
     deleted: HashMap<String, DeleteResult>,
     failures: HashMap<String, DeleteFailure>,
     /// A failure whose name matches no key, so any of the unmentioned keys may have failed.
     stray: Option<DeleteFailure>,
 }
 
-impl ResultsByKey {
+impl DeleteResultsByKey {
     fn new(outcome: DeleteObjectsResult, keys: &[Key]) -> Self {
         let is_missing =
             |failure: &DeleteFailure| s3_error::from_s3(400, &failure.code) == ErrorKind::NoSuchKey;
@@ -79,7 +79,7 @@ impl ResultsByKey {
         let failures = outcome.failures.into_iter().filter(|failure| !is_missing(failure));
         let (known, stray): (Vec<_>, Vec<_>) =
             failures.partition(|failure| asked.contains(failure.key.as_str()));
-        ResultsByKey {
+        DeleteResultsByKey {
             deleted: outcome.deleted.into_iter().collect(),
             failures: known.into_iter().map(|failure| (failure.key.clone(), failure)).collect(),
             stray: stray.into_iter().next(),
@@ -112,12 +112,12 @@ fn explained(failure: &DeleteFailure) -> Error {
 }
 
 /// The kind of document that S3 removes when an empty one is put; S3 has no other operation for this purpose.
-const NOTIFICATION: DocumentKind = DocumentKind::known("notification");
+const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 pub(super) fn get_document(
     session: &S3Session,
     bucket: &Bucket,
-    kind: &DocumentKind,
+    kind: &BucketDocumentKind,
 ) -> Result<Option<Vec<u8>>> {
     let call = S3Call::on_bucket("GET", "get document", bucket).for_document(kind);
     match session.run_for_document(&call) {
@@ -132,7 +132,7 @@ pub(super) fn get_document(
 pub(super) fn set_document(
     session: &S3Session,
     bucket: &Bucket,
-    kind: &DocumentKind,
+    kind: &BucketDocumentKind,
     document: &[u8],
 ) -> Result<()> {
     let call = S3Call::on_bucket("PUT", "set document", bucket).for_document(kind);
@@ -141,7 +141,7 @@ pub(super) fn set_document(
     session.run_for_status(&call.document(text))
 }
 
-pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+pub(super) fn delete_document(session: &S3Session, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
     if *kind == NOTIFICATION {
         return set_document(session, bucket, kind, b"<NotificationConfiguration/>");
     }

@@ -2,7 +2,7 @@
 
 use super::S3Credentials;
 use super::process::printed_keys;
-use super::profile::{CredentialProfile, ProfileFile, shell_words};
+use super::profile::{CredentialProfile, ProfileFileKind, shell_words};
 
 /// Reads a profile from the two configuration files. The input consists of the name of the profile, the credentials
 /// file, the config file and the output of a `credential_process`, separated by NUL bytes. Runs no program.
@@ -28,7 +28,7 @@ fn check(profile: &CredentialProfile) {
         assert!(!name.contains(['\n', '=']) && !value.contains('\n'), "{name:?} = {value:?}");
         assert!(profile.get(name).is_some());
     }
-    for file in [ProfileFile::Credentials, ProfileFile::Config] {
+    for file in [ProfileFileKind::Credentials, ProfileFileKind::Config] {
         if let Ok(Some(keys)) = S3Credentials::in_file(profile, file) {
             check_keys(&keys);
         }

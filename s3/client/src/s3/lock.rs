@@ -1,7 +1,8 @@
 //! Implements the object lock calls, and the renaming of objects.
 
 use fordway_store::{
-    Bucket, DocumentKind, ErrorKind, Key, LockConfiguration, RenameOptions, Result, Retention, VersionId,
+    Bucket, BucketDocumentKind, ErrorKind, Key, LockConfiguration, RenameOptions, Result, Retention,
+    VersionId,
 };
 use fordway_wire::s3_xml::{self, ObjectLockDocument};
 use fordway_wire::uri::push_path;
@@ -11,7 +12,7 @@ use crate::s3::request::S3Call;
 use crate::s3::session::S3Session;
 
 /// The bucket document that holds the object lock configuration.
-static KIND: DocumentKind = DocumentKind::known("object-lock");
+static KIND: BucketDocumentKind = BucketDocumentKind::known("object-lock");
 
 pub(super) fn configuration(session: &S3Session, bucket: &Bucket) -> Result<Option<LockConfiguration>> {
     let call = S3Call::on_bucket("GET", "get object lock", bucket).for_document(&KIND);

@@ -10,7 +10,7 @@ type ProfileSection = (String, ProfileSettings);
 
 /// A file that contains settings of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProfileFile {
+pub(super) enum ProfileFileKind {
     Credentials,
     Config,
 }
@@ -77,25 +77,25 @@ impl CredentialProfile {
 
     /// Returns a setting's value. S3's own settings have names of the form `s3.NAME`.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        let files = [ProfileFile::Credentials, ProfileFile::Config];
+        let files = [ProfileFileKind::Credentials, ProfileFileKind::Config];
         files.into_iter().find_map(|file| self.get_in(file, name))
     }
 
     /// Returns the value that a setting has in one of the files.
-    pub(super) fn get_in(&self, file: ProfileFile, name: &str) -> Option<&str> {
+    pub(super) fn get_in(&self, file: ProfileFileKind, name: &str) -> Option<&str> {
         let (_, settings) = self.file(file);
         settings.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
     /// Returns a phrase that describes the profile in messages.
-    pub(super) fn described(&self, file: ProfileFile) -> String {
+    pub(super) fn described(&self, file: ProfileFileKind) -> String {
         format!("profile `{}` of {}", self.name, self.file(file).0.display())
     }
 
-    fn file(&self, file: ProfileFile) -> &(PathBuf, ProfileSettings) {
+    fn file(&self, file: ProfileFileKind) -> &(PathBuf, ProfileSettings) {
         match file {
-            ProfileFile::Credentials => &self.credentials,
-            ProfileFile::Config => &self.config,
+            ProfileFileKind::Credentials => &self.credentials,
+            ProfileFileKind::Config => &self.config,
         }
     }
 

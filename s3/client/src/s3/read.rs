@@ -10,8 +10,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fordway_http::vector::{
-    FileVersion, Fragment, PendingRequest, RangeTarget, ReadTraffic, RemoteFile, VersionPrecondition,
-    is_passing,
+    FileVersion, Fragment, HttpTrafficCounts, RangeTarget, RemoteFile, UnconsumedResponse,
+    VersionPrecondition, is_passing,
 };
 use fordway_http::{HttpResponse, Origin};
 use fordway_store::{
@@ -329,7 +329,8 @@ pub(super) fn read_ranges(
     let version = FileVersion::tagged(info.size, info.etag.as_str());
     let object =
         RangeReadTarget::new(session, (bucket, key), info.version.or_else(|| options.version.clone()));
-    let file = RemoteFile::of_version(&session.vector, Box::new(object), version, ReadTraffic::default());
+    let file =
+        RemoteFile::of_version(&session.vector, Box::new(object), version, HttpTrafficCounts::default());
     read_fragments(&file, ranges, None)
 }
 
@@ -354,7 +355,7 @@ fn bounded(ranges: &[ByteRange]) -> Option<Vec<(u64, usize)>> {
 fn read_fragments(
     file: &RemoteFile,
     ranges: &[ByteRange],
-    begun: Option<PendingRequest>,
+    begun: Option<UnconsumedResponse>,
 ) -> Result<Vec<Vec<u8>>> {
     let resolved = ranges.iter().map(|range| range.resolve(file.size_bytes())).collect::<Result<Vec<_>>>();
     let resolved = resolved.map_err(|error| file.named(error))?;
@@ -384,7 +385,7 @@ pub(super) fn open(session: &Arc<S3Session>, (bucket, key): (&Bucket, &Key)) -> 
     let options = GetOptions::default();
     let call = call(session, "HEAD", "head", (bucket, key), &options);
     let (info, opening) = session.run(&call, |response| {
-        let opening = ReadTraffic { requests: 1, connections: response.is_first().into() };
+        let opening = HttpTrafficCounts { requests: 1, connections: response.is_first().into() };
         Ok((described(&response)?, opening))
     })?;
     let version = FileVersion::tagged(info.size, info.etag.as_str());

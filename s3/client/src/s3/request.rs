@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_http::ReplayPolicy;
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Key, Result, VersionId};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Key, Result, VersionId};
 use fordway_wire::sigv4::{CanonicalRequest, SigningKey};
 
 use crate::s3::S3Credentials;
@@ -65,7 +65,7 @@ impl<'a> S3Call<'a> {
     }
 
     /// Addresses a document of the bucket.
-    pub(super) fn for_document(self, kind: &'a DocumentKind) -> Self {
+    pub(super) fn for_document(self, kind: &'a BucketDocumentKind) -> Self {
         // The names of these two sub-resources contain capitals, whereas the names of document kinds do not.
         let name = match kind.as_str() {
             "ownership" => "ownershipControls",

@@ -15,7 +15,7 @@ use crate::s3::request::{RequestSigner, UnsignedRequest};
 use crate::s3::{BucketAddressing, CurrentCredentials, S3Config, S3Credentials};
 use fordway_http::retry::{RetryBudget, pause};
 use fordway_http::{
-    HttpClient, HttpExchange, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
+    HttpClient, HttpExchangeRequest, HttpResponse, Origin, ReplayPolicy, Timeouts, USER_AGENT, vector,
 };
 
 /// A service, and the connections to it. Threads may share a session.
@@ -119,7 +119,7 @@ impl S3Session {
         let credentials =
             credentials.map_err(|error| FailedAttempt { error, may_pass: false, retry_after: None })?;
         let now = SystemTime::now();
-        let exchange = HttpExchange {
+        let exchange = HttpExchangeRequest {
             origin: &address.origin,
             method: call.method,
             write_head: &|head| self.write_head(head, call, address, (&credentials, now)),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, ByteRange, Checksum, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery,
-    LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations,
-    ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions,
-    PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
-    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
-    check_tags, checked_part_number,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, ByteRange, Checksum, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
+    LockConfiguration, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo, ObjectListing,
+    ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations,
+    Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result,
+    Retention, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
+    VersioningState, VersionsQuery, Writer, check_tags, checked_part_number,
 };
 use fordway_wire::{range, s3_xml, uri};
 
@@ -202,19 +202,19 @@ impl Objects for S3Store {
     }
 }
 
-impl ObjectBatches for S3Store {
+impl ObjectBatchOperations for S3Store {
     fn delete_many(&self, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
         delete::delete_many(&self.session, bucket, keys)
     }
 }
 
-impl ObjectRenames for S3Store {
+impl ObjectRenameOperations for S3Store {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         lock::rename(&self.session, bucket, (from, to), options)
     }
 }
 
-impl ObjectTags for S3Store {
+impl ObjectTagOperations for S3Store {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         let call = S3Call::on_object("GET", "get tags", bucket, key).query("tagging", "").version(version);
         let document = self.session.run_for_document(&call)?;
@@ -229,7 +229,7 @@ impl ObjectTags for S3Store {
     }
 }
 
-impl ObjectVersions for S3Store {
+impl ObjectVersionOperations for S3Store {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         list::versioning(&self.session, bucket)
     }
@@ -274,16 +274,16 @@ impl ObjectLockOperations for S3Store {
     }
 }
 
-impl BucketDocuments for S3Store {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for S3Store {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         delete::get_document(&self.session, bucket, kind)
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         delete::set_document(&self.session, bucket, kind, document)
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         delete::delete_document(&self.session, bucket, kind)
     }
 
@@ -293,7 +293,7 @@ impl BucketDocuments for S3Store {
     }
 }
 
-impl MultipartUploads for S3Store {
+impl MultipartUploadOperations for S3Store {
     /// Cost: one request per 1,000 parts; if the service does not list the parts (S3 itself does not list parts that
     /// were sent without checksums), one request per part.
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {

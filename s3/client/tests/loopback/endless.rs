@@ -1,7 +1,9 @@
 //! Tests that a server cannot make the client work, wait or allocate without an end.
 
 use crate::scripted::{Server, answer, bucket, key};
-use fordway_store::{ErrorKind, GetOptions, MultipartUploads, Objects, PartsQuery, UploadId, UploadsQuery};
+use fordway_store::{
+    ErrorKind, GetOptions, MultipartUploadOperations, Objects, PartsQuery, UploadId, UploadsQuery,
+};
 
 fn attributes(parts: &str) -> Vec<u8> {
     let document = format!(

@@ -1,7 +1,7 @@
 //! Tests listings of services that repeat a page, or do not state where a truncated listing continues.
 
 use fordway_store::{
-    Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersions, PartsQuery, Result, Store, UploadId,
+    Bucket, ErrorKind, GetOptions, ListQuery, ObjectVersionOperations, PartsQuery, Result, Store, UploadId,
     UploadsQuery, VersionsQuery,
 };
 

@@ -2,9 +2,9 @@
 
 use crate::scripted::{Server, answer, bucket, error, key};
 use fordway_store::{
-    ChecksumAlgorithm, ChecksumFormat, ChecksumType, DeleteOptions, DeleteResult, ErrorKind, GetOptions,
-    MultipartUploads, ObjectTags, ObjectVersions, Objects, PartsQuery, PutOptions, UploadId, VersionId,
-    VersionsQuery,
+    ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, DeleteOptions, DeleteResult, ErrorKind,
+    GetOptions, MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery,
+    PutOptions, UploadId, VersionId, VersionsQuery,
 };
 
 fn part(number: u16) -> GetOptions {
@@ -44,7 +44,8 @@ fn a_list_of_parts_states_the_checksum_of_the_upload() {
     let upload = UploadId::foreign("u");
     let listed =
         server.store(|_| {}).list_parts(&bucket(), &key("k"), &upload, &PartsQuery::default()).unwrap();
-    let expected = ChecksumFormat { algorithm: ChecksumAlgorithm::Sha256, kind: ChecksumType::Composite };
+    let expected =
+        ChecksumAlgorithmAndType { algorithm: ChecksumAlgorithm::Sha256, kind: ChecksumType::Composite };
     assert_eq!((listed.parts.len(), listed.checksum), (1, Some(expected)));
 }
 

@@ -5,9 +5,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::scripted::{Seen, Server, answer, bucket, error, key, object};
 use fordway_store::{
-    BoxedMetadata, BucketDocuments, ByteRange, Checksum, ChecksumAlgorithm, CompleteOptions, CompletedPart,
-    Conditions, CopyOptions, DocumentKind, ETag, ErrorKind, ExpectedContent, GetOptions, ListQuery, Metadata,
-    MultipartUploads, ObjectBatches, ObjectVersions, Objects, PutOptions, UploadId, VersionId,
+    BoxedMetadata, BucketDocumentKind, BucketDocumentOperations, ByteRange, Checksum, ChecksumAlgorithm,
+    CompleteOptions, CompletedPart, Conditions, CopyOptions, ETag, ErrorKind, ExpectedContent, GetOptions,
+    ListQuery, Metadata, MultipartUploadOperations, ObjectBatchOperations, ObjectVersionOperations, Objects,
+    PutOptions, UploadId, VersionId,
 };
 
 const MIB: usize = 1024 * 1024;
@@ -380,7 +381,7 @@ fn documents_are_addressed_by_their_sub_resources() {
     let server = Server::answering((0..3).map(|_| answer(204, "", "")).collect());
     let store = server.store(|_| {});
     for kind in ["cors", "ownership", "public-access-block"] {
-        store.delete_document(&bucket(), &DocumentKind::known(kind)).unwrap();
+        store.delete_document(&bucket(), &BucketDocumentKind::known(kind)).unwrap();
     }
     let wanted = ["cors", "ownershipControls", "publicAccessBlock"];
     assert_eq!(lines(&server.seen()), wanted.map(|name| format!("DELETE /bucket?{name}= HTTP/1.1")));

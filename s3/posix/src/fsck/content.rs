@@ -8,7 +8,7 @@ use fordway_store::{
 use fordway_sys::{Errno, read_into_spare, stat};
 
 use super::{FindingKind, FsckRun, is_sealed};
-use crate::record::Record;
+use crate::record::ObjectRecord;
 
 /// The number of content bytes read at a time: large enough to amortize the cost of a system call, and small enough to
 /// stay in the processor's cache.
@@ -26,13 +26,13 @@ struct ContentSpan<'r> {
 }
 
 /// Returns whether `record` has a digest against which the content can be checked.
-pub(super) fn can_be_checked(record: &Record) -> bool {
+pub(super) fn can_be_checked(record: &ObjectRecord) -> bool {
     !pieces_of(record).is_empty()
 }
 
 /// Returns the ranges that have digests: the whole content, or its parts if only the parts have digests. The result is
 /// empty if there is no digest.
-fn pieces_of(record: &Record) -> Vec<ContentSpan<'_>> {
+fn pieces_of(record: &ObjectRecord) -> Vec<ContentSpan<'_>> {
     let Some(seal) = record.seal else { return Vec::new() };
     let (md5, checksum) = (record.etag.as_ref().and_then(ETag::as_md5), record.checksum.as_ref());
     if checksum.is_some_and(|checksum| checksum.parts.is_some()) {
@@ -52,7 +52,7 @@ fn piece_of_part(part: &ObjectPart) -> Option<ContentSpan<'_>> {
 impl FsckRun<'_> {
     /// Reads `file`, whose state matches its record's seal, and compares the digests of the content with those in
     /// `record`. Cost: reading the content once and computing the digests.
-    pub(super) fn content(&mut self, path: &str, file: &File, record: &Record) -> Result<()> {
+    pub(super) fn content(&mut self, path: &str, file: &File, record: &ObjectRecord) -> Result<()> {
         let pieces = pieces_of(record);
         if pieces.is_empty() {
             return Ok(());
@@ -136,7 +136,7 @@ impl ContentSpan<'_> {
 
 /// Describes the mismatch, if there is one, between the object and the parts in its record. `size` is the total size of
 /// the parts in bytes.
-fn misfit(record: &Record, size: u64) -> Option<String> {
+fn misfit(record: &ObjectRecord, size: u64) -> Option<String> {
     let sealed = record.seal?.size;
     if size != sealed {
         return Some(format!("its parts have {size} bytes, but the object has {sealed}"));

@@ -16,12 +16,12 @@ use fordway_sys::{
     text_to_name,
 };
 
-use crate::actors::{RoleCache, bucket_owner};
+use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join};
-use crate::record::{ContentSeal, Record};
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{
-    AreaKind, BucketArea, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
+    BucketArea, BucketAreaKind, PROGRESS_ENTRIES, each_entry, known_kind, open_child, path_of_child,
 };
 use crate::sidecar::{RECORD_BYTES, place_of};
 use crate::stage::is_bare;
@@ -80,7 +80,7 @@ impl PosixStore {
     ) -> Result<FsckSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
-        let actors = Rc::new(RoleCache::new(&self.inner));
+        let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut check =
             FsckRun { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
         for bucket in &buckets {
@@ -98,7 +98,7 @@ impl PosixStore {
 
 struct FsckRun<'c> {
     inner: &'c PosixStoreState,
-    actors: Rc<RoleCache>,
+    actors: Rc<ImpersonatedUserCache>,
     read: bool,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
@@ -183,13 +183,15 @@ impl FsckRun<'_> {
     fn name(&mut self, area: &BucketArea, path: &str, name: &str) -> Result<()> {
         let place = join(path, name);
         let is_ours = match area.held {
-            AreaKind::Plain => return self.plain_name(area, place),
-            AreaKind::Odd => area.decode(&place).is_some(),
-            AreaKind::Versions => area.decode(path).is_some() && NoncurrentVersion::parse(name).is_some(),
+            BucketAreaKind::Plain => return self.plain_name(area, place),
+            BucketAreaKind::Odd => area.decode(&place).is_some(),
+            BucketAreaKind::Versions => {
+                area.decode(path).is_some() && NoncurrentVersion::parse(name).is_some()
+            }
         };
         match (is_ours, area.held) {
             (true, _) => Ok(()),
-            (false, AreaKind::Versions) => self.found(FindingKind::VersionName, place, ""),
+            (false, BucketAreaKind::Versions) => self.found(FindingKind::VersionName, place, ""),
             (false, _) => self.found(FindingKind::OddName, place, ""),
         }
     }
@@ -235,7 +237,7 @@ impl FsckRun<'_> {
 
     /// Returns whether the file's state and record show no problem, so that the file need not be opened.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
-        let Some(record) = Record::decode(record) else { return false };
+        let Some(record) = ObjectRecord::decode(record) else { return false };
         is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
     }
 
@@ -272,9 +274,9 @@ impl FsckRun<'_> {
         }
     }
 
-    fn changed(&mut self, path: &str, record: &Record, now: &FileStat) -> Result<()> {
+    fn changed(&mut self, path: &str, record: &ObjectRecord, now: &FileStat) -> Result<()> {
         let detail = match record.seal {
-            Some(ContentSeal { size, .. }) if size != now.size => {
+            Some(ContentChangeStamp { size, .. }) if size != now.size => {
                 format!("{size} bytes were stored, but the file now has {}", now.size)
             }
             Some(_) => "the file was changed after it was stored".to_owned(),
@@ -315,8 +317,8 @@ impl FsckRun<'_> {
 
 /// Returns whether the record's statements about the content apply to the file in its current state. Returns `true` if
 /// the record contains no statement about the content.
-fn is_sealed(record: &Record, stat: &FileStat) -> bool {
-    (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentSeal::of(stat))
+fn is_sealed(record: &ObjectRecord, stat: &FileStat) -> bool {
+    (record.etag.is_none() && record.checksum.is_none()) || record.seal == Some(ContentChangeStamp::of(stat))
 }
 
 /// The severity of a finding.

@@ -14,7 +14,7 @@ use crate::layout::{
 use crate::multipart::parts::{
     ArrivedPart, CLOSED, UPLOAD, UploadDirectory, UploadFileRole, part_number, role_of,
 };
-use crate::object_lock::VersioningSetting;
+use crate::object_lock::VersioningAndLockSetting;
 use crate::private::VERSIONING_BYTES;
 use crate::scan::{each_entry, known_kind, open_child};
 use crate::sidecar::inode_of;
@@ -44,7 +44,7 @@ impl FsckRun<'_> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = self.inner.volume.root.open_beneath(&path, flags, Mode::empty());
         match opened.and_then(|file| read_small(&file, VERSIONING_BYTES)) {
-            Ok(Some((text, _))) if VersioningSetting::parse(&text).is_some() => Ok(()),
+            Ok(Some((text, _))) if VersioningAndLockSetting::parse(&text).is_some() => Ok(()),
             Ok(Some((text, _))) => {
                 self.found(FindingKind::BadVersioning, path, format!("it says {:?}", show_name(&text)))
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{Errno, FileStat, with_lock_patience};
 
-use crate::actors::{RoleCache, bucket_owner};
+use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::is_private;
@@ -71,7 +71,7 @@ impl PosixStore {
         tell: &mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Result<GcSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let actors = Rc::new(RoleCache::new(&self.inner));
+        let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut sweep = GcRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
@@ -166,7 +166,7 @@ const OPERATION: &str = "collect garbage in";
 /// A collection in progress.
 pub(super) struct GcRun<'s> {
     pub(super) inner: &'s PosixStoreState,
-    pub(super) actors: Rc<RoleCache>,
+    pub(super) actors: Rc<ImpersonatedUserCache>,
     pub(super) options: &'s GcOptions,
     now_ns: i64,
     tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
@@ -179,7 +179,7 @@ pub(super) struct GcRun<'s> {
 impl<'s> GcRun<'s> {
     pub(super) fn new(
         inner: &'s PosixStoreState,
-        actors: Rc<RoleCache>,
+        actors: Rc<ImpersonatedUserCache>,
         options: &'s GcOptions,
         tell: &'s mut dyn FnMut(GcEvent) -> Result<()>,
     ) -> Self {

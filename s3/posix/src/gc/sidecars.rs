@@ -20,7 +20,7 @@ use fordway_sys::{
 use super::{GarbageFile, GarbageKind, GcRun, newest_ns, size_freed};
 use crate::errors::from_errno;
 use crate::layout::{ATTRIBUTE, join, meta_dir};
-use crate::record::{ContentSeal, Record};
+use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{RECORD_BYTES, inode_of, place_of, sidecar_name};
 use crate::stage::{hidden_name, is_bare};
@@ -154,8 +154,8 @@ impl GcRun<'_> {
         }
         let mut buffer = [0; RECORD_BYTES];
         let Ok(Some(bytes)) = get_xattr_in(dir, name, ATTRIBUTE, &mut buffer) else { return false };
-        let is_apart = Record::decode(bytes)
-            .is_some_and(|record| record.is_apart && record.seal == Some(ContentSeal::of(stat)));
+        let is_apart = ObjectRecord::decode(bytes)
+            .is_some_and(|record| record.is_apart && record.seal == Some(ContentChangeStamp::of(stat)));
         is_apart && matches!(self.inner.volume.read_sidecar(bucket, stat), Ok(None))
     }
 

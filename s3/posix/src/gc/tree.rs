@@ -11,7 +11,7 @@ use crate::delete::is_marked;
 use crate::gc::{GarbageFile, GarbageKind, GcRun, newest_ns, removed, size_freed};
 use crate::layout::{ObjectPath, join, odd, plain};
 use crate::private::PrivateDirectoryContents;
-use crate::scan::{AreaKind, BucketArea, each_entry, known_kind, open_child, path_of_child};
+use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
 use crate::versions::names::NoncurrentVersion;
 use crate::volume::StoreRootDirectory;
 
@@ -52,8 +52,8 @@ impl GcRun<'_> {
     ) -> Result<bool> {
         match (known_kind(dir, name, kind), area.held) {
             (EntryKind::Dir, _) => self.child(area, dir, path, name),
-            (EntryKind::File, AreaKind::Odd) => self.hidden_file(area, dir, &join(path, name), name),
-            (EntryKind::File, AreaKind::Versions) => self.version(area, dir, path, name),
+            (EntryKind::File, BucketAreaKind::Odd) => self.hidden_file(area, dir, &join(path, name), name),
+            (EntryKind::File, BucketAreaKind::Versions) => self.version(area, dir, path, name),
             _ => Ok(false),
         }
     }
@@ -96,11 +96,11 @@ impl GcRun<'_> {
         let inner = self.inner;
         // Outside the private area an empty directory may be an object, or a user may want to keep it.
         let is_ours = match area.held {
-            AreaKind::Plain => {
+            BucketAreaKind::Plain => {
                 let look = || Ok(is_marked(parent, name) && !is_marker(&inner.volume, area.bucket, &path));
                 looked_at_by.map_or_else(look, |owner| self.actors.act_as(owner, look))?
             }
-            AreaKind::Odd | AreaKind::Versions => area.is_our_dir(&path),
+            BucketAreaKind::Odd | BucketAreaKind::Versions => area.is_our_dir(&path),
         };
         if !is_ours {
             return Ok(false);
@@ -159,8 +159,8 @@ fn remove_empty_dir(
     let remove = || removed(remove_dir(parent, name));
     match (area.held, area.decode(path)) {
         // The key is locked because a writer that keeps an old version of the key relies on this directory.
-        (AreaKind::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
-        (AreaKind::Plain, _) => {
+        (BucketAreaKind::Versions, Some(key)) => inner.locked(area.bucket, &key, |_| remove()),
+        (BucketAreaKind::Plain, _) => {
             let mut done = Ok(false);
             inner.unless_marker(area.bucket, path, inner.volume.contents(area.bucket)?, || {
                 done = remove();

@@ -20,27 +20,27 @@ impl GcRun<'_> {
                 return Ok(());
             }
             let owner = stat_in(dir, name).ok().map(|state| state.user);
-            let look = || UploadState::of(dir, name).map_err(|errno| from_errno(errno, "looking at"));
+            let look = || UploadDirectoryInfo::of(dir, name).map_err(|errno| from_errno(errno, "looking at"));
             let Ok(found) = sweep.actors.or_as(owner, look) else { return Ok(()) };
             if !sweep.is_abandoned(&found) {
                 return Ok(());
             }
             let kind = if found.has_record { GarbageKind::Upload } else { GarbageKind::UploadRest };
             let garbage = GarbageFile { kind, path: join(&path, name), size_bytes: found.size_bytes };
-            let is_abandoned = |now: &UploadState| now.newest_ns == found.newest_ns;
+            let is_abandoned = |now: &UploadDirectoryInfo| now.newest_ns == found.newest_ns;
             let owner = found.owner;
             sweep.remove(bucket, (garbage, owner), || remove_upload(dir, name, is_abandoned)).map(drop)
         })
     }
 
-    fn is_abandoned(&self, upload: &UploadState) -> bool {
+    fn is_abandoned(&self, upload: &UploadDirectoryInfo) -> bool {
         let limit = if upload.has_record { self.options.upload_age } else { self.options.staged_age };
         !self.is_younger(upload.newest_ns, limit)
     }
 }
 
 /// The state of an upload's directory.
-struct UploadState {
+struct UploadDirectoryInfo {
     /// The time at which the directory or a file in it last changed.
     newest_ns: i64,
     has_record: bool,
@@ -48,13 +48,17 @@ struct UploadState {
     owner: u32,
 }
 
-impl UploadState {
+impl UploadDirectoryInfo {
     /// Reads the state. Errors: `NOENT` if the upload has ended, `NOTDIR` if the name does not belong to an upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;
-        let mut found =
-            UploadState { newest_ns: state.modified_ns, has_record: false, size_bytes: 0, owner: state.user };
+        let mut found = UploadDirectoryInfo {
+            newest_ns: state.modified_ns,
+            has_record: false,
+            size_bytes: 0,
+            owner: state.user,
+        };
         fordway_sys::read_dir(&dir, |name, _| {
             found.has_record |= name == UPLOAD.as_bytes() || name == CLOSED.as_bytes();
             let stat = std::str::from_utf8(name).ok().and_then(|name| stat_in(&dir, name).ok());
@@ -69,9 +73,13 @@ impl UploadState {
 
 /// Removes an upload if it has not changed since it was found. The record of the upload is removed first, so that late
 /// parts are refused. Without this order, a client could get a success response for a part that is then discarded.
-fn remove_upload(uploads: &File, name: &str, is_unchanged: impl Fn(&UploadState) -> bool) -> Result<bool> {
+fn remove_upload(
+    uploads: &File,
+    name: &str,
+    is_unchanged: impl Fn(&UploadDirectoryInfo) -> bool,
+) -> Result<bool> {
     let remove = || {
-        if !is_unchanged(&UploadState::of(uploads, name)?) {
+        if !is_unchanged(&UploadDirectoryInfo::of(uploads, name)?) {
             return Ok(false);
         }
         match remove_file(open_child(uploads, name)?, UPLOAD) {

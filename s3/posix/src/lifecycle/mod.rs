@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{
-    Bucket, DocumentKind, Error, ErrorKind, Key, ListEntry, ListQuery, Result, UploadsQuery, VersionId,
+    Bucket, BucketDocumentKind, Error, ErrorKind, Key, ListEntry, ListQuery, Result, UploadsQuery, VersionId,
     VersioningState,
 };
 use fordway_wire::lifecycle::{DAY, LifecycleRule, read};
@@ -27,7 +27,7 @@ use fordway_wire::notification::EventKind;
 
 use fordway_sys::with_lock_patience;
 
-use crate::actors::{RoleCache, bucket_owner};
+use crate::actors::{ImpersonatedUserCache, bucket_owner};
 use crate::events::EventFacts;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::owner_of_upload;
@@ -37,7 +37,7 @@ use crate::store::LANE;
 use crate::{PosixStore, PosixStoreState};
 
 /// The kind of bucket document that holds the rules.
-const RULES: DocumentKind = DocumentKind::known("lifecycle");
+const RULES: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 const OPERATION: &str = "apply the lifecycle of";
 /// The longest sleep between two progress reports: the receiver can end the run only at a report.
 const NAP: Duration = Duration::from_millis(100);
@@ -152,7 +152,7 @@ impl PosixStore {
         tell: &mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Result<LifecycleSummary> {
         let buckets = self.chosen_buckets(&options.buckets)?;
-        let actors = Rc::new(RoleCache::new(&self.inner));
+        let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
         let mut run = LifecycleRun::new(&self.inner, actors.clone(), options, tell);
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
@@ -172,7 +172,7 @@ impl PosixStore {
 /// A run in progress.
 pub(super) struct LifecycleRun<'s> {
     pub(super) inner: &'s Arc<PosixStoreState>,
-    actors: Rc<RoleCache>,
+    actors: Rc<ImpersonatedUserCache>,
     options: &'s LifecycleOptions,
     tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     pub(super) summary: LifecycleSummary,
@@ -190,7 +190,7 @@ pub(super) struct LifecycleRun<'s> {
 }
 
 /// The result of checking again, with the lock held, whether an object is due.
-pub(super) enum Verdict {
+pub(super) enum ExpiryRecheckResult {
     Changed,
     /// The object is no longer due, or no longer exists.
     Spared,
@@ -200,7 +200,7 @@ pub(super) enum Verdict {
 impl<'s> LifecycleRun<'s> {
     fn new(
         inner: &'s Arc<PosixStoreState>,
-        actors: Rc<RoleCache>,
+        actors: Rc<ImpersonatedUserCache>,
         options: &'s LifecycleOptions,
         tell: &'s mut dyn FnMut(LifecycleEvent) -> Result<()>,
     ) -> Self {
@@ -315,10 +315,10 @@ impl<'s> LifecycleRun<'s> {
         &mut self,
         change: LifecycleChange,
         owner: Option<u32>,
-        act: impl Fn() -> Result<Verdict>,
+        act: impl Fn() -> Result<ExpiryRecheckResult>,
     ) -> Result<()> {
         let done = match self.options.dry_run {
-            true => Ok(Verdict::Changed),
+            true => Ok(ExpiryRecheckResult::Changed),
             false => {
                 self.pace()?;
                 let owner = owner.filter(|_| self.acts_for_owners);
@@ -330,16 +330,16 @@ impl<'s> LifecycleRun<'s> {
         };
         self.finds_locks_held |= done.as_ref().is_err_and(|error| error.kind() == ErrorKind::LockTimeout);
         match done {
-            Ok(Verdict::Changed) => {
+            Ok(ExpiryRecheckResult::Changed) => {
                 self.summary.changed += 1;
                 self.summary.expired_bytes += change.size_bytes;
                 self.say(LifecycleEvent::Changed(change))
             }
-            Ok(Verdict::Locked) => {
+            Ok(ExpiryRecheckResult::Locked) => {
                 self.summary.locked += 1;
                 Ok(())
             }
-            Ok(Verdict::Spared) => Ok(()),
+            Ok(ExpiryRecheckResult::Spared) => Ok(()),
             Err(error) => {
                 let LifecycleChange { bucket, key, .. } = change;
                 self.failed(&bucket, &key, error)
@@ -370,9 +370,11 @@ impl<'s> LifecycleRun<'s> {
                 let owner = owner_of_upload(&inner.volume, bucket, &upload.upload);
                 self.change(change, owner, || {
                     match MultipartUploadManager::of(inner).abort_upload(bucket, &key, &upload.upload) {
-                        Ok(()) => Ok(Verdict::Changed),
+                        Ok(()) => Ok(ExpiryRecheckResult::Changed),
                         // The upload was completed or aborted in the meantime.
-                        Err(error) if error.kind() == ErrorKind::NoSuchUpload => Ok(Verdict::Spared),
+                        Err(error) if error.kind() == ErrorKind::NoSuchUpload => {
+                            Ok(ExpiryRecheckResult::Spared)
+                        }
                         Err(error) => Err(error),
                     }
                 })?;
@@ -453,9 +455,9 @@ impl<'s> LifecycleRun<'s> {
                 match is_unversioned && is_due {
                     true => inner.recorded((bucket, &key), contents, EventKind::Expire, || {
                         inner.remove(bucket, &key, contents)?;
-                        Ok((Verdict::Changed, EventFacts::removed(None)))
+                        Ok((ExpiryRecheckResult::Changed, EventFacts::removed(None)))
                     }),
-                    false => Ok(Verdict::Spared),
+                    false => Ok(ExpiryRecheckResult::Spared),
                 }
             })
         })

@@ -9,7 +9,9 @@ use fordway_sys::stat_in;
 use fordway_wire::lifecycle::LifecycleRule;
 use fordway_wire::notification::EventKind;
 
-use super::{ExpiryRecheck, LifecycleAction, LifecycleChange, LifecycleRun, Verdict, is_same, named};
+use super::{
+    ExpiryRecheck, ExpiryRecheckResult, LifecycleAction, LifecycleChange, LifecycleRun, is_same, named,
+};
 use crate::PosixStoreState;
 use crate::area::TrustedOwner;
 use crate::errors::from_errno;
@@ -100,7 +102,7 @@ impl LifecycleRun<'_> {
             inner.locked(bucket, &key, |contents| {
                 let now = inner.volume.locate(bucket, &key, contents)?.map(|(_, opened)| opened);
                 if !now.is_some_and(|now| is_same(&seen, &now) && check.is_due(&now)) {
-                    return Ok(Verdict::Spared);
+                    return Ok(ExpiryRecheckResult::Spared);
                 }
                 // Each expiration creates one delete marker, even if a run is killed in the middle.
                 inner.recorded((bucket, &key), contents, EventKind::ExpireMarker, || {
@@ -108,7 +110,7 @@ impl LifecycleRun<'_> {
                     if !inner.end_delete(bucket, &key, contents)? {
                         version = inner.delete_latest(bucket, &key, contents)?.version;
                     }
-                    Ok((Verdict::Changed, EventFacts::removed(version)))
+                    Ok((ExpiryRecheckResult::Changed, EventFacts::removed(version)))
                 })
             })
         })
@@ -203,7 +205,7 @@ impl LifecycleRun<'_> {
                         [only] if only.is_marker && only.version == version);
                 match is_alone {
                     true => expire_version(inner, (bucket, &key, &version), contents),
-                    false => Ok(Verdict::Spared),
+                    false => Ok(ExpiryRecheckResult::Spared),
                 }
             })
         })
@@ -236,21 +238,21 @@ impl NoncurrentVersionReference<'_> {
         seen: Option<&ObjectFile>,
         check: &ExpiryRecheck,
         contents: PrivateDirectoryContents,
-    ) -> Result<Verdict> {
+    ) -> Result<ExpiryRecheckResult> {
         let NoncurrentVersionReference { bucket, key, version } = *self;
         let current = inner.volume.locate(bucket, key, contents)?.map(|(_, opened)| opened);
         let archived = inner.volume.archived(bucket, key)?;
-        let witnesses = VersionWitnesses::of(inner, (bucket, key, version), &archived, contents)?;
+        let witnesses = TrustedVersionFilter::of(inner, (bucket, key, version), &archived, contents)?;
         if !check.is_noncurrent_due(version, current.as_ref(), &archived, &witnesses) {
-            return Ok(Verdict::Spared);
+            return Ok(ExpiryRecheckResult::Spared);
         }
         if let Some(seen) = seen {
-            let Some(now) = self.open(inner)? else { return Ok(Verdict::Spared) };
+            let Some(now) = self.open(inner)? else { return Ok(ExpiryRecheckResult::Spared) };
             if !is_same(seen, &now) || !check.rule.filter.has_tags(&now.record().tags) {
-                return Ok(Verdict::Spared);
+                return Ok(ExpiryRecheckResult::Spared);
             }
             if inner.volume.check_unlocked(bucket, &now, contents, false).is_err() {
-                return Ok(Verdict::Locked);
+                return Ok(ExpiryRecheckResult::Locked);
             }
         }
         expire_version(inner, (bucket, key, version), contents)
@@ -262,23 +264,23 @@ fn expire_version(
     inner: &Arc<PosixStoreState>,
     (bucket, key, version): (&Bucket, &Key, &VersionId),
     contents: PrivateDirectoryContents,
-) -> Result<Verdict> {
+) -> Result<ExpiryRecheckResult> {
     inner.recorded((bucket, key), contents, EventKind::Expire, || {
         let deleted = inner.delete_version(bucket, key, version, (contents, false))?;
-        Ok((Verdict::Changed, EventFacts::removed(deleted.version)))
+        Ok((ExpiryRecheckResult::Changed, EventFacts::removed(deleted.version)))
     })
 }
 
 /// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names
 /// next to another user's versions. The names that other users create must not make a version seem older than it is, or
 /// seem to have more newer versions than it has.
-struct VersionWitnesses {
+struct TrustedVersionFilter {
     /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
     /// is trusted.
     doubts: Option<(File, u32, TrustedOwner)>,
 }
 
-impl VersionWitnesses {
+impl TrustedVersionFilter {
     fn of(
         inner: &PosixStoreState,
         (bucket, key, version): (&Bucket, &Key, &VersionId),
@@ -289,11 +291,11 @@ impl VersionWitnesses {
         let (Some(guard), Some(this)) =
             (contents.guard, archived.iter().find(|found| found.version == *version))
         else {
-            return Ok(VersionWitnesses { doubts: None });
+            return Ok(TrustedVersionFilter { doubts: None });
         };
         let dir = inner.volume.open_dir(&versions_of(bucket, key)).map_err(failed)?;
         let owner = stat_in(&dir, &this.name()).map_err(failed)?.user;
-        Ok(VersionWitnesses { doubts: Some((dir, owner, guard)) })
+        Ok(TrustedVersionFilter { doubts: Some((dir, owner, guard)) })
     }
 
     fn trusts(&self, user: u32) -> bool {
@@ -320,14 +322,14 @@ impl VersionWitnesses {
 
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is a noncurrent version of its key and is due for removal. `archived` lists the names,
-    /// newest first. Cost: one call to [`VersionWitnesses::trust_name`] for each name that is examined; the examination
+    /// newest first. Cost: one call to [`TrustedVersionFilter::trust_name`] for each name that is examined; the examination
     /// ends after at most two trusted names more than the rule keeps.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
         current: Option<&ObjectFile>,
         archived: &[NoncurrentVersion],
-        witnesses: &VersionWitnesses,
+        witnesses: &TrustedVersionFilter,
     ) -> bool {
         let latest = current.map(ObjectFile::version);
         let Some(at) = archived.iter().position(|found| found.version == *version) else { return false };

@@ -24,7 +24,7 @@ use crate::multipart::parts::{
     has_at_server, open_content, part_name, remove_upload_dir,
 };
 use crate::read::ObjectFile;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::shared::{MAX_STALE, stat_at_server};
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
@@ -269,7 +269,7 @@ impl MultipartUploadManager<'_> {
         let (parts, names) = self.parts_among(bucket, &upload.dir, wanted)?;
         let present = infos_of(&parts);
         let chosen = CompletedPart::select(wanted, &present)?;
-        let record = Record { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
+        let record = ObjectRecord { made_by: Some(id.clone()), ..upload.record_of(&chosen) };
         options.check(chosen.iter().map(|part| part.size).sum(), record.checksum.as_ref())?;
         let chosen: Vec<&ArrivedPart> =
             parts.iter().filter(|part| chosen.iter().any(|info| info.number == part.info.number)).collect();

@@ -19,7 +19,7 @@ use crate::PosixStoreState;
 use crate::errors::is_stale;
 use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::stage::StagedFile;
 use crate::write::{check_metadata, for_each_piece};
 
@@ -36,7 +36,7 @@ impl<'s> MultipartUploadManager<'s> {
 
 /// An upload in progress.
 struct OpenUpload {
-    record: Record,
+    record: ObjectRecord,
     dir: String,
 }
 
@@ -83,7 +83,7 @@ impl Writer for PartWriter {
         let PartWriter { inner, bucket, key, dir, number, hasher, sink } = *self;
         let publish = || {
             let found = hasher.finish(expected)?;
-            let record = Record { etag: found.etag, checksum: found.checksum, ..Default::default() };
+            let record = ObjectRecord { etag: found.etag, checksum: found.checksum, ..Default::default() };
             sink.publish(&inner, &bucket, (&dir, number), record)
         };
         publish().map_err(|error| error.during("put part", crate::store::LANE, bucket.as_str(), key.as_str()))
@@ -100,7 +100,7 @@ impl MultipartUploadManager<'_> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         // Upload IDs sort by the uploads' start times.
         let id = UploadId::new(format!("{:016x}{random:016x}", now.as_nanos() as u64))?;
-        let record = Record {
+        let record = ObjectRecord {
             metadata: options.metadata.clone(),
             tags: options.tags.clone(),
             lock: options.lock,
@@ -244,9 +244,9 @@ impl MultipartUploadManager<'_> {
 
 impl OpenUpload {
     /// Returns the record of the object that consists of the parts `chosen`.
-    fn record_of(&self, chosen: &[&PartInfo]) -> Record {
+    fn record_of(&self, chosen: &[&PartInfo]) -> ObjectRecord {
         let checksum = self.record.upload_checksum;
-        Record {
+        ObjectRecord {
             etag: Some(multipart_etag(self.etag_policy(), chosen)),
             checksum: checksum.and_then(|plan| multipart_checksum(plan.algorithm, plan.kind, chosen)),
             parts: ObjectPart::of(chosen),

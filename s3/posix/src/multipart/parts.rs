@@ -33,7 +33,7 @@ use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, is_hidden_name, upload_dir, upload_of};
 use crate::read::{known_no_longer, system_time};
-use crate::record::Record;
+use crate::record::ObjectRecord;
 use crate::shared::{NAME_TIMEOUT, look_before_opening};
 use crate::sidecar::decode_record;
 use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, settle_time, unique_etag};
@@ -165,7 +165,7 @@ impl PartSink {
         inner: &Arc<PosixStoreState>,
         bucket: &fordway_store::Bucket,
         (dir, number): (&str, u16),
-        mut record: Record,
+        mut record: ObjectRecord,
     ) -> Result<fordway_store::PutResult> {
         let held = inner.volume.dirs.open(&inner.volume.root, dir);
         if !held.is_ok_and(|held| is_open(&held, inner.volume.sharing_of(bucket))) {
@@ -183,7 +183,7 @@ impl PartSink {
                 (made, size, Some(name))
             }
         };
-        let text = Record { key: file, ..record }.with_size(size).encode();
+        let text = ObjectRecord { key: file, ..record }.with_size(size).encode();
         let name = part_name(number);
         let mut staged = StagedFile::at(inner, bucket, in_upload(dir, &name))?;
         staged.write(&text)?;
@@ -345,7 +345,7 @@ pub(crate) fn remove_upload_dir(uploads: &impl AsFd, name: &str) -> Result<(), E
 impl ArrivedPart {
     /// Returns the part that the record describes, or `None` if no part can have this record. A file named in the
     /// record must belong to part `number`.
-    pub(crate) fn of(number: u16, record: Record, modified_ns: i64) -> Option<Self> {
+    pub(crate) fn of(number: u16, record: ObjectRecord, modified_ns: i64) -> Option<Self> {
         let (size, etag) = (record.seal?.size, record.etag?);
         let is_possible = size <= UNIFORM_BYTES_MAX && (1..=fordway_store::MAX_PARTS).contains(&number);
         let names_own_file = record.key.as_deref().is_none_or(|file| is_file_of_part(file, number));
@@ -355,7 +355,7 @@ impl ArrivedPart {
     }
 
     /// Returns whether this version of Fordway could have written the record for part `number`.
-    pub(crate) fn is_possible(number: u16, record: &Record) -> bool {
+    pub(crate) fn is_possible(number: u16, record: &ObjectRecord) -> bool {
         ArrivedPart::of(number, record.clone(), 0).is_some()
     }
 }
@@ -463,7 +463,7 @@ impl<'u> UploadDirectory<'u> {
     }
 
     /// Returns the record in the file `name`, and the time at which the record was written.
-    pub(crate) fn record(&self, name: &str) -> Result<Option<(Record, i64)>> {
+    pub(crate) fn record(&self, name: &str) -> Result<Option<(ObjectRecord, i64)>> {
         let held = match self.held() {
             Ok(held) => held,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -479,7 +479,11 @@ impl<'u> UploadDirectory<'u> {
 
 /// Seals a part whose bytes are in an upload's `data`. Gives the part's record an ETag if the record has none. Writes
 /// the bytes to stable storage if the durability requires it or if other nodes may change the file system.
-pub(crate) fn seal_part(volume: &StoreRootDirectory, data: &File, record: &mut Record) -> Result<PutResult> {
+pub(crate) fn seal_part(
+    volume: &StoreRootDirectory,
+    data: &File,
+    record: &mut ObjectRecord,
+) -> Result<PutResult> {
     let state = || stat(data).map_err(|errno| from_errno(errno, "reading the upload's state"));
     let mut stat = state()?;
     let is_shared = volume.sharing_on(data, stat.device).is_shared();

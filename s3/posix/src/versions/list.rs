@@ -15,7 +15,7 @@ use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place
 use crate::PosixStoreState;
 use crate::errors::from_errno;
 use crate::layout::{plain, versions_dir, versions_of};
-use crate::list::{EncodedName, ListingKeyRange, PATIENCE};
+use crate::list::{EncodedNameKind, ListingKeyRange, PATIENCE};
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
 use crate::read::{NameLookup, system_time};
@@ -209,9 +209,9 @@ impl PosixStoreState {
     /// Returns the keys that have old versions or delete markers.
     fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
         self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => EncodedName::Part,
-            false if kind == EntryKind::File => EncodedName::Nothing,
-            false => EncodedName::Key,
+            true => EncodedNameKind::Part,
+            false if kind == EntryKind::File => EncodedNameKind::Nothing,
+            false => EncodedNameKind::Key,
         })
     }
 

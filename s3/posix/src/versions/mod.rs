@@ -32,7 +32,7 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::VersioningSetting;
+use crate::object_lock::VersioningAndLockSetting;
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::shared::MAX_STALE;
@@ -272,9 +272,9 @@ impl PosixStoreState {
         self.volume.require_bucket(bucket)?;
         self.require_locks("keeping versions")?;
         self.volume.check_decides(bucket, "keeps old versions")?;
-        self.with_setting(bucket, |VersioningSetting { object_lock, .. }| {
+        self.with_setting(bucket, |VersioningAndLockSetting { object_lock, .. }| {
             versioning.check_lock(object_lock.is_some())?;
-            Ok(VersioningSetting { versioning, object_lock })
+            Ok(VersioningAndLockSetting { versioning, object_lock })
         })
     }
 
@@ -592,7 +592,7 @@ fn is_delete_marker() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use fordway_store::{GetOptions, ObjectVersions, Objects, PutOptions, VersionsQuery};
+    use fordway_store::{GetOptions, ObjectVersionOperations, Objects, PutOptions, VersionsQuery};
     use fordway_sys::set_xattr;
 
     use super::*;
@@ -637,9 +637,12 @@ mod tests {
             let volume = &self.store.inner.volume;
             let opened = volume.find_object(&self.bucket, &self.key).unwrap().unwrap();
             let version = VersionId::new(format!("{time:016x}{}", hidden_name().unwrap())).unwrap();
-            let seal = Some(crate::record::ContentSeal::of(&opened.stat));
-            let record =
-                crate::record::Record { version: Some(version.clone()), seal, ..opened.record().clone() };
+            let seal = Some(crate::record::ContentChangeStamp::of(&opened.stat));
+            let record = crate::record::ObjectRecord {
+                version: Some(version.clone()),
+                seal,
+                ..opened.record().clone()
+            };
             set_xattr(&opened.file, ATTRIBUTE, &record.encode()).unwrap();
             version
         }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixListener;
 use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
 use fordway_store::{
     BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
-    Metadata, MultipartUploads, Objects, PutOptions, UploadsQuery,
+    Metadata, MultipartUploadOperations, Objects, PutOptions, UploadsQuery,
 };
 
 use crate::support::{Rig, bucket, name};

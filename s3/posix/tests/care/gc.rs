@@ -9,8 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_posix::{GarbageFile, GcEvent, GcOptions, GcSummary};
 use fordway_store::{
-    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS, MultipartUploads,
-    ObjectTags, ObjectVersions, Objects, PartsQuery, UploadId, VersionsQuery,
+    Bucket, CompleteOptions, CompletedPart, Error, ErrorKind, GetOptions, MAX_TAGS,
+    MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations, Objects, PartsQuery, UploadId,
+    VersionsQuery,
 };
 
 use crate::support::{Rig, bucket, name};

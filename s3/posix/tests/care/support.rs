@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, DeleteOptions, ETagPolicy, ExpectedContent, GetOptions, Key,
-    MAX_TAGS, MIN_PART_BYTES, MultipartUploads, ObjectTags, ObjectVersions, Objects, PartOptions, PutOptions,
-    UploadId, VersioningState,
+    MAX_TAGS, MIN_PART_BYTES, MultipartUploadOperations, ObjectTagOperations, ObjectVersionOperations,
+    Objects, PartOptions, PutOptions, UploadId, VersioningState,
 };
 use tempfile::TempDir;
 

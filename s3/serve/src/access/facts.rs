@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_policy::{Action, ConditionKeys};
+use fordway_policy::{Action, ConditionKeyValues};
 use fordway_store::Tags;
 use fordway_wire::date::{format_iso8601, parse_amz_date, parse_iso8601};
 use fordway_wire::tagging;
@@ -13,11 +13,11 @@ use percent_encoding::percent_decode_str;
 
 use crate::access::actions::RequiredPermission;
 use crate::tls::TlsVersion;
-use crate::users::{CallerKind, User};
+use crate::users::{AuthenticationMethod, User};
 
 /// The origin of a request, stored as an extension of `http` requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestOrigin {
+pub(crate) struct RequestNetworkOrigin {
     /// The address of the client, or of the proxy in front of this gateway.
     pub(crate) address: Option<IpAddr>,
     /// The version of TLS; `None` if the connection is not encrypted.
@@ -29,7 +29,7 @@ pub(crate) struct RequestOrigin {
 pub(crate) struct PolicyRequestContext<'r> {
     headers: &'r HeaderMap,
     uri: &'r Uri,
-    origin: RequestOrigin,
+    origin: RequestNetworkOrigin,
     /// The version that the request's body names.
     version: Option<&'r str>,
     /// The tags in the request's body.
@@ -75,8 +75,8 @@ const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 const OF_PARTS: [&str; 3] = ["CreateMultipartUpload", "UploadPart", "UploadPartCopy"];
 
 impl<'r> PolicyRequestContext<'r> {
-    pub(crate) fn new(headers: &'r HeaderMap, uri: &'r Uri, origin: Option<RequestOrigin>) -> Self {
-        let nowhere = RequestOrigin { address: None, tls: None };
+    pub(crate) fn new(headers: &'r HeaderMap, uri: &'r Uri, origin: Option<RequestNetworkOrigin>) -> Self {
+        let nowhere = RequestNetworkOrigin { address: None, tls: None };
         PolicyRequestContext {
             headers,
             uri,
@@ -160,8 +160,12 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     /// Returns the values of all condition keys, except the existing tags of an object.
-    pub(super) fn condition_keys(&self, user: &'r User, need: &RequiredPermission<'_>) -> ConditionKeys<'r> {
-        let mut keys = ConditionKeys::default();
+    pub(super) fn condition_keys(
+        &self,
+        user: &'r User,
+        need: &RequiredPermission<'_>,
+    ) -> ConditionKeyValues<'r> {
+        let mut keys = ConditionKeyValues::default();
         self.add_caller(&mut keys, user);
         self.add_signature(&mut keys);
         for name in PARAMETERS.iter().filter(|_| !need.action.is_of_objects()) {
@@ -197,7 +201,12 @@ impl<'r> PolicyRequestContext<'r> {
     }
 
     /// Returns the values of all condition keys for an action on the bucket.
-    pub(crate) fn keys_on_bucket(&self, user: &'r User, action: Action, bucket: &str) -> ConditionKeys<'r> {
+    pub(crate) fn keys_on_bucket(
+        &self,
+        user: &'r User,
+        action: Action,
+        bucket: &str,
+    ) -> ConditionKeyValues<'r> {
         let need = RequiredPermission {
             action,
             bucket: Cow::Borrowed(bucket),
@@ -219,7 +228,7 @@ impl<'r> PolicyRequestContext<'r> {
         Some(left.as_millis().div_ceil(DAY_MS).to_string())
     }
 
-    fn add_caller(&self, keys: &mut ConditionKeys<'r>, user: &'r User) {
+    fn add_caller(&self, keys: &mut ConditionKeyValues<'r>, user: &'r User) {
         let now = SystemTime::now();
         let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         keys.add("aws:currenttime", format_iso8601(now));
@@ -239,7 +248,7 @@ impl<'r> PolicyRequestContext<'r> {
         if let Some(referer) = self.header(header::REFERER.as_str()) {
             keys.add("aws:referer", referer);
         }
-        if user.kind == CallerKind::Anonymous {
+        if user.kind == AuthenticationMethod::Anonymous {
             keys.add("aws:principaltype", "Anonymous");
             keys.add("aws:userid", "anonymous");
             return;
@@ -262,7 +271,7 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    fn add_signature(&self, keys: &mut ConditionKeys<'r>) {
+    fn add_signature(&self, keys: &mut ConditionKeyValues<'r>) {
         let header = self.header(header::AUTHORIZATION.as_str());
         let (date, is_v4, is_v2) = match header {
             Some(text) => (
@@ -285,7 +294,7 @@ impl<'r> PolicyRequestContext<'r> {
         }
     }
 
-    fn add_tags(&self, keys: &mut ConditionKeys<'r>) {
+    fn add_tags(&self, keys: &mut ConditionKeyValues<'r>) {
         // A copy has the tags of its source unless the request replaces them, so without a replacement, `x-amz-tagging`
         // has no effect on a copy.
         let is_used = self.header(COPY_SOURCE).is_none() || self.replaces_tags();

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fordway_policy::{BucketAccessRules, CallerRole, CannedAcl, Policy, PublicAccessBlock};
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use s3s::dto::PublicAccessBlockConfiguration;
 
 use crate::s3::acl::acl_of;
 use crate::s3::documents::ownership::enables_acls;
-use crate::users::{CallerKind, User};
+use crate::users::{AuthenticationMethod, User};
 
-pub(crate) const POLICY: DocumentKind = DocumentKind::known("policy");
-pub(crate) const ACL: DocumentKind = DocumentKind::known("acl");
-pub(crate) const PUBLIC_ACCESS_BLOCK: DocumentKind = DocumentKind::known("public-access-block");
+pub(crate) const POLICY: BucketDocumentKind = BucketDocumentKind::known("policy");
+pub(crate) const ACL: BucketDocumentKind = BucketDocumentKind::known("acl");
+pub(crate) const PUBLIC_ACCESS_BLOCK: BucketDocumentKind = BucketDocumentKind::known("public-access-block");
 
 /// The time for which cached rules are valid. A change by another gateway takes effect after this time.
 const FRESH: Duration = Duration::from_secs(1);
@@ -37,11 +37,11 @@ struct CachedBucketRules {
     bucket: Bucket,
     since: Instant,
     generation: u64,
-    access: Arc<BucketAccess>,
+    access: Arc<BucketOwnerAndRules>,
 }
 
 /// The owner of a bucket, and its rules.
-pub(crate) struct BucketAccess {
+pub(crate) struct BucketOwnerAndRules {
     /// The user ID of the bucket's owner; `None` if the store has no owners, in which case each user counts as the
     /// owner.
     owner: Option<u32>,
@@ -51,16 +51,16 @@ pub(crate) struct BucketAccess {
     read_in: u64,
 }
 
-impl Default for BucketAccess {
+impl Default for BucketOwnerAndRules {
     fn default() -> Self {
-        BucketAccess { owner: None, rules: Ok(BucketAccessRules::default()), read_in: 0 }
+        BucketOwnerAndRules { owner: None, rules: Ok(BucketAccessRules::default()), read_in: 0 }
     }
 }
 
-impl BucketAccess {
+impl BucketOwnerAndRules {
     pub(crate) fn role_of(&self, user: &User) -> CallerRole {
         match user.kind {
-            CallerKind::Anonymous => CallerRole::Anonymous,
+            AuthenticationMethod::Anonymous => CallerRole::Anonymous,
             _ if user.uid == 0 || self.owner.is_none_or(|owner| owner == user.uid) => CallerRole::Owner,
             _ => CallerRole::User,
         }
@@ -68,7 +68,7 @@ impl BucketAccess {
 
     /// Returns whether the rules permit every request of the user.
     pub(crate) fn is_open_to(&self, user: &User) -> bool {
-        user.kind != CallerKind::Anonymous
+        user.kind != AuthenticationMethod::Anonymous
             && self.rules.as_ref().is_ok_and(BucketAccessRules::are_open_to_users)
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn forget_rules() {
 }
 
 /// Returns the rules of a bucket if they are in this thread's cache.
-pub(super) fn known(user: &User, bucket: &Bucket, at: Instant) -> Option<Arc<BucketAccess>> {
+pub(super) fn known(user: &User, bucket: &Bucket, at: Instant) -> Option<Arc<BucketOwnerAndRules>> {
     look(user, bucket, at, Arc::clone)
 }
 
@@ -89,7 +89,7 @@ pub(super) fn look<T>(
     user: &User,
     bucket: &Bucket,
     at: Instant,
-    read: impl FnOnce(&Arc<BucketAccess>) -> T,
+    read: impl FnOnce(&Arc<BucketOwnerAndRules>) -> T,
 ) -> Option<T> {
     let generation = GENERATION.load(Ordering::Acquire);
     KNOWN.with_borrow(|all| {
@@ -103,7 +103,12 @@ pub(super) fn look<T>(
 }
 
 /// Caches the rules of a bucket, which were read after `at`.
-pub(super) fn remember(user: &User, bucket: &Bucket, access: BucketAccess, at: Instant) -> Arc<BucketAccess> {
+pub(super) fn remember(
+    user: &User,
+    bucket: &Bucket,
+    access: BucketOwnerAndRules,
+    at: Instant,
+) -> Arc<BucketOwnerAndRules> {
     let access = Arc::new(access);
     KNOWN.with_borrow_mut(|all| {
         all.retain(|known| known.user != user.id || known.bucket != *bucket);
@@ -123,7 +128,7 @@ pub(super) fn remember(user: &User, bucket: &Bucket, access: BucketAccess, at: I
 }
 
 /// Reads the rules of a bucket. Errors: `NoSuchBucket`, and errors from reading.
-pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
+pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketOwnerAndRules> {
     let read_in = GENERATION.load(Ordering::Acquire);
     let owner = store.bucket_owner(bucket)?;
     let rules = match rules(store, bucket) {
@@ -133,7 +138,7 @@ pub(crate) fn read(store: &dyn Store, bucket: &Bucket) -> Result<BucketAccess> {
         }
         Err(error) => return Err(error),
     };
-    Ok(BucketAccess { owner, rules, read_in })
+    Ok(BucketOwnerAndRules { owner, rules, read_in })
 }
 
 /// Reads the documents that decide about access. The public access block is read only if it matters: if the policy or

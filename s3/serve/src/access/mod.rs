@@ -24,16 +24,18 @@ use fordway_policy::{AccessRequest, Action, BucketAccessDecision, CallerRole, Pr
 use fordway_store::{Bucket, ErrorKind, GetOptions, Key, Store, Tags, VersionId};
 use http::{HeaderMap, StatusCode};
 
-pub(crate) use facts::{IF_MATCH, PolicyRequestContext, RETAIN_UNTIL, RequestOrigin, signature_age_ms};
+pub(crate) use facts::{
+    IF_MATCH, PolicyRequestContext, RETAIN_UNTIL, RequestNetworkOrigin, signature_age_ms,
+};
 #[cfg(test)]
 pub(crate) use known::block_of;
 pub(crate) use known::{
-    ACL, BucketAccess, POLICY, PUBLIC_ACCESS_BLOCK, acl as read_acl, block as read_block, forget_rules,
-    read as read_rules,
+    ACL, BucketOwnerAndRules, POLICY, PUBLIC_ACCESS_BLOCK, acl as read_acl, block as read_block,
+    forget_rules, read as read_rules,
 };
 
 use crate::s3::{OperationResult, S3Failure, look_up};
-use crate::users::{CallerKind, User};
+use crate::users::{AuthenticationMethod, User};
 use actions::RequiredPermission;
 
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
@@ -47,27 +49,27 @@ pub(crate) async fn authorise(
     (bucket, key): (&str, &str),
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
-    if user.kind == CallerKind::Peer {
+    if user.kind == AuthenticationMethod::Peer {
         return Ok(());
     }
-    if user.kind == CallerKind::Anonymous && facts.changes_response_headers() {
+    if user.kind == AuthenticationMethod::Anonymous && facts.changes_response_headers() {
         let words = "Request specific response headers cannot be used for anonymous GET requests.";
         return Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "sign the request"));
     }
-    if user.kind == CallerKind::Anonymous
+    if user.kind == AuthenticationMethod::Anonymous
         && let Some((_, words)) = NEVER_ANONYMOUS.iter().find(|(name, _)| *name == operation)
     {
         return Err(S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, words, SIGN));
     }
     if bucket.is_empty() {
-        return if user.kind == CallerKind::Anonymous { Err(unsigned()) } else { Ok(()) };
+        return if user.kind == AuthenticationMethod::Anonymous { Err(unsigned()) } else { Ok(()) };
     }
-    if facts.awaits_body(operation) && user.kind != CallerKind::Anonymous {
+    if facts.awaits_body(operation) && user.kind != AuthenticationMethod::Anonymous {
         return Ok(());
     }
     let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
-    if needs.is_empty() && user.kind == CallerKind::Anonymous {
+    if needs.is_empty() && user.kind == AuthenticationMethod::Anonymous {
         return check_without_actions(user, operation, bucket).await;
     }
     for need in needs {
@@ -119,7 +121,7 @@ pub(crate) async fn hide_headers(
     facts: &PolicyRequestContext<'_>,
     headers: &mut HeaderMap,
 ) -> OperationResult<()> {
-    if user.kind == CallerKind::Peer {
+    if user.kind == AuthenticationMethod::Peer {
         return Ok(());
     }
     for (header, need) in actions::of_headers(headers, names, facts) {
@@ -158,7 +160,7 @@ pub(crate) async fn authorise_tags(
 /// Returns whether the cached rules of the bucket permit every request of a user; `None` if the rules have to be read.
 /// Cost: no system call.
 pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
-    if user.kind == CallerKind::Peer {
+    if user.kind == AuthenticationMethod::Peer {
         return Some(true);
     }
     known::look(user, bucket, at, |access| access.is_open_to(user))
@@ -178,7 +180,7 @@ pub(crate) fn is_open(user: &User, bucket: &Bucket, at: Instant) -> Option<bool>
     Some(access.is_open_to(user))
 }
 
-async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<BucketAccess>> {
+async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<BucketOwnerAndRules>> {
     let now = Instant::now();
     if let Some(access) = known::known(user, bucket, now) {
         return Ok(access);
@@ -196,7 +198,7 @@ async fn rules_of(user: &Arc<User>, bucket: &Bucket) -> OperationResult<Arc<Buck
 /// Checks one action that an operation needs. Errors: `AccessDenied`, errors from reading tags.
 async fn check(
     user: &Arc<User>,
-    access: &BucketAccess,
+    access: &BucketOwnerAndRules,
     need: &RequiredPermission<'_>,
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
@@ -209,8 +211,8 @@ async fn check(
     let policy = rules.policy.as_ref();
     let mut request = AccessRequest {
         principal: match user.kind {
-            CallerKind::Anonymous => Principal::Anonymous,
-            CallerKind::Keys | CallerKind::Peer => user.principal(),
+            AuthenticationMethod::Anonymous => Principal::Anonymous,
+            AuthenticationMethod::Keys | AuthenticationMethod::Peer => user.principal(),
         },
         action: need.action,
         bucket: &need.bucket,

@@ -76,7 +76,7 @@ pub(crate) fn take_document(
         return Ok((Request::from_parts(parts, s3s::Body::empty()), None));
     }
     let complaint = RequestBodyRefusal::default();
-    let document = CheckedDocument {
+    let document = VerifiedDocumentBody {
         inner: body,
         read: BytesMut::new(),
         claims,
@@ -188,7 +188,7 @@ fn unreadable(error: &str) -> GateRefusal {
 }
 
 /// The body that the S3 layer receives, in one piece and after all checks.
-struct CheckedDocument {
+struct VerifiedDocumentBody {
     inner: s3s::Body,
     read: BytesMut,
     claims: DocumentDigests,
@@ -196,7 +196,7 @@ struct CheckedDocument {
     is_over: bool,
 }
 
-impl CheckedDocument {
+impl VerifiedDocumentBody {
     fn refuse(&mut self, refusal: GateRefusal) -> Box<dyn std::error::Error + Send + Sync> {
         let message = refusal.message.clone();
         // If a reason is already stored, `set` fails and the first reason remains.
@@ -205,7 +205,7 @@ impl CheckedDocument {
     }
 }
 
-impl Body for CheckedDocument {
+impl Body for VerifiedDocumentBody {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 

@@ -18,10 +18,10 @@ use crate::gateway::StopReceiver;
 use crate::http1::fast_path::FastPathOutcome;
 use crate::http1::head::{HEADERS_MAX, MessageRefusal, RequestFraming, RequestHead, parse};
 use crate::http1::incoming::{IncomingBody, RequestBody, SharedIncomingBody, take_back};
-use crate::http1::outgoing::{OutgoingResponse, ResponseForm};
+use crate::http1::outgoing::{OutgoingResponse, ResponseConstraints};
 use crate::http1::wire::BufferedSocket;
-use crate::limits::{BodyLimits, ConnectionLimitState, LimitReason, is_shared, take_turn};
-use crate::monitor::{self, RequestTrace, ResponseEnding, TIMING_WANTED};
+use crate::limits::{BodyTransferLimits, ConnectionLimitState, LimitReason, is_shared, take_turn};
+use crate::monitor::{self, RequestTrace, ResponseOutcome, TIMING_WANTED};
 use crate::s3::ObjectUpload;
 use crate::unsigned::ConnectionPeer;
 
@@ -79,7 +79,7 @@ struct ReceivedRequest {
     framing: RequestFraming,
     keep_alive: bool,
     expects_continue: bool,
-    form: ResponseForm,
+    form: ResponseConstraints,
     trace: RequestTrace,
     wants_timing: bool,
 }
@@ -95,7 +95,7 @@ enum RequestWork {
 struct PreparedResponse {
     outgoing: OutgoingResponse,
     keep_alive: bool,
-    form: ResponseForm,
+    form: ResponseConstraints,
     trace: RequestTrace,
 }
 
@@ -214,7 +214,7 @@ impl ConnectionDriver<'_> {
         if matches!(head.framing, RequestFraming::Length(bytes) if bytes > limits.body_bytes_max) {
             return Some(NextConnectionEvent::Refused(TOO_LARGE));
         }
-        let form = ResponseForm { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
+        let form = ResponseConstraints { is_http_1_1: head.is_http_1_1, is_head: head.method == "HEAD" };
         let trace = shared.monitor.start(head.method, head.target, self.caller, start);
         let wants_timing =
             head.headers.iter().any(|header| header.name.eq_ignore_ascii_case(TIMING_WANTED.as_str()));
@@ -262,7 +262,7 @@ impl ConnectionDriver<'_> {
         let request = head.to_request(source).inspect_err(|refusal| {
             let status = refusal.status;
             let ending =
-                ResponseEnding { status, body_bytes: None, ready: Instant::now(), is_complete: true };
+                ResponseOutcome { status, body_bytes: None, ready: Instant::now(), is_complete: true };
             self.shared.monitor.finish(trace, &ending);
         })?;
         trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
@@ -275,7 +275,7 @@ impl ConnectionDriver<'_> {
         mut outgoing: OutgoingResponse,
         wire: &mut BufferedSocket,
         keep_alive: bool,
-        form: ResponseForm,
+        form: ResponseConstraints,
         trace: &RequestTrace,
     ) -> io::Result<()> {
         if let Some(elsewhere) = self.shared.http3.as_ref().and_then(|value| value.to_str().ok()) {
@@ -292,7 +292,7 @@ impl ConnectionDriver<'_> {
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
             trace.limited(LimitReason::Slow);
         }
-        let ending = ResponseEnding { status, body_bytes, ready, is_complete: sent.is_ok() };
+        let ending = ResponseOutcome { status, body_bytes, ready, is_complete: sent.is_ok() };
         self.shared.monitor.finish(trace, &ending);
         sent
     }
@@ -332,7 +332,8 @@ impl ConnectionDriver<'_> {
             Ok(returned) => returned,
             Err(error) => {
                 let (status, body_bytes) = (outgoing.status, outgoing.body_bytes);
-                let ending = ResponseEnding { status, body_bytes, ready: Instant::now(), is_complete: false };
+                let ending =
+                    ResponseOutcome { status, body_bytes, ready: Instant::now(), is_complete: false };
                 self.shared.monitor.finish(&trace, &ending);
                 return Err(error);
             }
@@ -467,13 +468,13 @@ async fn refuse(wire: BufferedSocket, refusal: MessageRefusal) -> io::Result<()>
 pub(crate) async fn turn_away(
     socket: ClientSocket,
     response: Response<PreparedBody>,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
 ) -> io::Result<()> {
     send_last(BufferedSocket::new(socket, Vec::new(), limits), response).await
 }
 
 async fn send_last(mut wire: BufferedSocket, response: Response<PreparedBody>) -> io::Result<()> {
-    let form = ResponseForm { is_http_1_1: true, is_head: false };
+    let form = ResponseConstraints { is_http_1_1: true, is_head: false };
     OutgoingResponse::new(response, form).send(&mut wire, false, form).await?;
     wire.close_after_answer().await;
     Ok(())

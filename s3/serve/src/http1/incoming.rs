@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
     use crate::connection::ClientSocket;
-    use crate::limits::BodyLimits;
+    use crate::limits::BodyTransferLimits;
     use crate::monitor::RequestMonitor;
     use crate::unsigned::ConnectionPeer;
 
@@ -286,7 +286,7 @@ mod tests {
         });
         let body = crate::workers::new_runtime().unwrap().block_on(async {
             let socket = ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap());
-            let limits = BodyLimits::of_tests(Duration::from_secs(60));
+            let limits = BodyTransferLimits::of_tests(Duration::from_secs(60));
             let wire = BufferedSocket::new(socket, Vec::new(), limits);
             let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
             let caller = ConnectionPeer::Remote { address, tls: None };

@@ -27,7 +27,7 @@ const UNREADABLE: &[u8] =
 
 /// The properties of the request that determine the form of its response.
 #[derive(Clone, Copy)]
-pub(crate) struct ResponseForm {
+pub(crate) struct ResponseConstraints {
     /// Whether the client accepts the chunked transfer coding.
     pub(crate) is_http_1_1: bool,
     /// Whether the response consists only of its head, because the method is HEAD.
@@ -56,7 +56,7 @@ enum OutgoingBody {
 }
 
 impl OutgoingResponse {
-    pub(crate) fn new(response: Response<PreparedBody>, form: ResponseForm) -> Self {
+    pub(crate) fn new(response: Response<PreparedBody>, form: ResponseConstraints) -> Self {
         let (parts, reply) = response.into_parts();
         let mut head = start(parts.status);
         for (name, value) in &parts.headers {
@@ -113,7 +113,7 @@ impl OutgoingResponse {
         mut self,
         wire: &mut BufferedSocket,
         keep_alive: bool,
-        form: ResponseForm,
+        form: ResponseConstraints,
     ) -> io::Result<()> {
         put(&mut self.head, "date", &date());
         match (keep_alive, form.is_http_1_1) {
@@ -310,7 +310,8 @@ mod tests {
         let written = |status: u16, reply: PreparedBody, is_http_1_1: bool| {
             let mut response = Response::new(reply);
             *response.status_mut() = StatusCode::from_u16(status).unwrap();
-            let outgoing = OutgoingResponse::new(response, ResponseForm { is_http_1_1, is_head: false });
+            let outgoing =
+                OutgoingResponse::new(response, ResponseConstraints { is_http_1_1, is_head: false });
             (String::from_utf8(outgoing.head).unwrap(), outgoing.ends_connection)
         };
         let bytes = || PreparedBody::Content(ObjectContent::Bytes(Bytes::from_static(b"hello")));

@@ -17,7 +17,7 @@ use crate::buffers::{BufferChunk, CHUNK_BYTES, give_buffer, take_buffer};
 use crate::connection::ClientSocket;
 use crate::connection::WaitDeadline;
 use crate::content::{PIECE_BYTES, read_elsewhere, read_piece};
-use crate::limits::{BodyLimits, RatePacer, TransferRateMeter, UserResourceUsage};
+use crate::limits::{BodyTransferLimits, RatePacer, TransferRateMeter, UserResourceUsage};
 use crate::workers::here;
 
 /// The maximum number of bytes read at a time for a head: enough for the head and the small body that often follows it.
@@ -36,7 +36,7 @@ pub(crate) struct BufferedSocket {
     /// The number of bytes of `ahead` that have been used.
     used: usize,
     patience: WaitDeadline,
-    limits: BodyLimits,
+    limits: BodyTransferLimits,
     progress: TransferRateMeter,
     /// The user whose rate limit applies to the body being transferred, if any.
     payer: Option<Arc<UserResourceUsage>>,
@@ -46,7 +46,7 @@ pub(crate) struct BufferedSocket {
 }
 
 impl BufferedSocket {
-    pub(crate) fn new(stream: ClientSocket, ahead: Vec<u8>, limits: BodyLimits) -> Self {
+    pub(crate) fn new(stream: ClientSocket, ahead: Vec<u8>, limits: BodyTransferLimits) -> Self {
         BufferedSocket {
             stream,
             ahead,

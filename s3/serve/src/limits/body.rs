@@ -25,7 +25,7 @@ pub(crate) struct LimitCounters {
 
 /// A gateway's limits on the transfer of bodies.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyLimits {
+pub(crate) struct BodyTransferLimits {
     /// The maximum time between two pieces of a body, in either direction.
     pub(crate) stall_timeout: Duration,
     /// The minimum number of bytes per second, averaged over periods in which the gateway waits for `stall_timeout` in
@@ -34,11 +34,11 @@ pub(crate) struct BodyLimits {
     pub(crate) counters: Arc<LimitCounters>,
 }
 
-impl BodyLimits {
+impl BodyTransferLimits {
     /// Returns limits without a minimum rate.
     #[cfg(test)]
     pub(crate) fn of_tests(stall_timeout: Duration) -> Self {
-        BodyLimits { stall_timeout, bytes_per_s_min: 0, counters: Arc::default() }
+        BodyTransferLimits { stall_timeout, bytes_per_s_min: 0, counters: Arc::default() }
     }
 
     /// Counts a body that ends because the client is too slow.
@@ -63,13 +63,13 @@ impl TransferRateMeter {
     }
 
     /// Records that `bytes` bytes were transferred to or from the client. Returns whether the client is fast enough.
-    pub(crate) fn moved(&mut self, bytes: u64, limits: &BodyLimits) -> bool {
+    pub(crate) fn moved(&mut self, bytes: u64, limits: &BodyTransferLimits) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         let Some(since) = self.since.take() else { return true };
         self.has_waited(since.elapsed(), limits)
     }
 
-    fn has_waited(&mut self, time: Duration, limits: &BodyLimits) -> bool {
+    fn has_waited(&mut self, time: Duration, limits: &BodyTransferLimits) -> bool {
         self.waited += time;
         if self.waited < limits.stall_timeout {
             return true;
@@ -115,8 +115,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn limits() -> BodyLimits {
-        BodyLimits { stall_timeout: 10 * SECOND, bytes_per_s_min: 100, counters: Arc::default() }
+    fn limits() -> BodyTransferLimits {
+        BodyTransferLimits { stall_timeout: 10 * SECOND, bytes_per_s_min: 100, counters: Arc::default() }
     }
 
     /// Returns the number of steps after which a client counts as too slow. In each step, the client transfers `bytes`

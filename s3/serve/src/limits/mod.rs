@@ -8,7 +8,7 @@ mod body;
 mod connection;
 mod turns;
 
-pub(crate) use body::{BodyLimits, LimitCounters, RatePacer, TransferRateMeter};
+pub(crate) use body::{BodyTransferLimits, LimitCounters, RatePacer, TransferRateMeter};
 pub(crate) use connection::{ConnectionLimitState, UnauthenticatedConnections};
 pub(crate) use turns::{forget_turns, is_shared, take_turn};
 
@@ -207,8 +207,8 @@ impl UserResourceUsage {
     }
 
     /// Returns the number of requests in flight, and the number of refused requests for each reason.
-    pub(crate) fn counts(&self) -> UserCounts {
-        UserCounts {
+    pub(crate) fn counts(&self) -> UserRequestCounts {
+        UserRequestCounts {
             in_flight: self.in_flight.load(Ordering::Relaxed),
             refused: [
                 (LimitReason::Requests, self.refused_requests.load(Ordering::Relaxed)),
@@ -219,7 +219,7 @@ impl UserResourceUsage {
 }
 
 /// The counters of one user.
-pub(crate) struct UserCounts {
+pub(crate) struct UserRequestCounts {
     pub(crate) in_flight: u32,
     pub(crate) refused: [(LimitReason, u64); 2],
 }

@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use super::metrics::put_help;
-use crate::limits::{LimitCounters, UserCounts};
+use crate::limits::{LimitCounters, UserRequestCounts};
 
 /// Appends the counters for limits to `text`. Users without requests are left out.
-pub(crate) fn put_limits(text: &mut String, counters: &LimitCounters, mut users: Vec<(&str, UserCounts)>) {
+pub(crate) fn put_limits(
+    text: &mut String,
+    counters: &LimitCounters,
+    mut users: Vec<(&str, UserRequestCounts)>,
+) {
     for (name, help, counter) in [
         ("slow_bodies_total", "Bodies ended because the client was too slow.", &counters.slow_bodies),
         (
@@ -53,7 +57,7 @@ mod tests {
 
     #[test]
     fn users_at_a_limit_are_named() {
-        let counts = |in_flight, requests, rate| UserCounts {
+        let counts = |in_flight, requests, rate| UserRequestCounts {
             in_flight,
             refused: [(LimitReason::Requests, requests), (LimitReason::Rate, rate)],
         };

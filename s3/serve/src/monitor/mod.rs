@@ -38,7 +38,7 @@ pub(crate) struct RequestMonitor {
 }
 
 /// The outcome of a response.
-pub(crate) struct ResponseEnding {
+pub(crate) struct ResponseOutcome {
     pub(crate) status: StatusCode,
     /// The number of bytes of the body, if it was known before the body was sent.
     pub(crate) body_bytes: Option<u64>,
@@ -72,7 +72,7 @@ impl RequestMonitor {
     }
 
     /// Records that the response was sent, or that it will never be sent.
-    pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseEnding) {
+    pub(crate) fn finish(&self, trace: &RequestTrace, ending: &ResponseOutcome) {
         let end = Instant::now();
         let took = end.duration_since(trace.start);
         self.metrics.finished(trace.operation(), ending.status, took, trace.bytes_in(), ending.body_bytes);

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
 use crate::limits::{LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
-use crate::monitor::{OperationCode, RequestId, ResponseEnding};
+use crate::monitor::{OperationCode, RequestId, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
 use crate::users::User;
 
@@ -135,7 +135,7 @@ impl RequestTrace {
 
 /// A line of the access log.
 #[derive(Serialize)]
-pub(super) struct LogLine<'t> {
+pub(super) struct AccessLogLine<'t> {
     time: String,
     request_id: &'t str,
     remote: &'t ConnectionPeer,
@@ -160,9 +160,9 @@ pub(super) struct LogLine<'t> {
 pub(super) fn line<'t>(
     trace: &'t RequestTrace,
     asked: &'t LoggedRequest,
-    ending: &ResponseEnding,
+    ending: &ResponseOutcome,
     end: Instant,
-) -> LogLine<'t> {
+) -> AccessLogLine<'t> {
     let signed = trace.signed();
     let (bucket, key) = match signed.and_then(|signed| signed.names.as_ref()) {
         Some((bucket, key)) => (bucket.as_str(), key.clone()),
@@ -172,7 +172,7 @@ pub(super) fn line<'t>(
             (bucket, percent_decode_str(key).decode_utf8_lossy().into_owned())
         }
     };
-    LogLine {
+    AccessLogLine {
         time: format_iso8601(SystemTime::now()),
         request_id: trace.id.as_str(),
         remote: &asked.remote,

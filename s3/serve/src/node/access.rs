@@ -11,7 +11,7 @@ use fordway_store::{Error, ErrorKind, Result, Store};
 use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
-use crate::StoreOpener;
+use crate::StoreOpenFunction;
 use crate::limits::RequestSlot;
 use crate::node::accounts::NodeUserResources;
 
@@ -26,8 +26,8 @@ pub(crate) struct AdmittedCaller {
 }
 
 /// Decides which clients may use the gateway.
-pub(super) struct NodeAccess {
-    open: StoreOpener,
+pub(super) struct NodeAccessControl {
+    open: StoreOpenFunction,
     /// The uid of the gateway's own user.
     uid: u32,
     /// The store of the gateway's own user, opened when the gateway started.
@@ -39,16 +39,16 @@ pub(super) struct NodeAccess {
     stores: Mutex<HashMap<PeerCredentials, Weak<dyn Store>>>,
 }
 
-impl NodeAccess {
+impl NodeAccessControl {
     /// Opens the store of the gateway's own user. Errors: from opening the store.
-    pub(super) fn new(open: StoreOpener, allowed: Vec<u32>) -> Result<Self> {
+    pub(super) fn new(open: StoreOpenFunction, allowed: Vec<u32>) -> Result<Self> {
         let own = open()?;
         if user_id() == 0 {
             // Client threads permanently act as their clients, so they cannot create files that must belong to a
             // bucket's owner. The privileged thread can create such files.
             PrivilegedThread::start();
         }
-        Ok(NodeAccess { open, uid: user_id(), own, allowed, stores: Mutex::default() })
+        Ok(NodeAccessControl { open, uid: user_id(), own, allowed, stores: Mutex::default() })
     }
 
     /// Returns whether the gateway runs as root, and can therefore act as its callers.

@@ -13,7 +13,7 @@ use fordway_wire::node::{
 };
 
 use crate::AccessKeyPair;
-use crate::node::access::{AdmittedCaller, NodeAccess};
+use crate::node::access::{AdmittedCaller, NodeAccessControl};
 use crate::node::access::{ConnectionResourceLimits, MemoryShare, NodeLimits, OWN_BYTES};
 use crate::node::accounts::UserConnectionSlot;
 use crate::node::content::ResponseOutbox;
@@ -24,7 +24,7 @@ use crate::node::stats::{AdaptivePollState, BusyConnectionCounter};
 
 /// The state that all connections share.
 pub(super) struct NodeGatewayState {
-    pub(super) access: NodeAccess,
+    pub(super) access: NodeAccessControl,
     /// The keys of clients that connect over TCP.
     pub(super) keys: Option<AccessKeyPair>,
     pub(super) activity: BusyConnectionCounter,

@@ -19,21 +19,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::node::access::{NodeAccess, NodeLimits, ResourceSemaphore};
+use crate::node::access::{NodeAccessControl, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
 use crate::node::stats::{BusyConnectionCounter, NodeStats};
-use crate::{AccessKeyPair, StoreOpener, UserLimits};
+use crate::{AccessKeyPair, StoreOpenFunction, UserLimits};
 
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// The interval at which a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
-/// The configuration of a node gateway. [`NodeConfig::new`] fills in defaults.
+/// The configuration of a node gateway. [`NodeGatewayConfig::new`] fills in defaults.
 #[derive(Clone, Debug)]
-pub struct NodeConfig {
+pub struct NodeGatewayConfig {
     /// The path of the Unix socket, at most 107 bytes long.
     pub socket: PathBuf,
     /// The socket's permissions. `None` means 0600, or 0666 if the gateway runs as root, because the kernel then
@@ -81,13 +81,13 @@ pub struct NodeTcpConfig {
     pub may_be_root: bool,
 }
 
-impl NodeConfig {
+impl NodeGatewayConfig {
     /// Returns the defaults: no TCP, no other users allowed, and 4,096 connections. Long messages may use 256 MiB, of
     /// which one connection may use 32 MiB. One user may use all connections and all of this memory, and may have 8,192
     /// requests in progress. A thread polls for 20 µs and may leave the processor of its client. A stall may last for
     /// 30 s, and draining for 10 s.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        NodeConfig {
+        NodeGatewayConfig {
             socket: socket.into(),
             mode: None,
             allow_uids: Vec::new(),
@@ -134,7 +134,7 @@ pub struct NodeGateway {
     unix: SocketFile,
     tcp: Option<(TcpListener, SocketAddr)>,
     shared: Arc<NodeGatewayState>,
-    config: NodeConfig,
+    config: NodeGatewayConfig,
     accounts: NodeConnectedUsers,
     connections: Arc<ConnectionTable>,
     stop: NodeStopHandle,
@@ -144,8 +144,8 @@ impl NodeGateway {
     /// Opens the store and creates the socket. After this call, clients can connect, but get no response until the
     /// gateway runs. Errors: from the store; `InvalidArgument` for a socket path that is in use, too long or taken by
     /// another kind of file, and for TCP as root; `AccessDenied`, `Io`.
-    pub fn bind(open: StoreOpener, config: NodeConfig) -> Result<Self> {
-        let access = NodeAccess::new(open, config.allow_uids.clone())?;
+    pub fn bind(open: StoreOpenFunction, config: NodeGatewayConfig) -> Result<Self> {
+        let access = NodeAccessControl::new(open, config.allow_uids.clone())?;
         if access.is_root() && config.tcp.as_ref().is_some_and(|tcp| !tcp.may_be_root) {
             let why = "anyone who knows the secret would act as root over TCP; run the gateway as the user whose files \
                        it serves, or use --tcp-as-root";
@@ -231,11 +231,11 @@ impl NodeGateway {
     }
 
     /// Starts to serve on separate threads, until the returned gateway is stopped or dropped.
-    pub fn spawn(self) -> Result<RunningNode> {
+    pub fn spawn(self) -> Result<RunningNodeGateway> {
         let (endpoint, tcp, stop) = (self.endpoint(), self.tcp_addr(), self.stop_handle());
         let named = thread::Builder::new().name("fordway-node".to_owned());
         let thread = named.spawn(move || self.run()).map_err(cannot_start)?;
-        Ok(RunningNode { endpoint, tcp, stop, thread: Some(thread) })
+        Ok(RunningNodeGateway { endpoint, tcp, stop, thread: Some(thread) })
     }
 
     /// Sleeps until a client connects or the gateway is told to stop. Returns whether a client connected over TCP.
@@ -377,14 +377,14 @@ impl Drop for ConnectionRegistration {
 
 /// A node gateway that serves on its own threads. Dropping this value stops the gateway and waits until the gateway has
 /// ended.
-pub struct RunningNode {
+pub struct RunningNodeGateway {
     endpoint: String,
     tcp: Option<SocketAddr>,
     stop: NodeStopHandle,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl RunningNode {
+impl RunningNodeGateway {
     /// Returns the endpoint of the Unix socket.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
@@ -401,7 +401,7 @@ impl RunningNode {
     }
 }
 
-impl Drop for RunningNode {
+impl Drop for RunningNodeGateway {
     fn drop(&mut self) {
         self.stop.trigger();
         match self.thread.take().map(JoinHandle::join) {

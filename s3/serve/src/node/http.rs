@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use fordway_store::Error;
 
-use crate::answer::{ConnectionLimits, GatewayState, PreparedBody};
+use crate::answer::{ConnectionRequestLimits, GatewayState, PreparedBody};
 use crate::connection::ClientSocket;
 use crate::connection::exchange;
 use crate::domains::BucketDomains;
 use crate::gateway::{GatewayStopHandle, StopReceiver};
 use crate::http1::{FastPath, turn_away};
 use crate::limits::{
-    BodyLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections, UserResourceUsage,
+    BodyTransferLimits, ConnectionLimitState, LimitCounters, UnauthenticatedConnections, UserResourceUsage,
 };
 use crate::monitor::RequestMonitor;
 use crate::node::access::AdmittedCaller;
@@ -45,9 +45,9 @@ impl HttpService {
     pub(crate) fn new(stall_timeout: Duration, counters: Arc<LimitCounters>) -> Self {
         let users = Arc::new(Users::without_keys());
         let addresses = UnauthenticatedConnections::new(0, counters.clone());
-        let limits = ConnectionLimits {
+        let limits = ConnectionRequestLimits {
             header_timeout: HEADER_TIMEOUT,
-            body: BodyLimits { stall_timeout, bytes_per_s_min: BODY_BYTES_PER_S_MIN, counters },
+            body: BodyTransferLimits { stall_timeout, bytes_per_s_min: BODY_BYTES_PER_S_MIN, counters },
             head_bytes_max: HEAD_BYTES_MAX,
             body_bytes_max: u64::MAX,
         };

@@ -24,6 +24,6 @@ mod stats;
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use access::AdmittedCaller;
-pub use gateway::{NodeConfig, NodeGateway, NodeStopHandle, NodeTcpConfig, RunningNode};
+pub use gateway::{NodeGateway, NodeGatewayConfig, NodeStopHandle, NodeTcpConfig, RunningNodeGateway};
 #[cfg(feature = "fuzzing")]
 pub(crate) use http::HttpService;

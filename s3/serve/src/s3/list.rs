@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fordway_store::{
-    Bucket, ChecksumFormat, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing, ObjectSummary,
-    Store,
+    Bucket, ChecksumAlgorithmAndType, Error, ErrorKind, ListEntry, ListQuery, MAX_KEYS, ObjectListing,
+    ObjectSummary, Store,
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
@@ -142,7 +142,7 @@ fn write_object(
     document.open("Contents").element("Key", &encoding.apply(&object.key));
     document.element("LastModified", &format_iso8601(object.modified));
     document.element("ETag", &quoted(&object.etag));
-    if let Some(ChecksumFormat { algorithm, kind }) = object.checksum {
+    if let Some(ChecksumAlgorithmAndType { algorithm, kind }) = object.checksum {
         document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
     }
     document.element("Size", &object.size.to_string());

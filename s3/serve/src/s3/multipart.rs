@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, ByteRange, ChecksumFormat, ChecksumType, CompleteOptions, CompletedPart, Error, ErrorKind,
-    GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId, UploadPage,
-    UploadSummary, UploadsQuery, checked_part_number,
+    Bucket, ByteRange, ChecksumAlgorithmAndType, ChecksumType, CompleteOptions, CompletedPart, Error,
+    ErrorKind, GetOptions, Key, MAX_PARTS, PartInfo, PartsQuery, PutOptions, PutResult, Store, UploadId,
+    UploadPage, UploadSummary, UploadsQuery, checked_part_number,
 };
 use fordway_wire::date::format_iso8601;
 use fordway_wire::s3_xml::{ResponseDocumentBuilder, completed_parts};
@@ -64,7 +64,7 @@ pub(super) fn create(
     result.element("Bucket", bucket.as_str()).element("Key", key.as_str());
     result.element("UploadId", upload.as_str());
     let mut response = document(result);
-    if let Some(ChecksumFormat { algorithm, kind }) = options.checksum_plan() {
+    if let Some(ChecksumAlgorithmAndType { algorithm, kind }) = options.checksum_plan() {
         add_text(&mut response.headers, CHECKSUM_ALGORITHM, algorithm.name());
         response.headers.extend(checksum_headers(None, Some(kind)));
     }
@@ -184,13 +184,13 @@ fn write_part(document: &mut ResponseDocumentBuilder, part: &PartInfo) {
 pub(super) fn write_upload(
     document: &mut ResponseDocumentBuilder,
     owner: &Owner,
-    checksum: Option<ChecksumFormat>,
+    checksum: Option<ChecksumAlgorithmAndType>,
 ) {
     for element in ["Initiator", "Owner"] {
         write_owner(document, element, owner);
     }
     document.element("StorageClass", "STANDARD");
-    if let Some(ChecksumFormat { algorithm, kind }) = checksum {
+    if let Some(ChecksumAlgorithmAndType { algorithm, kind }) = checksum {
         document.element("ChecksumAlgorithm", algorithm.name()).element("ChecksumType", kind.name());
     }
 }
@@ -359,7 +359,7 @@ impl CompletionRequest {
 
 /// Checks the checksum that a CompleteMultipartUpload request states for a part, if the upload has checksums. Stating a
 /// checksum is optional. Errors: `BadDigest` if the checksum's algorithm differs from the upload's.
-fn check_part(plan: ChecksumFormat, part: &CompletedPart) -> OperationResult<()> {
+fn check_part(plan: ChecksumAlgorithmAndType, part: &CompletedPart) -> OperationResult<()> {
     let Some(stated) = part.checksum.as_ref().filter(|stated| stated.algorithm != plan.algorithm) else {
         return Ok(());
     };

@@ -14,9 +14,9 @@ use crate::sts::TokenService;
 use crate::sts::caller::Caller;
 use crate::sts::jwt::{ClaimFault, WebIdentityToken};
 use crate::sts::query::{Parameters, StsFailure, VERSION, document, elements, shown};
-use crate::sts::session::{SessionFacts, now_s};
+use crate::sts::session::{SessionAttributes, now_s};
 use crate::sts::token::{RoleInToken, SessionToken, TokenParent, new_access_key};
-use crate::users::{IdClaims, Role, User};
+use crate::users::{Role, UidGidClaimNames, User};
 
 const ACTIONS: [&str; 4] =
     ["AssumeRole", "AssumeRoleWithWebIdentity", "GetCallerIdentity", "GetSessionToken"];
@@ -127,7 +127,7 @@ impl TokenService {
         let user = user.ok_or_else(|| {
             StsFailure::forbidden("AccessDenied", "The role cannot act as the uid and gid in the token")
         })?;
-        let facts = SessionFacts { issued_s: now_s(), role_session: Some(session.clone()) };
+        let facts = SessionAttributes { issued_s: now_s(), role_session: Some(session.clone()) };
         admit(trace, &user.in_session(facts), "AssumeRoleWithWebIdentity")?;
         let in_token = RoleInToken { name: name.to_owned(), session, ids };
         let parent = TokenParent::Issuer(identity.issuer.clone());
@@ -180,14 +180,14 @@ impl TokenService {
 }
 
 /// A web identity token whose signature and claims were verified.
-struct VerifiedIdentity<'t> {
+struct VerifiedWebIdentity<'t> {
     token: WebIdentityToken<'t>,
     issuer: String,
     audience: String,
 }
 
 /// Verifies a web identity token. Errors: `InvalidIdentityToken`, `ExpiredTokenException`, `IDPCommunicationError`.
-async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'t>, StsFailure> {
+async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedWebIdentity<'t>, StsFailure> {
     let invalid = |why: &str| {
         StsFailure::bad("InvalidIdentityToken", format!("The web identity token is refused: {why}"))
     };
@@ -215,13 +215,13 @@ async fn verified<'t>(users: &Users, text: &'t str) -> Result<VerifiedIdentity<'
         StsFailure::bad("IDPCommunicationError", why)
     })?;
     match token.is_signed_by(&keys) {
-        true => Ok(VerifiedIdentity { token, issuer, audience }),
+        true => Ok(VerifiedWebIdentity { token, issuer, audience }),
         false => Err(invalid("no key of its issuer has signed it")),
     }
 }
 
 /// Returns the uid and the gid that a token states, as numbers or as digits. Errors: `IDPRejectedClaim`.
-fn stated_ids(token: &WebIdentityToken<'_>, claims: &IdClaims) -> Result<(u32, u32), StsFailure> {
+fn stated_ids(token: &WebIdentityToken<'_>, claims: &UidGidClaimNames) -> Result<(u32, u32), StsFailure> {
     let id = |claim: &str| {
         let value = token.claims.get(claim);
         let number = value.and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());

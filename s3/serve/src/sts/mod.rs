@@ -31,15 +31,17 @@ use s3s::Body;
 use crate::Users;
 use crate::domains::BucketDomains;
 use crate::monitor::RequestTrace;
-pub(crate) use provider::{Provider, ProviderEntry, RoleTrust};
-pub(crate) use session::{Session, SessionFacts, current_session, session_of, session_with, with_session};
-pub use token::SessionKey;
+pub(crate) use provider::{IdentityProvider, IdentityProviderEntry, RoleTrust};
+pub(crate) use session::{
+    Session, SessionAttributes, current_session, session_of, session_with, with_session,
+};
+pub use token::SessionTokenKeys;
 
 use query::StsFailure;
 
 /// The token service of a gateway.
 pub(crate) struct TokenService {
-    key: SessionKey,
+    key: SessionTokenKeys,
 }
 
 /// The maximum size of a request's body; the longest parameter is a web identity token of 20,000 characters.
@@ -63,8 +65,8 @@ pub(crate) fn is_call<B>(request: &Request<B>, domains: &BucketDomains) -> bool 
 impl TokenService {
     /// Creates the service. If `key` is `None`, generates a key; tokens then become invalid when this process ends.
     /// Errors: `Io`.
-    pub(crate) fn new(key: Option<SessionKey>) -> fordway_store::Result<Self> {
-        Ok(TokenService { key: key.map_or_else(SessionKey::random, Ok)? })
+    pub(crate) fn new(key: Option<SessionTokenKeys>) -> fordway_store::Result<Self> {
+        Ok(TokenService { key: key.map_or_else(SessionTokenKeys::random, Ok)? })
     }
 
     /// Answers a request for which [`is_call`] returns true.
@@ -112,7 +114,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let _document = crate::outgoing::body_of(bytes);
     let keys = jwk::read_keys(bytes).unwrap_or_default();
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let key = SessionKey::random().expect("the system has random bytes");
+    let key = SessionTokenKeys::random().expect("the system has random bytes");
     assert!(key.open(text).is_none(), "a token that nobody made");
     if let Ok(token) = jwt::WebIdentityToken::read(text.trim()) {
         let _fault = token.check_claims(0);

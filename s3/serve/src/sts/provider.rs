@@ -33,7 +33,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// A provider's entry in the users file.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ProviderEntry {
+pub(crate) struct IdentityProviderEntry {
     /// The issuer's URL, exactly as in tokens.
     pub(crate) issuer: String,
     /// The audiences that tokens may have.
@@ -63,7 +63,7 @@ pub(crate) struct RoleTrust {
     claims: BTreeMap<String, Vec<String>>,
 }
 
-impl ProviderEntry {
+impl IdentityProviderEntry {
     /// Checks the entry. Errors: the reason why the entry is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.issuer.contains('?') {
@@ -87,7 +87,7 @@ impl ProviderEntry {
         self.proxies_with(&|name| std::env::var(name).ok())
     }
 
-    /// Like [`ProviderEntry::proxies`], with `variable` in place of the environment.
+    /// Like [`IdentityProviderEntry::proxies`], with `variable` in place of the environment.
     fn proxies_with(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
@@ -154,7 +154,7 @@ impl ProviderEntry {
 
 impl RoleTrust {
     /// Checks the conditions. Errors: the reason why the conditions are invalid.
-    pub(crate) fn check(&self, providers: &[ProviderEntry]) -> Result<(), String> {
+    pub(crate) fn check(&self, providers: &[IdentityProviderEntry]) -> Result<(), String> {
         if !providers.iter().any(|provider| provider.issuer == self.issuer) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
         }
@@ -185,8 +185,8 @@ fn values_of(name: &str, value: &Value) -> Vec<String> {
 }
 
 /// A provider, with the keys that were last fetched from it.
-pub(crate) struct Provider {
-    pub(crate) entry: ProviderEntry,
+pub(crate) struct IdentityProvider {
+    pub(crate) entry: IdentityProviderEntry,
     known: Mutex<KnownKeys>,
     /// Notifies its receivers whenever an attempt to fetch the keys has ended.
     fetched: watch::Sender<()>,
@@ -232,7 +232,7 @@ impl KnownKeys {
 }
 
 /// An attempt to fetch keys. Dropping this value ends the attempt, so that another attempt can begin.
-struct FetchInProgress(Arc<Provider>);
+struct FetchInProgress(Arc<IdentityProvider>);
 
 impl Drop for FetchInProgress {
     fn drop(&mut self) {
@@ -241,9 +241,9 @@ impl Drop for FetchInProgress {
     }
 }
 
-impl Provider {
-    pub(crate) fn new(entry: ProviderEntry) -> Arc<Self> {
-        Arc::new(Provider { entry, known: Mutex::default(), fetched: watch::Sender::new(()) })
+impl IdentityProvider {
+    pub(crate) fn new(entry: IdentityProviderEntry) -> Arc<Self> {
+        Arc::new(IdentityProvider { entry, known: Mutex::default(), fetched: watch::Sender::new(()) })
     }
 
     fn known(&self) -> MutexGuard<'_, KnownKeys> {
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn entries_are_checked() {
-        let check = |text: &str| toml::from_str::<ProviderEntry>(text).unwrap().check();
+        let check = |text: &str| toml::from_str::<IdentityProviderEntry>(text).unwrap().check();
         let good = "issuer='https://i.example'\naudience=['a']\n";
         check(good).unwrap();
         check("issuer='http://127.0.0.1:1'\naudience=['a']\nallow_private=true").unwrap();
@@ -360,7 +360,7 @@ mod tests {
     fn the_entry_or_the_environment_names_the_proxy() {
         let shown = |proxy: &str| {
             let entry = format!("issuer='https://i.example'\naudience=['a']\n{proxy}");
-            let entry: ProviderEntry = toml::from_str(&entry).unwrap();
+            let entry: IdentityProviderEntry = toml::from_str(&entry).unwrap();
             let variable = |name: &str| match name {
                 "HTTPS_PROXY" => Some("http://of-environment:1".to_owned()),
                 "NO_PROXY" => Some("other.example".to_owned()),
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn keys_are_at_the_issuer_or_at_a_named_host() {
-        let entry: ProviderEntry = toml::from_str(
+        let entry: IdentityProviderEntry = toml::from_str(
             "issuer='https://i.example/x'\naudience=['a']\nhosts=['Keys.example', '10.0.0.1:6443']",
         )
         .unwrap();

@@ -35,7 +35,7 @@ pub(crate) struct Session {
 
 /// Data about the session of a user.
 #[derive(Debug)]
-pub(crate) struct SessionFacts {
+pub(crate) struct SessionAttributes {
     /// The time at which the token was issued, in seconds since 1970.
     pub(crate) issued_s: u64,
     /// The name of the session, if the user is a role.
@@ -82,7 +82,7 @@ async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, Stri
             let parent = users.find(access_key)?;
             let secret = parent.keys.as_ref()?.secret_key.clone();
             if token.role.is_none() {
-                return Some((parent.in_session(SessionFacts { issued_s, role_session: None }), secret));
+                return Some((parent.in_session(SessionAttributes { issued_s, role_session: None }), secret));
             }
             (of_role(&|role| role.may_be_assumed_by(&parent.name))?, secret)
         }
@@ -92,7 +92,7 @@ async fn user_of(users: &Users, token: &SessionToken) -> Option<(Arc<User>, Stri
         }
     };
     let (role, stated) = role;
-    let facts = SessionFacts { issued_s, role_session: Some(stated.session.clone()) };
+    let facts = SessionAttributes { issued_s, role_session: Some(stated.session.clone()) };
     Some((role.acting_as(stated.ids).await?.in_session(facts), secret))
 }
 

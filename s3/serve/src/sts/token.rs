@@ -27,15 +27,15 @@ const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
 /// The key that authenticates session tokens. Gateways that have the same key accept each other's tokens.
 #[derive(Clone)]
-pub struct SessionKey {
+pub struct SessionTokenKeys {
     /// The first key authenticates new tokens. Tokens that were authenticated with any of these keys are accepted.
     keys: Vec<Vec<u8>>,
 }
 
 /// Omits the keys, so that they never appear in a log.
-impl fmt::Debug for SessionKey {
+impl fmt::Debug for SessionTokenKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionKey").field("keys", &self.keys.len()).finish()
+        f.debug_struct("SessionTokenKeys").field("keys", &self.keys.len()).finish()
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) struct RoleInToken {
     pub(super) ids: Option<(u32, u32)>,
 }
 
-impl SessionKey {
+impl SessionTokenKeys {
     /// Reads keys from a file, one per line. The first key authenticates new tokens. Tokens that were authenticated
     /// with any of the keys are accepted. Errors: `AccessDenied` for a file that others may read; `InvalidArgument` for
     /// a file without a key, or with a key of fewer than 32 characters.
@@ -93,12 +93,12 @@ impl SessionKey {
         if keys.iter().any(|key| key.len() < KEY_CHARS_MIN) {
             return Err(wrong("a key has fewer than 32 characters; `openssl rand -base64 32` generates one"));
         }
-        Ok(SessionKey { keys })
+        Ok(SessionTokenKeys { keys })
     }
 
     /// Generates a key. Errors: `Io`.
     pub(super) fn random() -> Result<Self> {
-        Ok(SessionKey { keys: vec![random::<32>()?.to_vec()] })
+        Ok(SessionTokenKeys { keys: vec![random::<32>()?.to_vec()] })
     }
 
     /// Returns the text of a token.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn only_the_key_that_made_a_token_opens_it() {
-        let (one, other) = (SessionKey::random().unwrap(), SessionKey::random().unwrap());
+        let (one, other) = (SessionTokenKeys::random().unwrap(), SessionTokenKeys::random().unwrap());
         let text = one.seal(&token());
         let (opened, key) = one.open(&text).unwrap();
         assert_eq!(opened.parent, TokenParent::User("ALICE".to_owned()));
@@ -186,13 +186,13 @@ mod tests {
         assert_eq!(secret(key, &text, "s").len(), 40);
         assert_ne!(secret(key, &text, "s"), secret(key, &text, "t"));
         assert!(other.open(&text).is_none());
-        let both = SessionKey { keys: [other.keys, one.keys].concat() };
+        let both = SessionTokenKeys { keys: [other.keys, one.keys].concat() };
         assert_eq!(both.open(&text).unwrap().0, opened);
     }
 
     #[test]
     fn a_changed_token_is_refused() {
-        let key = SessionKey::random().unwrap();
+        let key = SessionTokenKeys::random().unwrap();
         let text = key.seal(&token());
         for at in 0..text.len() {
             let mut changed = text.clone().into_bytes();
@@ -212,7 +212,7 @@ mod tests {
         let load = |text: &str, mode: u32| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            SessionKey::load(&path)
+            SessionTokenKeys::load(&path)
         };
         let long = "k".repeat(32);
         assert_eq!(load(&long, 0o640).unwrap_err().kind(), ErrorKind::AccessDenied);

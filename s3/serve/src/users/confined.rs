@@ -5,18 +5,18 @@
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, CommitFailure, CompleteOptions, CompletedPart, CopyOptions,
-    DeleteOptions, DeleteResult, DocumentKind, Error, ErrorKind, ExpectedContent, FileServerProbe,
-    GetOptions, Key, ListQuery, LockConfiguration, MultipartUploads, ObjectBatches, ObjectInfo,
-    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenames, ObjectTags, ObjectVersions, Objects,
-    OpenObject, PartListing, PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result,
-    Retention, Store, Tags, UploadId, UploadListing, UploadsQuery, VersionId, VersionListing,
-    VersioningState, VersionsQuery, Writer,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, CommitFailure, CompleteOptions,
+    CompletedPart, CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, ExpectedContent,
+    FileServerProbe, GetOptions, Key, ListQuery, LockConfiguration, MultipartUploadOperations,
+    ObjectBatchOperations, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
+    ObjectRenameOperations, ObjectTagOperations, ObjectVersionOperations, Objects, OpenObject, PartListing,
+    PartOptions, PartsQuery, PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId,
+    UploadListing, UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 use fordway_sys::{Errno, ImpersonatedUser};
 
 use crate::users::file::UserEntry;
-use crate::users::{AnonymousUser, StoreOpener};
+use crate::users::{AnonymousUser, StoreOpenFunction};
 
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
@@ -31,7 +31,7 @@ pub(super) struct ConfinedStore {
 impl ConfinedStore {
     /// Opens the store as the user, and wraps it only if there are restrictions to enforce. Errors: from opening the
     /// directory; `AccessDenied` if the gateway is not permitted to act as the user.
-    pub(super) fn open(entry: &UserEntry, open: &StoreOpener) -> Result<Arc<dyn Store>> {
+    pub(super) fn open(entry: &UserEntry, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = match entry.acts_as() {
             Some(peer) => Some(Arc::new(ImpersonatedUser::new(&peer).map_err(not_allowed)?)),
             None => None,
@@ -54,7 +54,7 @@ impl ConfinedStore {
 
     /// Opens the store as the user for anonymous requests. The store never follows symbolic links to other buckets,
     /// because the rules of those buckets would not be checked. Errors: as [`ConfinedStore::open`].
-    pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpener) -> Result<Arc<dyn Store>> {
+    pub(super) fn open_as(user: &AnonymousUser, open: &StoreOpenFunction) -> Result<Arc<dyn Store>> {
         let role = user.acts_as.as_ref().map(|peer| ImpersonatedUser::new(peer).map(Arc::new)).transpose();
         let role = role.map_err(not_allowed)?;
         let opened = play(role.as_deref(), || {
@@ -230,9 +230,9 @@ impl Objects for ConfinedStore {
 
 /// Uses the default methods, which process the objects of a batch one by one. The inner store's own methods might use
 /// threads that do not act as the user.
-impl ObjectBatches for ConfinedStore {}
+impl ObjectBatchOperations for ConfinedStore {}
 
-impl ObjectRenames for ConfinedStore {
+impl ObjectRenameOperations for ConfinedStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         self.admit_keys(from.as_str())?;
         self.admit_keys(to.as_str())?;
@@ -240,7 +240,7 @@ impl ObjectRenames for ConfinedStore {
     }
 }
 
-impl ObjectTags for ConfinedStore {
+impl ObjectTagOperations for ConfinedStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.tags(bucket, key, version))
@@ -252,7 +252,7 @@ impl ObjectTags for ConfinedStore {
     }
 }
 
-impl ObjectVersions for ConfinedStore {
+impl ObjectVersionOperations for ConfinedStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.read(bucket, |store| store.versioning(bucket))
     }
@@ -305,17 +305,17 @@ impl ObjectLockOperations for ConfinedStore {
     }
 }
 
-impl BucketDocuments for ConfinedStore {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for ConfinedStore {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         self.read(bucket, |store| store.document(bucket, kind))
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         self.admit_whole()?;
         self.write(bucket, |store| store.set_document(bucket, kind, document))
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         self.admit_whole()?;
         self.write(bucket, |store| store.delete_document(bucket, kind))
     }
@@ -325,7 +325,7 @@ impl BucketDocuments for ConfinedStore {
     }
 }
 
-impl MultipartUploads for ConfinedStore {
+impl MultipartUploadOperations for ConfinedStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.admit_keys(key.as_str())?;
         self.read(bucket, |store| store.object_parts(bucket, key, options))

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::AccessKeyPair;
 use crate::limits::{UserLimitOverrides, WEIGHT_MAX};
-use crate::sts::{ProviderEntry, RoleTrust};
+use crate::sts::{IdentityProviderEntry, RoleTrust};
 
 /// The maximum size of a credentials file in bytes, enough for about 10,000 users.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -83,7 +83,7 @@ pub(super) struct UsersDocument {
     #[serde(default)]
     pub(super) role: Vec<RoleEntry>,
     #[serde(default)]
-    pub(super) oidc: Vec<ProviderEntry>,
+    pub(super) oidc: Vec<IdentityProviderEntry>,
 }
 
 /// The allowed values of `max_duration_s` (AWS's limits on a role).
@@ -110,9 +110,9 @@ impl RoleEntry {
     }
 
     /// Returns the names of the claims that state the uid and gid of the role; `None` if claims do not state them.
-    pub(super) fn id_claims(&self) -> Option<IdClaims> {
+    pub(super) fn id_claims(&self) -> Option<UidGidClaimNames> {
         let (uid, gid) = self.uid_claim.clone().zip(self.gid_claim.clone())?;
-        Some(IdClaims { uid, gid, min: self.id_min.unwrap_or(ID_MIN_DEFAULT) })
+        Some(UidGidClaimNames { uid, gid, min: self.id_min.unwrap_or(ID_MIN_DEFAULT) })
     }
 
     /// Checks the fields about claims that state a uid and a gid. Errors: the reason why a field is invalid.
@@ -183,7 +183,7 @@ impl FileFingerprint {
 
 /// The names of the claims that state the uid and gid of a role.
 #[derive(Clone, Debug)]
-pub(crate) struct IdClaims {
+pub(crate) struct UidGidClaimNames {
     pub(crate) uid: String,
     pub(crate) gid: String,
     /// The minimum value of the uid and of the gid.

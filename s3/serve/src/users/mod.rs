@@ -26,20 +26,20 @@ use crate::file_server::NetworkFileServer;
 use crate::http1::SignatureVerifier;
 use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
 use crate::s3::PublishLatency;
-use crate::sts::{Provider, ProviderEntry, RoleTrust, SessionFacts};
+use crate::sts::{IdentityProvider, IdentityProviderEntry, RoleTrust, SessionAttributes};
 use crate::workers::READERS_MAX;
 use confined::ConfinedStore;
 pub(crate) use confined::fits;
 use file::{FileFingerprint, RoleEntry, UserEntry, UsersDocument};
-pub(crate) use file::{IdClaims, read_private};
+pub(crate) use file::{UidGidClaimNames, read_private};
 pub use summary::{UsersFileEntry, read_users_file};
 
 /// Opens the served store with the identity of the calling thread.
-pub type StoreOpener = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
+pub type StoreOpenFunction = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// The way in which a caller is identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallerKind {
+pub(crate) enum AuthenticationMethod {
     /// Identified by a key pair.
     Keys,
     /// Identified by the kernel.
@@ -62,7 +62,7 @@ pub(crate) struct User {
     /// A number that identifies the user and is never reused within this process.
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) kind: CallerKind,
+    pub(crate) kind: AuthenticationMethod,
     /// The uid that accesses files for the user.
     pub(crate) uid: u32,
     /// The store, which enforces this user's permissions.
@@ -78,7 +78,7 @@ pub(crate) struct User {
     /// The file server that the user's current request has to wait for, if any.
     pub(crate) server: Option<NetworkFileServer>,
     /// The session of a user who signs with temporary credentials.
-    pub(crate) session: Option<Arc<SessionFacts>>,
+    pub(crate) session: Option<Arc<SessionAttributes>>,
 }
 
 /// The maximum number of threads that the work of one user may occupy while it waits for devices and locks.
@@ -101,12 +101,12 @@ impl User {
     ) -> Arc<Self> {
         let keys =
             UserSigningKey { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
-        User::with((name, CallerKind::Keys, uid), Some(keys), store, account)
+        User::with((name, AuthenticationMethod::Keys, uid), Some(keys), store, account)
     }
 
     /// Creates a user that the kernel has identified.
     pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
-        User::with((uid.to_string(), CallerKind::Peer, uid), None, store, account)
+        User::with((uid.to_string(), AuthenticationMethod::Peer, uid), None, store, account)
     }
 
     #[cfg(test)]
@@ -120,11 +120,11 @@ impl User {
 
     fn anonymous(user: &AnonymousUser, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
         let uid = user.acts_as.as_ref().map_or_else(user_id, |peer| peer.uid);
-        User::with((user.name.clone(), CallerKind::Anonymous, uid), None, store, account)
+        User::with((user.name.clone(), AuthenticationMethod::Anonymous, uid), None, store, account)
     }
 
     fn with(
-        (name, kind, uid): (String, CallerKind, u32),
+        (name, kind, uid): (String, AuthenticationMethod, u32),
         keys: Option<UserSigningKey>,
         store: Arc<dyn Store>,
         account: Arc<UserResourceUsage>,
@@ -141,7 +141,7 @@ impl User {
     fn with_server_and_session(
         &self,
         server: Option<NetworkFileServer>,
-        session: Option<Arc<SessionFacts>>,
+        session: Option<Arc<SessionAttributes>>,
     ) -> Arc<Self> {
         let User { id, kind, uid, .. } = *self;
         let (name, store, share) = (self.name.clone(), self.store.clone(), self.share.clone());
@@ -150,7 +150,7 @@ impl User {
     }
 
     /// Returns this user in a session. All sessions of a user share the user's limits.
-    pub(crate) fn in_session(&self, facts: SessionFacts) -> Arc<Self> {
+    pub(crate) fn in_session(&self, facts: SessionAttributes) -> Arc<Self> {
         self.with_server_and_session(None, Some(Arc::new(facts)))
     }
 
@@ -212,14 +212,14 @@ pub(crate) struct Role {
     pub(crate) max_duration_s: u64,
     /// The names of the claims that state the uid and gid of the role, if claims state them. If claims state the IDs,
     /// the store of `user` is empty.
-    pub(crate) id_claims: Option<IdClaims>,
-    claimed: ClaimedUsers,
+    pub(crate) id_claims: Option<UidGidClaimNames>,
+    claimed: ClaimMappedUsers,
 }
 
 /// The users of a role that takes the uid and the gid from a token's claims, by uid and gid.
-struct ClaimedUsers {
+struct ClaimMappedUsers {
     entry: UserEntry,
-    open: StoreOpener,
+    open: StoreOpenFunction,
     opened: Mutex<HashMap<(u32, u32), Arc<User>>>,
 }
 
@@ -253,7 +253,7 @@ impl Role {
             ConfinedStore::open(&role.claimed.entry.clone().acting_as(Some(ids)), &role.claimed.open)
         });
         let store = store.await.ok()?.inspect_err(|error| tracing::error!(%error, role = self.user.name));
-        let who = (self.user.name.clone(), CallerKind::Keys, ids.0);
+        let who = (self.user.name.clone(), AuthenticationMethod::Keys, ids.0);
         let user = User::with(who, None, store.ok()?, self.user.account.clone());
         let mut opened = opened();
         if opened.len() >= CLAIMED_MAX {
@@ -278,22 +278,22 @@ pub(crate) type UsersByKey = HashMap<String, Arc<User>>;
 pub struct Users {
     by_key: RwLock<Arc<UsersByKey>>,
     roles: RwLock<Arc<RolesByName>>,
-    providers: RwLock<Vec<Arc<Provider>>>,
+    providers: RwLock<Vec<Arc<IdentityProvider>>>,
     /// The user for anonymous requests; `None` if these requests are refused.
     anonymous: RwLock<Option<Arc<User>>>,
     /// The limits on users whose entries in the credentials file specify no limits.
     limits: Mutex<UserLimits>,
-    origin: Option<GatewayUsers>,
+    origin: Option<GatewayUserSource>,
     is_available: AtomicBool,
 }
 
 /// The source of users and their stores.
-struct GatewayUsers {
+struct GatewayUserSource {
     root: PathBuf,
-    open: StoreOpener,
+    open: StoreOpenFunction,
     credentials: CredentialSource,
     anonymous: Option<AnonymousUser>,
-    state: Mutex<UsersState>,
+    state: Mutex<UsersReloadState>,
 }
 
 enum CredentialSource {
@@ -302,7 +302,7 @@ enum CredentialSource {
 }
 
 /// The state found by the last check.
-struct UsersState {
+struct UsersReloadState {
     /// The device and inode numbers of the served directory.
     root: (u64, u64),
     stamp: Option<FileFingerprint>,
@@ -338,7 +338,7 @@ impl Users {
 
     /// Creates a single user of the directory `root`, which `open` opens. Requests fail while the directory is missing.
     /// When the directory exists again, the gateway reopens the directory. Errors: from opening the directory.
-    pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpener) -> Result<Self> {
+    pub fn one_of(identity: AccessKeyPair, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::One(identity))
     }
 
@@ -348,17 +348,17 @@ impl Users {
     /// Errors: `InvalidArgument` for a file that does not parse, names a key or a user twice, or names a uid that the
     /// gateway cannot act as because it is not root; `AccessDenied` for a file that other users may read; errors from
     /// opening the store.
-    pub fn from_file(credentials: &Path, root: &Path, open: StoreOpener) -> Result<Self> {
+    pub fn from_file(credentials: &Path, root: &Path, open: StoreOpenFunction) -> Result<Self> {
         Users::load(root, open, CredentialSource::File(credentials.to_owned()))
     }
 
-    fn load(root: &Path, open: StoreOpener, credentials: CredentialSource) -> Result<Self> {
+    fn load(root: &Path, open: StoreOpenFunction, credentials: CredentialSource) -> Result<Self> {
         let place = place_of(root).map_err(|error| {
             Error::new(ErrorKind::InvalidArgument, format!("{} cannot be examined", root.display()))
                 .caused_by(error)
         })?;
-        let state = UsersState { root: place, stamp: None, document: UsersDocument::default() };
-        let origin = GatewayUsers {
+        let state = UsersReloadState { root: place, stamp: None, document: UsersDocument::default() };
+        let origin = GatewayUserSource {
             root: root.to_owned(),
             open,
             credentials,
@@ -407,7 +407,7 @@ impl Users {
     }
 
     /// Opens the store for anonymous requests.
-    fn open_anonymous(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
+    fn open_anonymous(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
         let Some(user) = &origin.anonymous else { return Ok(()) };
         let uid = user.acts_as.as_ref().map(|peer| peer.uid);
         let roles = document.role.iter().map(RoleEntry::as_user);
@@ -470,7 +470,7 @@ impl Users {
     }
 
     /// Returns the OIDC provider with this issuer.
-    pub(crate) fn provider(&self, issuer: &str) -> Option<Arc<Provider>> {
+    pub(crate) fn provider(&self, issuer: &str) -> Option<Arc<IdentityProvider>> {
         let providers = self.providers.read().unwrap_or_else(PoisonError::into_inner);
         providers.iter().find(|provider| provider.entry.issuer == issuer).cloned()
     }
@@ -551,7 +551,7 @@ impl Users {
     }
 
     /// Opens the directory that replaced the previous one.
-    fn move_to(&self, origin: &GatewayUsers, state: &mut UsersState, place: (u64, u64)) {
+    fn move_to(&self, origin: &GatewayUserSource, state: &mut UsersReloadState, place: (u64, u64)) {
         let root = origin.root.display();
         let was_available = self.is_available.load(Ordering::Relaxed);
         match self.open_all(origin, &state.document) {
@@ -595,7 +595,7 @@ impl Users {
     }
 
     /// Opens the stores of all users and roles, and replaces the previous ones.
-    fn open_all(&self, origin: &GatewayUsers, document: &UsersDocument) -> Result<()> {
+    fn open_all(&self, origin: &GatewayUserSource, document: &UsersDocument) -> Result<()> {
         let limits = *self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         // Known users keep their counters, so that a reload does not forget requests in flight.
         let (users, roles) = (self.all(), self.roles());
@@ -629,10 +629,11 @@ impl Users {
                     (user_id(), Arc::new(MemoryStore::default()) as Arc<dyn Store>, account(&entry.as_user()))
                 }
             };
-            let user = User::with((entry.name.clone(), CallerKind::Keys, uid), None, store, account);
+            let user =
+                User::with((entry.name.clone(), AuthenticationMethod::Keys, uid), None, store, account);
             let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
             let (entry, max_duration_s) = (entry.as_user(), entry.max_duration_s());
-            let claimed = ClaimedUsers { entry, open: origin.open.clone(), opened: Mutex::default() };
+            let claimed = ClaimMappedUsers { entry, open: origin.open.clone(), opened: Mutex::default() };
             let role = Role { user, assumed_by, trusts, max_duration_s, id_claims, claimed };
             Ok((role.user.name.clone(), Arc::new(role)))
         });
@@ -645,10 +646,12 @@ impl Users {
     }
 
     /// Replaces the OIDC providers. A provider whose entry has not changed keeps its keys.
-    fn replace_providers(&self, entries: &[ProviderEntry]) {
+    fn replace_providers(&self, entries: &[IdentityProviderEntry]) {
         let mut providers = self.providers.write().unwrap_or_else(PoisonError::into_inner);
-        let kept = |entry: &ProviderEntry| providers.iter().find(|known| known.entry == *entry).cloned();
-        let all = entries.iter().map(|entry| kept(entry).unwrap_or_else(|| Provider::new(entry.clone())));
+        let kept =
+            |entry: &IdentityProviderEntry| providers.iter().find(|known| known.entry == *entry).cloned();
+        let all =
+            entries.iter().map(|entry| kept(entry).unwrap_or_else(|| IdentityProvider::new(entry.clone())));
         *providers = all.collect();
     }
 }

@@ -6,7 +6,7 @@ use fordway_store::Result;
 use serde::Serialize;
 
 use super::file::{self, RoleEntry, UserEntry};
-use crate::sts::ProviderEntry;
+use crate::sts::IdentityProviderEntry;
 
 /// A user, a role or an OIDC provider of a users file, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -72,7 +72,7 @@ fn of_role(role: &RoleEntry) -> UsersFileEntry {
     }
 }
 
-fn of_provider(provider: &ProviderEntry) -> UsersFileEntry {
+fn of_provider(provider: &IdentityProviderEntry) -> UsersFileEntry {
     UsersFileEntry {
         kind: "oidc",
         name: provider.issuer.clone(),

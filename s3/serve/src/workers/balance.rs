@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::workers::{STAYS, WorkerState};
+use crate::workers::{STAYS, WorkerPoolState};
 
 /// The interval at which the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -20,7 +20,7 @@ const IDLE_MIN: f64 = 0.5;
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
-pub(super) async fn keep(pool: &Arc<WorkerState>) {
+pub(super) async fn keep(pool: &Arc<WorkerPoolState>) {
     loop {
         pool.arrival.notified().await;
         let mut balance = WorkerScaler::new(pool);
@@ -33,7 +33,7 @@ pub(super) async fn keep(pool: &Arc<WorkerState>) {
 
 /// The last measurement.
 struct WorkerScaler<'p> {
-    pool: &'p WorkerState,
+    pool: &'p WorkerPoolState,
     at: Instant,
     busy: Vec<Duration>,
     idle: Option<Duration>,
@@ -41,7 +41,7 @@ struct WorkerScaler<'p> {
 }
 
 impl<'p> WorkerScaler<'p> {
-    fn new(pool: &'p WorkerState) -> Self {
+    fn new(pool: &'p WorkerPoolState) -> Self {
         WorkerScaler { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
@@ -99,7 +99,7 @@ impl WorkerLoad {
     }
 }
 
-impl WorkerState {
+impl WorkerPoolState {
     fn is_occupied(&self) -> bool {
         self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
     }
@@ -140,22 +140,22 @@ fn idle_of(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis((idle + waiting_for_disks) * 10))
 }
 
-pub(super) type Connection = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The task that runs a connection on one thread. When the connection has to move, the task ends and another thread
 /// gets a new task for the connection. Until the connection registers its socket again, the events of the socket still
 /// arrive through the previous thread.
 pub(super) struct MovableConnection {
     /// The connection; `None` after it has moved to another thread.
-    connection: Option<Connection>,
-    pool: Arc<WorkerState>,
+    connection: Option<ConnectionFuture>,
+    pool: Arc<WorkerPoolState>,
     at: usize,
     stays: bool,
 }
 
 impl MovableConnection {
     /// Creates a connection's task. The connection must already be counted among the connections of thread `at`.
-    pub(super) fn new(connection: Connection, pool: Arc<WorkerState>, at: usize) -> Self {
+    pub(super) fn new(connection: ConnectionFuture, pool: Arc<WorkerPoolState>, at: usize) -> Self {
         MovableConnection { connection: Some(connection), pool, at, stays: false }
     }
 }

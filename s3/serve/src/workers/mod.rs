@@ -44,12 +44,12 @@ pub(crate) fn stay() {
 
 /// The threads of a gateway.
 pub(crate) struct WorkerPool {
-    pool: Arc<WorkerState>,
+    pool: Arc<WorkerPoolState>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 /// The state of the threads, which all connections share.
-struct WorkerState {
+struct WorkerPoolState {
     workers: Vec<WorkerThread>,
     /// The number of threads that serve connections: the first `active` ones.
     active: AtomicUsize,
@@ -75,7 +75,7 @@ impl WorkerPool {
             workers.push(WorkerThread { runtime: runtime.handle().clone(), connections, surplus });
             threads.push(start_thread(number, runtime)?);
         }
-        let pool = Arc::new(WorkerState { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
+        let pool = Arc::new(WorkerPoolState { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
         Ok(WorkerPool { pool, threads })
     }
 
@@ -107,10 +107,10 @@ impl WorkerPool {
     }
 }
 
-impl WorkerState {
+impl WorkerPoolState {
     /// Starts a connection on the thread with the fewest connections. `from` is the thread that the connection leaves,
     /// if any.
-    fn put(self: &Arc<Self>, connection: balance::Connection, from: Option<usize>) {
+    fn put(self: &Arc<Self>, connection: balance::ConnectionFuture, from: Option<usize>) {
         let at = self.emptiest();
         self.workers[at].connections.fetch_add(1, Ordering::Relaxed);
         if let Some(from) = from {

@@ -13,13 +13,13 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, LaneScore, Machine, RunClock, RunDocument};
+use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
-use fordway_workload::{RunControl, WorkloadRank, WorkloadSite, io500, team};
+use fordway_workload::{RunControl, WorkloadLocation, WorkloadRank, io500, team};
 
 use crate::args::{BenchArgs, BenchEndpointArgs, BenchmarkCommand, GlobalArgs};
 use crate::commands;
@@ -58,7 +58,7 @@ fn run_ranks(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     workload.check(usize::from(args.threads))?;
-    let places = BenchSites::open(args, context)?;
+    let places = BenchLocations::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
     // Observe the machine before the measurement starts, because the measurement raises the load average.
@@ -91,7 +91,7 @@ fn run_ranks(
 fn measure_ranks(
     workload: &WorkloadPlan,
     args: &BenchEndpointArgs,
-    sites: &[WorkloadSite],
+    sites: &[WorkloadLocation],
     context: &CommandContext,
 ) -> Result<Vec<LaneResults>> {
     let clock = RunClock::start();
@@ -133,7 +133,7 @@ fn report(
 }
 
 /// Prints one lane's scores and writes them to a file in IO500's format.
-fn write_score(score: &LaneScore, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
+fn write_score(score: &LaneIo500Score, text: &str, path: &Path, context: &CommandContext) -> Result<()> {
     let file = path.join(format!("result-{}.txt", score.lane));
     std::fs::write(&file, text).map_err(|error| file_error("writing", file.display(), error))?;
     let last = text.lines().last().unwrap_or_default();
@@ -156,17 +156,17 @@ fn check_named(args: &BenchEndpointArgs, global: &GlobalArgs) -> Result<()> {
 
 /// All sites, and the gateways that this command started for some of the sites.
 #[derive(Default)]
-struct BenchSites {
-    sites: Vec<WorkloadSite>,
+struct BenchLocations {
+    sites: Vec<WorkloadLocation>,
     /// The directories that the description of the machine includes.
     dirs: Vec<PathBuf>,
     gateways: Vec<GatewayProcess>,
 }
 
-impl BenchSites {
+impl BenchLocations {
     /// Opens the sites that `args` names. Errors: `InvalidArgument`, and errors of the lanes.
     fn open(args: &BenchEndpointArgs, context: &CommandContext) -> Result<Self> {
-        let mut places = BenchSites::default();
+        let mut places = BenchLocations::default();
         let MeasurementArgs { places: named, name, .. } = &args.setting;
         for place in named {
             match place.contains("://") {
@@ -191,7 +191,7 @@ impl BenchSites {
             Error::new(ErrorKind::InvalidArgument, why)
         })?;
         self.dirs.push(dir.clone());
-        self.sites.push(WorkloadSite::files(&dir, args.setting.name.clone()));
+        self.sites.push(WorkloadLocation::files(&dir, args.setting.name.clone()));
         if args.all_lanes {
             let name = |lane: &str| Bucket::new(format!("{}-{lane}", args.setting.name));
             let store = PosixStore::open(&dir, PosixConfig::default())?;
@@ -214,7 +214,7 @@ impl BenchSites {
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane =
             LaneDescription { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
-        self.sites.push(WorkloadSite::objects(lane, store, name.clone(), server_pid));
+        self.sites.push(WorkloadLocation::objects(lane, store, name.clone(), server_pid));
     }
 
     /// Stops the gateways.

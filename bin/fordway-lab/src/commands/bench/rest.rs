@@ -10,17 +10,17 @@ use fordway_http::{Timeouts, TlsRoots};
 #[cfg(feature = "http3")]
 use fordway_load::Http3;
 use fordway_load::{
-    FinishedRequest, Http1LoadGenerator, Http2, LoadMethod, RequestSequence, RequestSlots, RequestTemplate,
+    FinishedRequest, Http1LoadGenerator, Http2, LoadGenerator, LoadMethod, RequestSequence, RequestTemplate,
 };
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LaneDescription, Machine, PhaseSummary, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
+    LaneDescription, LanePhaseResult, Machine, RunClock, RunDocument, SCHEMA, SCHEMA_VERSION,
     TcpConnectionStats, bytes_text, load_table, rate_text,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
     self, ArrivalProcess, BlockPosition, CompletedRequest, LaneBlocks, LoadBlockResult, LoadFailure,
-    LoadPlan, NetworkTraffic, RequestChannel, SummaryRowSettings,
+    LoadPlan, NetworkTraffic, RequestChannel, SummaryRowLoadSettings,
 };
 use serde_json::json;
 
@@ -142,7 +142,7 @@ fn block(
         connect(&own, requests)
     };
     let label = format!("requests, {} {}", point.label(args), lane_name(http));
-    let mut progress = |at: rest::BlockProgress| {
+    let mut progress = |at: rest::LoadBlockProgress| {
         let rate = rate_text(at.requests as f64 / at.elapsed.as_secs_f64());
         context
             .output
@@ -198,8 +198,8 @@ fn settings(
     point: &RestParameterSet,
     http: HttpVersionArg,
     cpus: usize,
-) -> SummaryRowSettings {
-    SummaryRowSettings {
+) -> SummaryRowLoadSettings {
+    SummaryRowLoadSettings {
         lane: lane_name(http).to_owned(),
         phase: point.label(args),
         arrivals: arrivals(args),
@@ -272,8 +272,8 @@ fn describe(
 }
 
 /// Returns advice if the server rejects the requests because the requests are not signed.
-fn unsigned(args: &RestBenchArgs, summaries: &[PhaseSummary]) -> Option<String> {
-    let is_refused = |summary: &PhaseSummary| {
+fn unsigned(args: &RestBenchArgs, summaries: &[LanePhaseResult]) -> Option<String> {
+    let is_refused = |summary: &LanePhaseResult| {
         let errors = summary.load.as_ref().map(|load| &load.errors);
         errors.is_some_and(|errors| {
             errors.keys().any(|kind| ["status 401", "status 403"].contains(&kind.as_str()))
@@ -418,7 +418,7 @@ fn connect(
 ) -> Result<Box<dyn RequestChannel>> {
     let timeouts = Timeouts { first_byte: own.timeout, progress: own.timeout, ..Timeouts::default() };
     let (requests, roots) = (requests.clone(), own.roots.clone());
-    let load: Box<dyn RequestSlots> = match own.http {
+    let load: Box<dyn LoadGenerator> = match own.http {
         HttpVersionArg::Http1 => {
             Box::new(Http1LoadGenerator::connect(requests, own.connections, timeouts, roots)?)
         }
@@ -434,7 +434,7 @@ fn connect(
 }
 
 struct HttpChannel {
-    load: Box<dyn RequestSlots>,
+    load: Box<dyn LoadGenerator>,
     finished: Vec<FinishedRequest>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fordway_command::reading::{FinishedReadCall, ReadPlan, ReadSelection, measure, read_ranges};
+use fordway_command::reading::{FinishedReadCall, ReadSelection, ReadSpecification, measure, read_ranges};
 use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
@@ -48,8 +48,13 @@ fn measure_all(
             let window = *window as usize;
             let what = ReadSelection::Ranges { ranges, window };
             let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
-            let reading =
-                ReadPlan { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+            let reading = ReadSpecification {
+                url: &args.url,
+                what,
+                calls: &args.calls,
+                replicas: &replicas,
+                verify: true,
+            };
             measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
         }
     }
@@ -58,7 +63,7 @@ fn measure_all(
 
 /// Reads all ranges once.
 fn measure_one(
-    reading: &ReadPlan,
+    reading: &ReadSpecification,
     (lane, round): (u8, u16),
     clock: RunClock,
     records: &mut RunRecords,

@@ -27,7 +27,7 @@ use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
 
 use self::components::SIZE_BYTES_MAX;
-use self::setup::LedgerSetup;
+use self::setup::PreparedLedgerRun;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
 
@@ -114,7 +114,7 @@ fn work(
     args: &LedgerArgs,
     context: &CommandContext,
 ) -> Result<LedgerRunResult> {
-    let mut setup = LedgerSetup::new(dir, &plan.sizes, paths, &args.setup)?;
+    let mut setup = PreparedLedgerRun::new(dir, &plan.sizes, paths, &args.setup)?;
     let placement = choose_placement(&setup, args.placement)?;
     let lanes: Vec<LaneDescription> =
         setup.components.iter().map(|component| component.lane.clone()).collect();
@@ -241,7 +241,7 @@ fn report(
 
 /// Places this thread and the processes behind the components as `wanted` specifies; returns the placement used.
 /// Errors: `InvalidArgument` if there are too few processors.
-fn choose_placement(setup: &LedgerSetup, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
+fn choose_placement(setup: &PreparedLedgerRun, wanted: Option<CpuPlacementArg>) -> Result<CpuPlacementArg> {
     let cpus = allowed();
     let (placement, own, others) = match (wanted, cpus.as_slice()) {
         (None | Some(CpuPlacementArg::Apart), [own, other, ..]) => (CpuPlacementArg::Apart, *own, *other),

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_command::{CommandContext, CommandExit, InterruptFlag, file_error};
-use fordway_machine::{Feature, MachineEntry};
-use fordway_measure::{Machine, RunConditions, median};
+use fordway_machine::{MachineEntry, MachineFeature};
+use fordway_measure::{Machine, RunReliabilityReport, median};
 use fordway_posix::Durability;
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store};
 use serde::Serialize;
@@ -27,7 +27,7 @@ const BYTES_PER_MB: f64 = 1e6;
 
 /// A benchmark that runs several times; each run returns one value for each of its features.
 struct MachineBenchmark<'a> {
-    features: &'static [Feature],
+    features: &'static [MachineFeature],
     how: String,
     run: Box<dyn FnMut() -> Result<Vec<f64>> + 'a>,
 }
@@ -39,14 +39,14 @@ struct MachineMeasurements {
     name: String,
     machine: Machine,
     features: Vec<FeatureMeasurement>,
-    conditions: RunConditions,
+    conditions: RunReliabilityReport,
 }
 
 /// A feature and its measured values. The result is the median of these values.
 #[derive(Serialize)]
 struct FeatureMeasurement {
     #[serde(skip)]
-    feature: Feature,
+    feature: MachineFeature,
     #[serde(flatten)]
     quantity: ProbedQuantity,
     values: Vec<f64>,
@@ -80,14 +80,12 @@ fn measure(
 ) -> Result<Vec<FeatureMeasurement>> {
     let disk = MeasuredDisk::new(&args.disk, args.disk_size)?;
     let mut features =
-        vec![count(Feature::Threads, machine.cpus as f64, "processors that a process can use")];
-    features.extend(
-        machine
-            .memory_bytes
-            .map(|bytes| count(Feature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")),
-    );
+        vec![count(MachineFeature::Threads, machine.cpus as f64, "processors that a process can use")];
+    features.extend(machine.memory_bytes.map(|bytes| {
+        count(MachineFeature::Memory, bytes as f64 / BYTES_PER_MB, "MemTotal of /proc/meminfo")
+    }));
     let mut benchmarks = benchmarks(args, machine, &disk, context);
-    let is_asked = |feature: &Feature| args.features.is_empty() || args.features.contains(feature);
+    let is_asked = |feature: &MachineFeature| args.features.is_empty() || args.features.contains(feature);
     benchmarks.retain(|benchmark| benchmark.features.iter().any(is_asked));
     features.extend(in_turn(&mut benchmarks, args.rounds, context)?);
     features.retain(|measurement| is_asked(&measurement.feature));
@@ -95,7 +93,7 @@ fn measure(
     Ok(features)
 }
 
-fn count(feature: Feature, value: f64, how: &str) -> FeatureMeasurement {
+fn count(feature: MachineFeature, value: f64, how: &str) -> FeatureMeasurement {
     let quantity = ProbedQuantity::new(feature.name(), value, feature.unit(), how);
     FeatureMeasurement { feature, quantity, values: vec![value] }
 }
@@ -109,29 +107,29 @@ fn benchmarks<'a>(
     let interrupt = &context.interrupt;
     let peer = args.peer.as_deref();
     let mut all = vec![
-        one(&[Feature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
+        one(&[MachineFeature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
         triad(machine),
         MachineBenchmark {
-            features: &[Feature::DiskWrite, Feature::DiskRead],
+            features: &[MachineFeature::DiskWrite, MachineFeature::DiskRead],
             how: disk.how(),
             run: Box::new(move || disk.write_and_read(interrupt)),
         },
         one(
-            if peer.is_some() { &[Feature::Network] } else { &[Feature::Loopback] },
+            if peer.is_some() { &[MachineFeature::Network] } else { &[MachineFeature::Loopback] },
             tools::iperf3_how(peer),
             move || tools::iperf3(peer, interrupt),
         ),
     ];
     if args.lanes {
-        all.push(gets(&[Feature::NodeGet], ObjectGetBenchmark::by_node, disk, context));
-        all.push(gets(&[Feature::HttpGet], ObjectGetBenchmark::by_http, disk, context));
+        all.push(gets(&[MachineFeature::NodeGet], ObjectGetBenchmark::by_node, disk, context));
+        all.push(gets(&[MachineFeature::HttpGet], ObjectGetBenchmark::by_http, disk, context));
     }
     all
 }
 
 /// Creates a benchmark of one feature.
 fn one<'a>(
-    features: &'static [Feature],
+    features: &'static [MachineFeature],
     how: String,
     mut run: impl FnMut() -> Result<f64> + 'a,
 ) -> MachineBenchmark<'a> {
@@ -141,7 +139,7 @@ fn one<'a>(
 fn triad(machine: &Machine) -> MachineBenchmark<'static> {
     let triad = StreamTriadParameters::of(machine);
     let how = triad.as_ref().map_or_else(|_| String::new(), StreamTriadParameters::how);
-    one(&[Feature::MemoryTriad], how, move || match &triad {
+    one(&[MachineFeature::MemoryTriad], how, move || match &triad {
         Ok(triad) => Ok(triad.mb_per_s()),
         Err(error) => Err(Error::new(error.kind(), error.detail())),
     })
@@ -150,7 +148,7 @@ fn triad(machine: &Machine) -> MachineBenchmark<'static> {
 /// Creates the benchmark of a lane. The lane's gateway is started in the first round and keeps running for the other
 /// rounds.
 fn gets<'a>(
-    features: &'static [Feature],
+    features: &'static [MachineFeature],
     start: fn(&Path) -> Result<ObjectGetBenchmark>,
     disk: &'a MeasuredDisk,
     context: &'a CommandContext,
@@ -182,7 +180,7 @@ fn in_turn(
 }
 
 /// The values from each round of a benchmark, or the error that ended it.
-type BenchmarkRounds = Result<Vec<Vec<f64>>>;
+type BenchmarkRoundResults = Result<Vec<Vec<f64>>>;
 
 /// Runs the benchmarks in round-robin order, so that changes on the machine affect all of them. A benchmark that has
 /// failed is not run again.
@@ -190,8 +188,8 @@ fn run_in_turn(
     benchmarks: &mut [MachineBenchmark],
     rounds: u16,
     context: &CommandContext,
-) -> Result<Vec<BenchmarkRounds>> {
-    let mut found: Vec<BenchmarkRounds> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
+) -> Result<Vec<BenchmarkRoundResults>> {
+    let mut found: Vec<BenchmarkRoundResults> = benchmarks.iter().map(|_| Ok(Vec::new())).collect();
     let total = u64::from(rounds) * benchmarks.len() as u64;
     for step in 0..total {
         let at = step as usize % benchmarks.len();
@@ -208,8 +206,8 @@ fn run_in_turn(
 }
 
 impl MachineBenchmark<'_> {
-    fn summary(&self, found: &BenchmarkRounds) -> Vec<FeatureMeasurement> {
-        let of = |(at, feature): (usize, &Feature)| {
+    fn summary(&self, found: &BenchmarkRoundResults) -> Vec<FeatureMeasurement> {
+        let of = |(at, feature): (usize, &MachineFeature)| {
             let (name, unit) = (feature.name(), feature.unit());
             let values =
                 found.as_ref().map_or_else(|_| Vec::new(), |rounds| rounds.iter().map(|r| r[at]).collect());

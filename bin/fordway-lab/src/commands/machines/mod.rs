@@ -10,10 +10,10 @@ use std::{fmt, fs};
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::{
-    CommonFeatures, Feature, MachineCatalogue, MachineEntry, MachinePairSimilarity, MachineWatch,
+    CommonFeatures, MachineCatalogue, MachineEntry, MachineFeature, MachinePairSimilarity, MachineWatch,
     OmittedFeature, SimilarityTable, heat_map, ratio,
 };
-use fordway_measure::{Machine, RunConditions};
+use fordway_measure::{Machine, RunReliabilityReport};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::options::ForceArgs;
 use serde::Serialize;
@@ -89,7 +89,7 @@ struct MachineProbeReport {
     schema: &'static str,
     machine: Machine,
     quantities: Vec<ProbedQuantity>,
-    conditions: RunConditions,
+    conditions: RunReliabilityReport,
 }
 
 /// One quantity, and how it was obtained.
@@ -131,7 +131,7 @@ const SIMILARITIES_SCHEMA: &str = "fordway.similarities";
 struct SimilarityReport {
     schema: &'static str,
     /// The features compared; `None` if only the similarities are known.
-    features: Option<Vec<Feature>>,
+    features: Option<Vec<MachineFeature>>,
     left_out: Vec<OmittedFeature>,
     #[serde(flatten)]
     table: SimilarityTable,
@@ -165,7 +165,7 @@ fn compare(args: &SimilarityArgs, context: &CommandContext) -> Result<CommandExi
 fn similarities(
     rows: &MachineCatalogue,
     columns: &MachineCatalogue,
-    asked: &[Feature],
+    asked: &[MachineFeature],
 ) -> Result<(CommonFeatures, SimilarityTable)> {
     let choice = CommonFeatures::of(rows.entries().iter().chain(columns.entries()), asked)?;
     let table = SimilarityTable::of(rows, columns, &choice)?;
@@ -221,7 +221,7 @@ const PICK_SCHEMA: &str = "fordway.pick";
 
 /// All machines that meet the conditions, most similar first.
 #[derive(Serialize)]
-struct MachineRanking {
+struct MachineSimilarityRanking {
     schema: &'static str,
     like: String,
     left_out: Vec<OmittedFeature>,
@@ -232,13 +232,13 @@ struct MachineRanking {
 struct RankedMachine {
     name: String,
     similarity: f64,
-    features: Vec<FeatureRatio>,
+    features: Vec<FeatureComparison>,
 }
 
 /// One feature, compared between two machines.
 #[derive(Serialize)]
-struct FeatureRatio {
-    feature: Feature,
+struct FeatureComparison {
+    feature: MachineFeature,
     like: f64,
     value: f64,
     /// The smaller value divided by the larger value.
@@ -267,10 +267,11 @@ fn pick(args: &PickArgs, context: &CommandContext) -> Result<CommandExit> {
 /// on that feature.
 fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntry) -> Vec<&'a MachineEntry> {
     let fulfils = |entry: &MachineEntry| {
-        let is_large =
-            |(feature, least): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value >= *least);
+        let is_large = |(feature, least): &(MachineFeature, f64)| {
+            entry.get(*feature).is_some_and(|value| value >= *least)
+        };
         let is_small =
-            |(feature, most): &(Feature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
+            |(feature, most): &(MachineFeature, f64)| entry.get(*feature).is_some_and(|value| value <= *most);
         args.at_least.iter().all(is_large) && args.at_most.iter().all(is_small)
     };
     // If both machines are from one catalogue, leave out the given machine, which is most similar to itself.
@@ -278,20 +279,29 @@ fn allowed<'a>(within: &'a MachineCatalogue, args: &PickArgs, like: &MachineEntr
     within.entries().iter().filter(|entry| fulfils(entry) && !is_itself(entry)).collect()
 }
 
-fn rank(like: MachineEntry, allowed: &[&MachineEntry], asked: &[Feature]) -> Result<MachineRanking> {
+fn rank(
+    like: MachineEntry,
+    allowed: &[&MachineEntry],
+    asked: &[MachineFeature],
+) -> Result<MachineSimilarityRanking> {
     let choice = CommonFeatures::of(allowed.iter().copied().chain([&like]), asked)?;
     let candidates = allowed.iter().map(|entry| candidate(entry, &like, &choice));
     let mut candidates = candidates.collect::<Result<Vec<_>>>()?;
     candidates.sort_by(|one, other| other.similarity.total_cmp(&one.similarity));
-    Ok(MachineRanking { schema: PICK_SCHEMA, like: like.name, left_out: choice.left_out, candidates })
+    Ok(MachineSimilarityRanking {
+        schema: PICK_SCHEMA,
+        like: like.name,
+        left_out: choice.left_out,
+        candidates,
+    })
 }
 
 fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &CommonFeatures) -> Result<RankedMachine> {
     let similarity = choice.similarity(entry, like);
     let missing = || Error::new(ErrorKind::InvalidArgument, "a compared feature is missing");
-    let compared = |feature: &Feature| {
+    let compared = |feature: &MachineFeature| {
         let (like, value) = (like.get(*feature)?, entry.get(*feature)?);
-        Some(FeatureRatio { feature: *feature, like, value, ratio: ratio(like, value) })
+        Some(FeatureComparison { feature: *feature, like, value, ratio: ratio(like, value) })
     };
     Ok(RankedMachine {
         name: entry.name.clone(),
@@ -300,7 +310,7 @@ fn candidate(entry: &MachineEntry, like: &MachineEntry, choice: &CommonFeatures)
     })
 }
 
-impl fmt::Display for MachineRanking {
+impl fmt::Display for MachineSimilarityRanking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Most similar to {}:", self.like)?;
         for RankedMachine { name, similarity, .. } in &self.candidates {
@@ -310,7 +320,7 @@ impl fmt::Display for MachineRanking {
         let width = |name: &str| name.chars().count().max(14);
         let (left, right) = (width(&self.like), width(&best.name));
         write!(f, "\n\n{:<22}  {:>left$}  {:>right$}  ratio", "feature", self.like, best.name)?;
-        for FeatureRatio { feature, like, value, ratio } in &best.features {
+        for FeatureComparison { feature, like, value, ratio } in &best.features {
             let [like, value] = [like, value].map(|value| figure(*value, feature.unit()));
             write!(f, "\n{:<22}  {like:>left$}  {value:>right$}   {ratio:.2}", feature.name())?;
         }

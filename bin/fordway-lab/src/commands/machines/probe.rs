@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fordway_command::file_error;
-use fordway_http::{HttpClient, HttpExchange, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
+use fordway_http::{HttpClient, HttpExchangeRequest, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
 use fordway_measure::{FileSystem, Machine, bytes_text, median};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{drop_cached, reference_cycles, tcp_info};
@@ -287,7 +287,7 @@ fn download(origin: &Origin, path: &str) -> Result<ProbedQuantity> {
     let client = HttpClient::new(HttpVersion::Http1, Timeouts::default(), TlsRoots::System);
     let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", origin.authority());
     let write_head = |out: &mut Vec<u8>| out.extend_from_slice(head.as_bytes());
-    let exchange = HttpExchange {
+    let exchange = HttpExchangeRequest {
         origin,
         method: "GET",
         write_head: &write_head,

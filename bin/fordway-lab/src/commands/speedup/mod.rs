@@ -14,7 +14,7 @@ use fordway_measure::{LaneDescription, Machine, RunDocument, ns_text, parallel_t
 use fordway_netlab::setup::{MachineContainer, NetworkPair, NetworkSetup, UserModeKernels, WireSettings};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
-    JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupOutcome, SpeedupPlan, check, describe, fits, measure,
+    JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupPlan, SpeedupResults, check, describe, fits, measure,
 };
 use fordway_workload::summary::RunHeader;
 use serde_json::{Map, Value, json};
@@ -86,7 +86,7 @@ fn drive(
     lanes: &[LaneDescription],
     jobs: &mut MpiJobRunner<'_>,
     context: &CommandContext,
-) -> Result<SpeedupOutcome> {
+) -> Result<SpeedupResults> {
     context.output.start_steps();
     let mut progress = |done, total, lane: usize, ranks| {
         context.output.steps(done, total, format_args!("{} x {ranks}", lanes[lane].name));
@@ -116,7 +116,7 @@ fn parameters(args: &SpeedupArgs, plan: &SpeedupPlan, launcher: &MpiLauncher) ->
 fn write(
     args: &SpeedupArgs,
     run: &RunDocument,
-    outcome: &SpeedupOutcome,
+    outcome: &SpeedupResults,
     fitted: &[SetupSpeedupFit],
 ) -> Result<()> {
     let out = args.output.path("speedup");

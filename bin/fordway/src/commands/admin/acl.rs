@@ -5,14 +5,14 @@ use std::fmt;
 use fordway_command::{CommandContext, CommandExit, StorageAddress};
 use fordway_policy::CannedAcl;
 use fordway_serve::{acl_document, acl_of_document, bucket_acl, set_bucket_acl};
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_xml::{AclDocument, access_control_policy};
 use serde::Serialize;
 
 use super::{is_service, is_unsupported};
 use crate::args::AdminAclArgs;
 
-const KIND: DocumentKind = DocumentKind::known("acl");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("acl");
 
 pub(super) fn run(args: &AdminAclArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;

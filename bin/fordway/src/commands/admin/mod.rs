@@ -13,7 +13,7 @@ use std::io::Read;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_serve::checked_document;
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_xml::{self, ObjectLockDocument, XmlElement};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ struct BucketSetting {
     arg: BucketSettingArg,
     /// The name on the command line.
     name: &'static str,
-    kind: DocumentKind,
+    kind: BucketDocumentKind,
     /// The root element of the XML document; empty for the policy, which is JSON.
     root: &'static str,
     /// Whether aws-cli prints the document as the only member of an object that has the root's name.
@@ -60,7 +60,7 @@ impl BucketSetting {
             BucketSettingArg::Lock => ("lock", "object-lock", "ObjectLockConfiguration", true),
             BucketSettingArg::Tags => ("tags", "tagging", "Tagging", false),
         };
-        BucketSetting { arg, name, kind: DocumentKind::known(kind), root, is_wrapped }
+        BucketSetting { arg, name, kind: BucketDocumentKind::known(kind), root, is_wrapped }
     }
 
     /// Reads the document; `None` if the bucket does not have the setting.

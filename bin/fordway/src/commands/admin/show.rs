@@ -17,7 +17,7 @@ use crate::commands::report;
 pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
     let store = context.store()?;
-    let mut shown = ShownSettings::default();
+    let mut shown = RenderedSettings::default();
     shown.values.insert("bucket".to_owned(), bucket.as_str().into());
     let versioning = store.versioning(&bucket).map(|state| Some(of_versioning(state)));
     let mut first_failure = shown.add("versioning", versioning, context)?;
@@ -37,25 +37,25 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
 }
 
 /// A setting in a few words, and as JSON.
-type Shown = (String, Value);
+type RenderedSetting = (String, Value);
 
 /// The settings of a bucket. JSON output contains the values, and text output contains the words.
 #[derive(Default, Serialize)]
 #[serde(transparent)]
-struct ShownSettings {
+struct RenderedSettings {
     /// The values by the names of the settings, with underscores instead of hyphens.
     values: Map<String, Value>,
     #[serde(skip)]
     rows: Vec<(&'static str, String)>,
 }
 
-impl ShownSettings {
+impl RenderedSettings {
     /// Adds a setting. If the user is not allowed to read a setting, the other settings are still shown. Errors:
     /// failures that concern the whole bucket or endpoint.
     fn add(
         &mut self,
         name: &'static str,
-        found: Result<Option<Shown>>,
+        found: Result<Option<RenderedSetting>>,
         context: &CommandContext,
     ) -> Result<CommandExit> {
         let mut exit = CommandExit::Ok;
@@ -77,7 +77,7 @@ impl ShownSettings {
     }
 }
 
-impl fmt::Display for ShownSettings {
+impl fmt::Display for RenderedSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
         let rows: Vec<_> =
@@ -86,7 +86,7 @@ impl fmt::Display for ShownSettings {
     }
 }
 
-fn of_versioning(state: VersioningState) -> Shown {
+fn of_versioning(state: VersioningState) -> RenderedSetting {
     let words = match state {
         VersioningState::Unversioned => "unversioned",
         VersioningState::Enabled => "enabled",
@@ -95,7 +95,7 @@ fn of_versioning(state: VersioningState) -> Shown {
     (words.to_owned(), words.into())
 }
 
-fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Result<Shown> {
+fn of_document(setting: &BucketSetting, bucket: &Bucket, document: &[u8]) -> Result<RenderedSetting> {
     let value = setting.json(document)?;
     if setting.arg == BucketSettingArg::Policy {
         return Ok((of_policy(bucket, document), value));

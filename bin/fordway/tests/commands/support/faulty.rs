@@ -2,12 +2,13 @@
 
 use fordway_command::InterruptFlag;
 use fordway_store::{
-    Bucket, BucketDocuments, BucketInfo, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions,
-    DeleteResult, DocumentKind, Error, ErrorKind, GetOptions, Key, ListQuery, LockConfiguration, MemoryStore,
-    MultipartUploads, ObjectBatches, ObjectInfo, ObjectListing, ObjectLockOperations, ObjectPart,
-    ObjectRenames, ObjectTags, ObjectVersions, Objects, OpenObject, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing,
-    UploadsQuery, VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, BucketInfo, CompleteOptions, CompletedPart,
+    CopyOptions, DeleteOptions, DeleteResult, Error, ErrorKind, GetOptions, Key, ListQuery,
+    LockConfiguration, MemoryStore, MultipartUploadOperations, ObjectBatchOperations, ObjectInfo,
+    ObjectListing, ObjectLockOperations, ObjectPart, ObjectRenameOperations, ObjectTagOperations,
+    ObjectVersionOperations, Objects, OpenObject, PartListing, PartOptions, PartsQuery, PutOptions,
+    PutResult, RenameOptions, Result, Retention, Store, Tags, UploadId, UploadListing, UploadsQuery,
+    VersionId, VersionListing, VersioningState, VersionsQuery, Writer,
 };
 
 use super::corrupted;
@@ -126,16 +127,16 @@ impl Objects for FaultyStore {
     }
 }
 
-impl ObjectBatches for FaultyStore {}
+impl ObjectBatchOperations for FaultyStore {}
 
-impl ObjectRenames for FaultyStore {
+impl ObjectRenameOperations for FaultyStore {
     fn rename(&self, bucket: &Bucket, from: &Key, to: &Key, options: &RenameOptions) -> Result<()> {
         self.check("rename", bucket, from)?;
         self.inner.rename(bucket, from, to, options)
     }
 }
 
-impl ObjectTags for FaultyStore {
+impl ObjectTagOperations for FaultyStore {
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags> {
         self.check("get tags", bucket, key)?;
         self.inner.tags(bucket, key, version)
@@ -147,7 +148,7 @@ impl ObjectTags for FaultyStore {
     }
 }
 
-impl ObjectVersions for FaultyStore {
+impl ObjectVersionOperations for FaultyStore {
     fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.inner.versioning(bucket)
     }
@@ -192,17 +193,17 @@ impl ObjectLockOperations for FaultyStore {
     }
 }
 
-impl BucketDocuments for FaultyStore {
-    fn document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<Option<Vec<u8>>> {
+impl BucketDocumentOperations for FaultyStore {
+    fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>> {
         self.check("get document", bucket, &Key::new(kind.as_str())?)?;
         self.inner.document(bucket, kind)
     }
 
-    fn set_document(&self, bucket: &Bucket, kind: &DocumentKind, document: &[u8]) -> Result<()> {
+    fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()> {
         self.inner.set_document(bucket, kind, document)
     }
 
-    fn delete_document(&self, bucket: &Bucket, kind: &DocumentKind) -> Result<()> {
+    fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()> {
         self.inner.delete_document(bucket, kind)
     }
 
@@ -211,7 +212,7 @@ impl BucketDocuments for FaultyStore {
     }
 }
 
-impl MultipartUploads for FaultyStore {
+impl MultipartUploadOperations for FaultyStore {
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>> {
         self.inner.object_parts(bucket, key, options)
     }

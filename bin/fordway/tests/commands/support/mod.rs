@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use fordway_cli::CommandLine;
-use fordway_command::{CommandContext, CommandExit, CommandOutput, InterruptFlag, OutputFormat};
+use fordway_command::{CommandContext, CommandExit, CommandOutputStreams, InterruptFlag, OutputFormat};
 use fordway_http::vector::SessionOptions;
 use fordway_http::{HttpVersion, TlsRoots};
 use fordway_lanes::{Lane, Presigner};
@@ -120,7 +120,7 @@ impl Rig {
         let words = words.iter().map(|word| word.replace("DIR", dir));
         let cli = CommandLine::try_parse_from(["fordway".to_owned()].into_iter().chain(words)).unwrap();
         let format = if cli.global.json { OutputFormat::Json } else { OutputFormat::Text };
-        let output = CommandOutput::to(stdout, stderr, format, cli.global.quiet);
+        let output = CommandOutputStreams::to(stdout, stderr, format, cli.global.quiet);
         let lane = Lane {
             store: Arc::clone(&self.store),
             presigner: self.presigner.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Answer;
+use super::DoctorCheckResult;
 use super::processors::{PROCESSORS, allowed, is_guest};
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, shown};
@@ -15,7 +15,7 @@ const CLOCK_LEAST: f64 = 0.95;
 const WAKING_MAX_US: u64 = 50;
 
 /// Checks which frequency governors the usable processors use. Cost: reads two files for each processor.
-pub(super) fn governor(tree: &SystemTree) -> Answer {
+pub(super) fn governor(tree: &SystemTree) -> DoctorCheckResult {
     let mine = allowed(tree)?;
     let governors = tree.read_each(PROCESSORS, &mine, "/cpufreq/scaling_governor");
     if governors.is_empty() {
@@ -54,7 +54,7 @@ pub(super) fn governor(tree: &SystemTree) -> Answer {
 
 /// Creates the finding for a node on which no usable processor has a `file` that contains a number. In a guest, this is
 /// expected, because the host controls the clock.
-fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
+fn no_clock_control(tree: &SystemTree, file: &str) -> DoctorCheckResult {
     match is_guest(tree) {
         Some(true) => Ok(FindingDraft::cannot_see(
             "the host chooses the clock frequency, not the guest",
@@ -69,7 +69,7 @@ fn no_clock_control(tree: &SystemTree, file: &str) -> Answer {
 
 /// Checks whether the clock frequency is capped; reports the cap and the maximum in GHz. Cost: reads two files for each
 /// usable processor.
-pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
+pub(super) fn clock_limit(tree: &SystemTree) -> DoctorCheckResult {
     let mine = allowed(tree)?;
     let khz = |file: &str| -> BTreeMap<usize, f64> {
         let texts = tree.read_each(PROCESSORS, &mine, file);
@@ -97,7 +97,7 @@ pub(super) fn clock_limit(tree: &SystemTree) -> Answer {
 }
 
 /// Checks whether processors were throttled because they were too hot. Cost: reads two files for each usable processor.
-pub(super) fn heat(tree: &SystemTree) -> Answer {
+pub(super) fn heat(tree: &SystemTree) -> DoctorCheckResult {
     let mine = allowed(tree)?;
     let sum = |file: &str| -> Option<u64> {
         let texts = tree.read_each(PROCESSORS, &mine, file);
@@ -133,7 +133,7 @@ pub(super) fn heat(tree: &SystemTree) -> Answer {
 }
 
 /// Checks how long the first usable processor takes to wake from its deepest enabled sleep state, in µs.
-pub(super) fn sleep_states(tree: &SystemTree) -> Answer {
+pub(super) fn sleep_states(tree: &SystemTree) -> DoctorCheckResult {
     let first = allowed(tree)?[0];
     let directory = format!("{PROCESSORS}{first}/cpuidle");
     let names = match tree.names(&directory) {
@@ -166,7 +166,7 @@ pub(super) fn sleep_states(tree: &SystemTree) -> Answer {
     Ok(said.measured("time to wake", latency_us as f64, "µs"))
 }
 
-pub(super) fn clock_source(tree: &SystemTree) -> Answer {
+pub(super) fn clock_source(tree: &SystemTree) -> DoctorCheckResult {
     let source = tree.read("sys/devices/system/clocksource/clocksource0/current_clocksource")?;
     Ok(match source.as_str() {
         "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {

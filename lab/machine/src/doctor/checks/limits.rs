@@ -1,9 +1,9 @@
-//! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroup`]
+//! Checks of control groups: the limits that apply to this process, and how often they took effect. [`ControlGroupDirectories`]
 //! finds the groups of cgroups version 1, of version 2, and of hybrid set-ups.
 
 use std::collections::HashSet;
 
-use super::Answer;
+use super::DoctorCheckResult;
 use super::processors::allowed;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
@@ -11,8 +11,8 @@ use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 /// The smallest value that counts as no limit: version 1 expresses "no limit" as a very large number.
 const NO_LIMIT_BYTES: u64 = 1 << 60;
 
-pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
-    let group = ControlGroup::of(tree, "cpu")?;
+pub(super) fn cpu_quota(tree: &SystemTree) -> DoctorCheckResult {
+    let group = ControlGroupDirectories::of(tree, "cpu")?;
     let quotas = if group.is_v2 { quotas_v2(tree, &group) } else { quotas_v1(tree, &group) };
     let least = quotas.into_iter().min_by(f64::total_cmp);
     let Some(quota) = least else { return Ok(FindingDraft::ok("no limit of processor time")) };
@@ -34,7 +34,7 @@ pub(super) fn cpu_quota(tree: &SystemTree) -> Answer {
 
 /// Returns the CPU quotas from `cpu.max`, in processors. The file contains, for example, `max 100000` or
 /// `150000 100000`, in microseconds.
-fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
+fn quotas_v2(tree: &SystemTree, group: &ControlGroupDirectories) -> Vec<f64> {
     let quota = |(_, text): (String, String)| {
         let (quota, period) = text.split_once(' ')?;
         Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
@@ -42,7 +42,7 @@ fn quotas_v2(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     group.texts(tree, "cpu.max").into_iter().filter_map(quota).collect()
 }
 
-fn quotas_v1(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
+fn quotas_v1(tree: &SystemTree, group: &ControlGroupDirectories) -> Vec<f64> {
     let quota = |(path, text): (String, String)| {
         let quota: f64 = text.parse().ok().filter(|quota| *quota > 0.0)?;
         let period = tree.read(&path.replace("cfs_quota_us", "cfs_period_us")).ok()?;
@@ -51,8 +51,8 @@ fn quotas_v1(tree: &SystemTree, group: &ControlGroup) -> Vec<f64> {
     group.texts(tree, "cpu.cfs_quota_us").into_iter().filter_map(quota).collect()
 }
 
-pub(super) fn throttling(tree: &SystemTree) -> Answer {
-    let group = ControlGroup::of(tree, "cpu")?;
+pub(super) fn throttling(tree: &SystemTree) -> DoctorCheckResult {
+    let group = ControlGroupDirectories::of(tree, "cpu")?;
     let texts = group.texts(tree, "cpu.stat");
     let worst = texts.iter().filter_map(|(_, text)| throttled(text)).max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((share, seconds)) = worst else {
@@ -72,7 +72,7 @@ pub(super) fn throttling(tree: &SystemTree) -> Answer {
 
 /// The counters of the CPU quota since the control group was created.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QuotaCounters {
+pub(crate) struct CpuQuotaCounters {
     /// The quota, in processors; `None` if it cannot be read.
     pub(crate) processors: Option<f64>,
     /// The number of scheduling periods.
@@ -83,26 +83,26 @@ pub(crate) struct QuotaCounters {
     pub(crate) throttled_s: f64,
 }
 
-impl QuotaCounters {
+impl CpuQuotaCounters {
     /// Returns the share of the periods since `begin` in which the group was throttled.
-    pub(crate) fn throttled_share_since(&self, begin: &QuotaCounters) -> f64 {
+    pub(crate) fn throttled_share_since(&self, begin: &CpuQuotaCounters) -> f64 {
         ((self.throttled - begin.throttled) / (self.periods - begin.periods).max(1.0)).clamp(0.0, 1.0)
     }
 }
 
 /// Returns the counters of the group that was throttled most often; `None` if no group has such counters.
-pub(crate) fn quota_counters(tree: &SystemTree) -> Option<QuotaCounters> {
-    let group = ControlGroup::of(tree, "cpu").ok()?;
+pub(crate) fn quota_counters(tree: &SystemTree) -> Option<CpuQuotaCounters> {
+    let group = ControlGroupDirectories::of(tree, "cpu").ok()?;
     let counts = |(_, text): (String, String)| {
         let number = |name: &str| value_of(&text, name)?.parse::<f64>().ok();
         let (_, throttled_s) = throttled(&text)?;
         let (periods, throttled) = (number("nr_periods")?, number("nr_throttled")?);
-        Some(QuotaCounters { processors: None, periods, throttled, throttled_s })
+        Some(CpuQuotaCounters { processors: None, periods, throttled, throttled_s })
     };
     let counters = group.texts(tree, "cpu.stat").into_iter().filter_map(counts);
     let counters = counters.max_by(|a, b| a.throttled.total_cmp(&b.throttled))?;
     let quotas = [quotas_v2(tree, &group), quotas_v1(tree, &group)].concat();
-    Some(QuotaCounters { processors: quotas.into_iter().reduce(f64::min), ..counters })
+    Some(CpuQuotaCounters { processors: quotas.into_iter().reduce(f64::min), ..counters })
 }
 
 /// Returns the percentage of scheduling periods in which the group was throttled, and the total throttled time in
@@ -118,13 +118,13 @@ fn throttled(text: &str) -> Option<(f64, f64)> {
 }
 
 /// Checks whether this process has exclusive use of its processors.
-pub(super) fn exclusive(tree: &SystemTree) -> Answer {
+pub(super) fn exclusive(tree: &SystemTree) -> DoctorCheckResult {
     let isolated = listed(&tree.read("sys/devices/system/cpu/isolated").unwrap_or_default());
     let isolated: HashSet<usize> = isolated.into_iter().collect();
     if allowed(tree)?.iter().all(|cpu| isolated.contains(cpu)) {
         return Ok(FindingDraft::ok("its processors are isolated from the scheduler"));
     }
-    let group = ControlGroup::of(tree, "cpuset")?;
+    let group = ControlGroupDirectories::of(tree, "cpuset")?;
     let (name, own): (_, &[&str]) = match group.is_v2 {
         true => ("cpuset.cpus.partition", &["root", "isolated"]),
         false => ("cpuset.cpu_exclusive", &["1"]),
@@ -142,8 +142,8 @@ pub(super) fn exclusive(tree: &SystemTree) -> Answer {
     })
 }
 
-pub(super) fn memory(tree: &SystemTree) -> Answer {
-    let group = ControlGroup::of(tree, "memory")?;
+pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
+    let group = ControlGroupDirectories::of(tree, "memory")?;
     let name = if group.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
     let limits = group.texts(tree, name);
     let limit =
@@ -168,7 +168,7 @@ pub(super) fn memory(tree: &SystemTree) -> Answer {
 
 /// Creates the finding for a group that exceeds its `memory.high`. The tasks of such a group are throttled, and must
 /// reclaim pages themselves.
-fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> {
+fn slowed_down(tree: &SystemTree, group: &ControlGroupDirectories) -> Option<FindingDraft> {
     let high = group.texts(tree, "memory.high");
     let least: u64 = high.iter().filter_map(|(_, text)| text.parse().ok()).min()?;
     let events = group.texts(tree, "memory.events");
@@ -183,20 +183,21 @@ fn slowed_down(tree: &SystemTree, group: &ControlGroup) -> Option<FindingDraft> 
     (times > 0).then(|| said.measured("limit", gib, "GiB"))
 }
 
-fn hits_v2(tree: &SystemTree, group: &ControlGroup) -> u64 {
+fn hits_v2(tree: &SystemTree, group: &ControlGroupDirectories) -> u64 {
     let hits = |(_, text): &(String, String)| value_of(text, "max")?.parse::<u64>().ok();
     group.texts(tree, "memory.events").iter().filter_map(hits).max().unwrap_or(0)
 }
 
-fn hits_v1(tree: &SystemTree, group: &ControlGroup) -> u64 {
+fn hits_v1(tree: &SystemTree, group: &ControlGroupDirectories) -> u64 {
     group.texts(tree, "memory.failcnt").iter().filter_map(|(_, text)| text.parse().ok()).max().unwrap_or(0)
 }
 
-pub(super) fn io(tree: &SystemTree) -> Answer {
-    let group = ControlGroup::of(tree, "io").or_else(|_| ControlGroup::of(tree, "blkio"))?;
+pub(super) fn io(tree: &SystemTree) -> DoctorCheckResult {
+    let group =
+        ControlGroupDirectories::of(tree, "io").or_else(|_| ControlGroupDirectories::of(tree, "blkio"))?;
     // In a hybrid set-up without the `io` controller, `group` is the empty group of version 2, and limits may be in
     // `blkio`.
-    let old = ControlGroup::of(tree, "blkio").ok().filter(|group| !group.is_v2);
+    let old = ControlGroupDirectories::of(tree, "blkio").ok().filter(|group| !group.is_v2);
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
     let mut texts = group.texts(tree, "io.max");
     texts.extend(old.iter().flat_map(|old| names.map(|name| old.texts(tree, name))).flatten());
@@ -223,12 +224,12 @@ const MOUNTS: &str = "proc/self/mountinfo";
 /// The group directories of one controller: first the process's own group, then each visible ancestor. A limit in any
 /// of these groups applies.
 #[derive(Debug, PartialEq)]
-pub(in crate::doctor) struct ControlGroup {
+pub(in crate::doctor) struct ControlGroupDirectories {
     pub(in crate::doctor) is_v2: bool,
     pub(in crate::doctor) directories: Vec<String>,
 }
 
-impl ControlGroup {
+impl ControlGroupDirectories {
     /// Finds the groups of `controller`, such as `cpu`. In a hybrid set-up, version 1 takes precedence if it has the
     /// controller.
     pub(in crate::doctor) fn of(tree: &SystemTree, controller: &str) -> Result<Self, UnreadableFile> {
@@ -247,7 +248,7 @@ impl ControlGroup {
         let mount = mounts.lines().filter_map(MountPoint::of).find(holds);
         let mount =
             mount.ok_or_else(|| UnreadableFile::unknown(MOUNTS, "no control groups mounted, which"))?;
-        Ok(ControlGroup { is_v2, directories: up(&mount, path) })
+        Ok(ControlGroupDirectories { is_v2, directories: up(&mount, path) })
     }
 
     /// Returns the path and the text of the file `name` in each directory that has it; the process's own group is
@@ -313,12 +314,12 @@ mod tests {
 
     use super::*;
 
-    fn group(own: &str, mounts: &str, controller: &str) -> Result<ControlGroup, UnreadableFile> {
+    fn group(own: &str, mounts: &str, controller: &str) -> Result<ControlGroupDirectories, UnreadableFile> {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir_all(place.path().join("proc/self")).unwrap();
         fs::write(place.path().join(OWN), own).unwrap();
         fs::write(place.path().join(MOUNTS), mounts).unwrap();
-        ControlGroup::of(&SystemTree::at(place.path()), controller)
+        ControlGroupDirectories::of(&SystemTree::at(place.path()), controller)
     }
 
     const V1: &str = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";

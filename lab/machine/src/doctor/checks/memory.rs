@@ -1,6 +1,6 @@
 //! Checks of memory: NUMA placement, overcommitment and page size.
 
-use super::Answer;
+use super::DoctorCheckResult;
 use super::processors::{allowed, is_guest};
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, shown, value_of};
@@ -38,7 +38,7 @@ impl UsableNumaNodes {
 }
 
 /// Checks whether the processors and the memory of this process are on the same NUMA node.
-pub(super) fn numa(tree: &SystemTree) -> Answer {
+pub(super) fn numa(tree: &SystemTree) -> DoctorCheckResult {
     let UsableNumaNodes { all, used } = UsableNumaNodes::of(tree)?;
     let memory = value_of(&tree.read("proc/self/status")?, "Mems_allowed_list").map(listed);
     let memory = memory.unwrap_or_else(|| all.clone());
@@ -73,7 +73,7 @@ pub(super) fn numa(tree: &SystemTree) -> Answer {
 }
 
 /// Checks whether the kernel reclaims pages on the local node before it allocates memory on another node.
-pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
+pub(super) fn zone_reclaim(tree: &SystemTree) -> DoctorCheckResult {
     let mode = tree.read("proc/sys/vm/zone_reclaim_mode")?;
     let nodes = UsableNumaNodes::of(tree)?.all.len();
     Ok(match (mode.as_str(), nodes) {
@@ -91,7 +91,7 @@ pub(super) fn zone_reclaim(tree: &SystemTree) -> Answer {
 
 /// Checks for signs of overcommitted memory: swapping, and a memory balloon. A guest cannot see how much memory the
 /// host has promised to other guests.
-pub(super) fn overcommit(tree: &SystemTree) -> Answer {
+pub(super) fn overcommit(tree: &SystemTree) -> DoctorCheckResult {
     let info = tree.read("proc/meminfo")?;
     let kib = |name: &str| value_of(&info, name)?.trim_end_matches(" kB").parse::<u64>().ok();
     let (Some(total), Some(free)) = (kib("SwapTotal"), kib("SwapFree")) else {
@@ -130,7 +130,7 @@ fn has_balloon(tree: &SystemTree) -> bool {
     tree.names(devices).is_ok_and(|names| names.iter().any(is_balloon))
 }
 
-pub(super) fn huge_pages(tree: &SystemTree) -> Answer {
+pub(super) fn huge_pages(tree: &SystemTree) -> DoctorCheckResult {
     let path = "sys/kernel/mm/transparent_hugepage/enabled";
     let text = tree.read(path)?;
     let chosen = text.split(['[', ']']).nth(1);

@@ -9,31 +9,31 @@ mod network;
 mod pressure;
 mod processors;
 
-pub(crate) use limits::{QuotaCounters, quota_counters};
+pub(crate) use limits::{CpuQuotaCounters, quota_counters};
 pub(super) use processors::allowed;
 
-use CheckSubject::{Interface, Node, Rdma};
+use DoctorCheckFunction::{Interface, Node, Rdma};
 
 use super::tree::{SystemTree, UnreadableFile};
 use super::{DoctorFinding, FindingDraft};
 
-type Answer = Result<FindingDraft, UnreadableFile>;
+type DoctorCheckResult = Result<FindingDraft, UnreadableFile>;
 
 /// A check of the doctor.
 struct DoctorCheck {
     name: &'static str,
     /// The numbers of Richter's 17 improvements that the check covers.
     richter: &'static [u8],
-    ask: CheckSubject,
+    ask: DoctorCheckFunction,
 }
 
 /// What a check examines: the whole node, or each of its devices.
-enum CheckSubject {
-    Node(fn(&SystemTree) -> Answer),
+enum DoctorCheckFunction {
+    Node(fn(&SystemTree) -> DoctorCheckResult),
     /// Each network interface that is backed by a device.
-    Interface(fn(&SystemTree, &str) -> Answer),
+    Interface(fn(&SystemTree, &str) -> DoctorCheckResult),
     /// Each RDMA device; the second function creates the finding if there is no device.
-    Rdma(fn(&SystemTree, &str) -> Answer, fn() -> FindingDraft),
+    Rdma(fn(&SystemTree, &str) -> DoctorCheckResult, fn() -> FindingDraft),
 }
 
 /// All checks, in the order in which they are reported.
@@ -101,7 +101,7 @@ impl DoctorCheck {
         tree: &SystemTree,
         names: Vec<String>,
         none: FindingDraft,
-        ask: fn(&SystemTree, &str) -> Answer,
+        ask: fn(&SystemTree, &str) -> DoctorCheckResult,
     ) -> Vec<DoctorFinding> {
         if names.is_empty() {
             return vec![self.put_down(tree, None, Ok(none))];
@@ -114,7 +114,7 @@ impl DoctorCheck {
         names.into_iter().map(about).collect()
     }
 
-    fn put_down(&self, tree: &SystemTree, about: Option<String>, answer: Answer) -> DoctorFinding {
+    fn put_down(&self, tree: &SystemTree, about: Option<String>, answer: DoctorCheckResult) -> DoctorFinding {
         let said = answer.unwrap_or_else(FindingDraft::from);
         DoctorFinding { about, read: tree.take_seen(), ..said.put_down(self.name, self.richter) }
     }
@@ -122,7 +122,7 @@ impl DoctorCheck {
 
 const BLOCK: &str = "sys/block";
 
-fn disks(tree: &SystemTree) -> Answer {
+fn disks(tree: &SystemTree) -> DoctorCheckResult {
     let is_disk = |name: &String| tree.link(&format!("{BLOCK}/{name}/device")).is_ok();
     let names: Vec<_> = tree.names(BLOCK)?.into_iter().filter(is_disk).collect();
     let turns =
@@ -160,7 +160,7 @@ const LAUNCHERS: [&str; 6] = [
     "opt/amazon/openmpi/bin/mpirun",
 ];
 
-fn mpi(tree: &SystemTree) -> Answer {
+fn mpi(tree: &SystemTree) -> DoctorCheckResult {
     let found: Vec<_> = LAUNCHERS.into_iter().filter(|path| tree.has(path)).collect();
     Ok(match found.first() {
         Some(path) => FindingDraft::ok(format!("there is one: /{path}")),
@@ -171,21 +171,21 @@ fn mpi(tree: &SystemTree) -> Answer {
     })
 }
 
-fn gang(_: &SystemTree) -> Answer {
+fn gang(_: &SystemTree) -> DoctorCheckResult {
     Ok(FindingDraft::cannot_see(
         "the host and the cluster's scheduler decide whether the processors of all ranks run at the same time",
         "Slurm starts all tasks of a job together; on Kubernetes use a PodGroup (--fix kubernetes); on a cloud, dedicated processors",
     ))
 }
 
-fn placement(_: &SystemTree) -> Answer {
+fn placement(_: &SystemTree) -> DoctorCheckResult {
     Ok(FindingDraft::cannot_see(
         "a node cannot see how many switches are between the nodes of a job, or what else the scheduler knows about them",
         "request neighbouring nodes: sbatch --switches=1, a cluster placement group, podAffinity; measure: fordway-mpi transport on two nodes",
     ))
 }
 
-fn problem_size(_: &SystemTree) -> Answer {
+fn problem_size(_: &SystemTree) -> DoctorCheckResult {
     Ok(FindingDraft::cannot_see(
         "how much a rank computes between two messages depends on the program; Richter found a minimum of 100,000 grid points",
         "use fewer ranks for small problems",

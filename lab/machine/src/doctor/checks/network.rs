@@ -1,7 +1,7 @@
 //! Checks of the network of this node: its interfaces, the distribution of their interrupts over processors, and
 //! alternatives to TCP/IP such as InfiniBand, RoCE and EFA.
 
-use super::Answer;
+use super::DoctorCheckResult;
 use super::memory::UsableNumaNodes;
 use super::processors::online;
 use crate::doctor::FindingDraft;
@@ -47,7 +47,7 @@ pub(super) fn none() -> FindingDraft {
     )
 }
 
-pub(super) fn link_speed(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn link_speed(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let text = tree.read(&format!("sys/class/net/{name}/speed"));
     let speed = text.ok().and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
     let Some(speed) = speed else {
@@ -75,7 +75,7 @@ pub(super) fn link_speed(tree: &SystemTree, name: &str) -> Answer {
     Ok(said.measured("link", gbit, "Gbit/s"))
 }
 
-pub(super) fn driver(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn driver(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let driver = tree.link(&format!("sys/class/net/{name}/device/driver"))?;
     let is_function = tree.link(&format!("sys/class/net/{name}/device/physfn")).is_ok()
         || tree
@@ -129,7 +129,7 @@ fn is_mlx5_function(id: &str) -> bool {
 }
 
 /// Checks whether the interface is attached to the NUMA node of a usable processor.
-pub(super) fn node(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn node(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let path = format!("sys/class/net/{name}/device/numa_node");
     let text = tree.read(&path)?;
     let node: i64 = text.parse().map_err(|_| UnreadableFile::unknown(&path, &text))?;
@@ -154,7 +154,7 @@ pub(super) fn node(tree: &SystemTree, name: &str) -> Answer {
     })
 }
 
-pub(super) fn mtu(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn mtu(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let path = format!("sys/class/net/{name}/mtu");
     let text = tree.read(&path)?;
     let mtu: u32 = text.parse().map_err(|_| UnreadableFile::unknown(&path, &text))?;
@@ -177,7 +177,7 @@ pub(super) fn mtu(tree: &SystemTree, name: &str) -> Answer {
     Ok(said.measured("mtu", f64::from(mtu), "B"))
 }
 
-pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn queues(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let directory = format!("sys/class/net/{name}/queues");
     let names = tree.names(&directory)?;
     let receiving: Vec<_> = names.iter().filter(|queue| queue.starts_with("rx-")).collect();
@@ -206,7 +206,7 @@ pub(super) fn queues(tree: &SystemTree, name: &str) -> Answer {
 
 /// Checks that TCP's buffers are large enough for 10 Gbit/s at a round-trip time of 1 ms. Most data centres have
 /// shorter round-trip times.
-pub(super) fn tcp_buffers(tree: &SystemTree) -> Answer {
+pub(super) fn tcp_buffers(tree: &SystemTree) -> DoctorCheckResult {
     let most = |path: &str| {
         let text = tree.read(path)?;
         let last = text.split_whitespace().last().and_then(|field| field.parse::<f64>().ok());
@@ -238,7 +238,7 @@ const INTERRUPTS: &str = "proc/interrupts";
 /// The minimum number of interrupts needed to judge their distribution.
 const INTERRUPTS_ENOUGH: u64 = 1000;
 
-pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> Answer {
+pub(super) fn interrupts_spread(tree: &SystemTree, name: &str) -> DoctorCheckResult {
     let device = tree.link(&format!("sys/class/net/{name}/device"))?;
     let cpus = online(tree)?.len();
     let counts = counted(&tree.read(INTERRUPTS)?, name, &device);
@@ -317,7 +317,7 @@ pub(super) fn no_partition() -> FindingDraft {
     FindingDraft::cannot_see("no InfiniBand port is visible here, and so no partitions", "see rdma")
 }
 
-pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> Answer {
+pub(super) fn rdma_port(tree: &SystemTree, device: &str) -> DoctorCheckResult {
     let state = tree.read(&format!("{DEVICES}/{device}/ports/1/state"))?;
     let rate = tree.read(&format!("{DEVICES}/{device}/ports/1/rate"))?;
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer")).unwrap_or_default();
@@ -355,7 +355,7 @@ fn can_be_opened(tree: &SystemTree) -> bool {
 
 /// Checks the partitions to which the subnet manager assigned the port. According to Richter, OpenStack's Neutron does
 /// not support partitions.
-pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> Answer {
+pub(super) fn rdma_partition(tree: &SystemTree, device: &str) -> DoctorCheckResult {
     let layer = tree.read(&format!("{DEVICES}/{device}/ports/1/link_layer"))?;
     if layer != "InfiniBand" {
         return Ok(FindingDraft::ok(format!("{layer}: partitions are InfiniBand's")));

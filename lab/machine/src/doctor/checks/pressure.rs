@@ -1,11 +1,11 @@
 //! Checks of pressure stall information: how long tasks wait for processors, memory and disks.
 
-use super::Answer;
+use super::DoctorCheckResult;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile};
 
 /// Checks the share of time in which at least one task waited for a processor.
-pub(super) fn processors(tree: &SystemTree) -> Answer {
+pub(super) fn processors(tree: &SystemTree) -> DoctorCheckResult {
     let what = "was ready to run but had no processor";
     finding(
         tree,
@@ -17,13 +17,13 @@ pub(super) fn processors(tree: &SystemTree) -> Answer {
 }
 
 /// Checks the share of time in which at least one task waited for memory, that is, for pages to be freed or read back.
-pub(super) fn memory(tree: &SystemTree) -> Answer {
+pub(super) fn memory(tree: &SystemTree) -> DoctorCheckResult {
     let what = "waited for memory";
     finding(tree, "memory", 1.0, what, "use less memory on this node, or nodes with more")
 }
 
 /// Checks the share of time in which at least one task waited for a disk.
-pub(super) fn disks(tree: &SystemTree) -> Answer {
+pub(super) fn disks(tree: &SystemTree) -> DoctorCheckResult {
     let what = "waited for a disk";
     finding(
         tree,
@@ -36,7 +36,7 @@ pub(super) fn disks(tree: &SystemTree) -> Answer {
 
 /// Returns the finding about the share of the last minute in which at least one task waited for `resource`. At `limit`
 /// percent or more, the verdict is `costs`.
-fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &str) -> Answer {
+fn finding(tree: &SystemTree, resource: &str, limit: f64, what: &str, advice: &str) -> DoctorCheckResult {
     let path = format!("proc/pressure/{resource}");
     let text = tree.read(&path)?;
     let average = text.split_whitespace().find_map(|field| field.strip_prefix("avg60="));

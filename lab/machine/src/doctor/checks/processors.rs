@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::Answer;
+use super::DoctorCheckResult;
 use crate::doctor::FindingDraft;
 use crate::doctor::tree::{SystemTree, UnreadableFile, listed, value_of};
 
@@ -53,7 +53,7 @@ pub(super) fn online(tree: &SystemTree) -> Result<Vec<usize>, UnreadableFile> {
 }
 
 /// Checks the share of time taken by other guests or by the host since boot.
-pub(super) fn steal(tree: &SystemTree) -> Answer {
+pub(super) fn steal(tree: &SystemTree) -> DoctorCheckResult {
     let text = tree.read(STAT)?;
     let line = value_of(&text, "cpu").ok_or_else(|| UnreadableFile::unknown(STAT, &text))?;
     // The fields are: user nice system idle iowait irq softirq steal. `user` already includes the time of guests.
@@ -84,7 +84,7 @@ pub(super) fn steal(tree: &SystemTree) -> Answer {
 }
 
 /// Checks for nested virtual machines. A guest cannot see whether its host is also a guest.
-pub(super) fn nesting(tree: &SystemTree) -> Answer {
+pub(super) fn nesting(tree: &SystemTree) -> DoctorCheckResult {
     let info = tree.read("proc/cpuinfo")?;
     let flags =
         value_of(&info, "flags").ok_or_else(|| UnreadableFile::unknown("proc/cpuinfo", "no flags, which"))?;
@@ -104,7 +104,7 @@ pub(super) fn nesting(tree: &SystemTree) -> Answer {
     })
 }
 
-pub(super) fn pinning(tree: &SystemTree) -> Answer {
+pub(super) fn pinning(tree: &SystemTree) -> DoctorCheckResult {
     let (mine, all) = (allowed(tree)?.len(), online(tree)?.len());
     Ok(match mine < all {
         true => FindingDraft::ok(format!("kept to {mine} of {all} processors")),
@@ -117,7 +117,7 @@ pub(super) fn pinning(tree: &SystemTree) -> Answer {
     })
 }
 
-pub(super) fn autogroup(tree: &SystemTree) -> Answer {
+pub(super) fn autogroup(tree: &SystemTree) -> DoctorCheckResult {
     let enabled = tree.read("proc/sys/kernel/sched_autogroup_enabled")?;
     Ok(match enabled.as_str() {
         "1" => FindingDraft::costs(
@@ -129,7 +129,7 @@ pub(super) fn autogroup(tree: &SystemTree) -> Answer {
 }
 
 /// Checks whether this process may use two threads of one core. Cost: reads one file for each usable processor.
-pub(super) fn smt(tree: &SystemTree) -> Answer {
+pub(super) fn smt(tree: &SystemTree) -> DoctorCheckResult {
     let active = tree.read("sys/devices/system/cpu/smt/active")?;
     let control = tree.read("sys/devices/system/cpu/smt/control").unwrap_or_default();
     Ok(match (active.as_str(), is_guest(tree)) {

@@ -30,7 +30,7 @@ use crate::Users;
 use crate::access::is_open;
 use crate::answer::PreparedBody;
 use crate::domains::BucketDomains;
-use crate::http1::fast_path::plain::{ObjectMethod, PlainRequest, RequestSignature};
+use crate::http1::fast_path::plain::{ObjectMethod, PlainObjectRequest, RequestSignature};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{RequestTrace, SignedOperation};
@@ -68,7 +68,7 @@ impl FastPath {
         caller: &ConnectionPeer,
         trace: &RequestTrace,
     ) -> Option<FastPathOutcome> {
-        let plain = PlainRequest::read(head)?;
+        let plain = PlainObjectRequest::read(head)?;
         trace.parsed(if let RequestFraming::Length(bytes) = head.framing { bytes } else { 0 });
         let user = match caller {
             ConnectionPeer::Remote { .. } => self.signer(head, &plain)?,
@@ -108,7 +108,7 @@ impl FastPath {
     }
 
     /// Returns the user who signed a request; `None` if the signature is invalid in any way.
-    fn signer(&self, head: &RequestHead<'_>, plain: &PlainRequest<'_>) -> Option<Arc<User>> {
+    fn signer(&self, head: &RequestHead<'_>, plain: &PlainObjectRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
             RequestSignature::Header(stated) => {
@@ -129,7 +129,7 @@ impl FastPath {
 fn head_of(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
-    plain: &PlainRequest<'_>,
+    plain: &PlainObjectRequest<'_>,
 ) -> Option<OutgoingResponse> {
     let options = GetOptions { conditions: plain.conditions(), ..Default::default() };
     let info = without_waiting(|| store.head(bucket, key, &options))?.ok()?;
@@ -141,7 +141,7 @@ fn head_of(
 fn get(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
-    plain: &PlainRequest<'_>,
+    plain: &PlainObjectRequest<'_>,
 ) -> Option<OutgoingResponse> {
     let options = GetOptions { range: plain.range, conditions: plain.conditions(), ..Default::default() };
     let object = without_waiting(|| store.get(bucket, key, &options))?.ok()?;
@@ -158,7 +158,7 @@ fn get(
 fn delete(
     store: &dyn Store,
     (bucket, key): (&Bucket, &Key),
-    plain: &PlainRequest<'_>,
+    plain: &PlainObjectRequest<'_>,
 ) -> Option<OutgoingResponse> {
     let options = DeleteOptions { conditions: plain.conditions(), ..Default::default() };
     let DeleteResult { is_marker, version, .. } =

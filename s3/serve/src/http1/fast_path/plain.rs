@@ -52,7 +52,7 @@ const EMPTY_HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca49599
 pub(super) enum ObjectMethod {
     Get,
     Head,
-    Put(PlainUpload),
+    Put(PlainPutHeaders),
     Delete,
 }
 
@@ -68,7 +68,7 @@ impl ObjectMethod {
 }
 
 /// The description of the object in the head of a PUT.
-pub(super) struct PlainUpload {
+pub(super) struct PlainPutHeaders {
     pub(super) headers: HeaderMap,
     pub(super) bytes: u64,
     /// The SHA-256 of the content, if the signature covers it.
@@ -76,7 +76,7 @@ pub(super) struct PlainUpload {
 }
 
 /// A plain request for an object. The signature has not been checked yet.
-pub(super) struct PlainRequest<'h> {
+pub(super) struct PlainObjectRequest<'h> {
     pub(super) method: ObjectMethod,
     host: &'h str,
     path: &'h str,
@@ -187,7 +187,7 @@ impl<'h> PlainHeaders<'h> {
             "PUT" if self.has_length => {
                 let of_content = self.payload_hash.filter(|hash| *hash != UNSIGNED_PAYLOAD);
                 let sha256 = of_content.map_or(Some(None), |hash| sha256_of(hash).map(Some))?;
-                Some(ObjectMethod::Put(PlainUpload {
+                Some(ObjectMethod::Put(PlainPutHeaders {
                     headers: mem::take(&mut self.of_upload),
                     bytes,
                     sha256,
@@ -201,7 +201,7 @@ impl<'h> PlainHeaders<'h> {
     }
 }
 
-impl<'h> PlainRequest<'h> {
+impl<'h> PlainObjectRequest<'h> {
     /// Parses the head; returns `None` for a request that is not plain.
     pub(super) fn read(head: &RequestHead<'h>) -> Option<Self> {
         let (path, query) = match head.target.split_once('?') {
@@ -226,7 +226,7 @@ impl<'h> PlainRequest<'h> {
         if !is_usual || (fields.range.is_some() && !is_read) {
             return None;
         }
-        Some(PlainRequest {
+        Some(PlainObjectRequest {
             method,
             host: fields.host?,
             path,
@@ -302,7 +302,7 @@ fn is_canonical(target: &str) -> bool {
 pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
     use fordway_wire::sigv4::AuthorizationHeader;
 
-    let Some(request) = PlainRequest::read(head) else { return false };
+    let Some(request) = PlainObjectRequest::read(head) else { return false };
     let is_signed = match &request.signature {
         None => false,
         Some(RequestSignature::Header(signed)) => AuthorizationHeader::parse(signed.authorization).is_some(),

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DocumentKind, Error, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, Result, Store};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use s3s::dto::{CORSConfiguration, CORSRule};
 
 use crate::message::composed;
-use crate::s3::documents::{DocumentService, always, malformed, read, write};
+use crate::s3::documents::{BucketDocumentRules, always, malformed, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 
 /// The maximum number of rules of a bucket (S3's limit).
@@ -21,9 +21,9 @@ const MAX_RULES: usize = 100;
 const METHODS: [&str; 5] = ["GET", "PUT", "HEAD", "POST", "DELETE"];
 /// The value of `Vary`: the request headers on which a response depends.
 const VARY: &str = "Origin, Access-Control-Request-Headers, Access-Control-Request-Method";
-const KIND: DocumentKind = DocumentKind::known("cors");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("cors");
 
-pub(super) const SERVICE: DocumentService = DocumentService {
+pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     kind: KIND,
     operations: ["GetBucketCors", "PutBucketCors", "DeleteBucketCors"],
     missing: ("NoSuchCORSConfiguration", "the bucket has no CORS rules"),

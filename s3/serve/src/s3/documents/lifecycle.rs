@@ -1,15 +1,15 @@
 //! Lifecycle rules of buckets. `fordway lifecycle` and gateways with `--lifecycle` apply these rules.
 
-use fordway_store::{DocumentKind, Error, ErrorKind};
+use fordway_store::{BucketDocumentKind, Error, ErrorKind};
 use fordway_wire::lifecycle::{LifecycleError, read, write};
 use http::StatusCode;
 
-use crate::s3::documents::{DocumentService, always};
+use crate::s3::documents::{BucketDocumentRules, always};
 use crate::s3::error::{OperationResult, S3Failure};
 
-const KIND: DocumentKind = DocumentKind::known("lifecycle");
+const KIND: BucketDocumentKind = BucketDocumentKind::known("lifecycle");
 
-pub(super) const SERVICE: DocumentService = DocumentService {
+pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     kind: KIND,
     operations: [
         "GetBucketLifecycleConfiguration",

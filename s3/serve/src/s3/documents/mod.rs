@@ -14,7 +14,7 @@ pub(super) mod tagging;
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
 use fordway_wire::s3_xml::without_cdata;
 use http::{HeaderValue, StatusCode, header};
@@ -30,8 +30,8 @@ use crate::s3::look_up::look_up;
 use crate::users::User;
 
 /// A kind of document that clients may get, put and delete.
-pub(super) struct DocumentService {
-    kind: DocumentKind,
+pub(super) struct BucketDocumentRules {
+    kind: BucketDocumentKind,
     /// The operations that get, put and delete this kind of document.
     operations: [&'static str; 3],
     /// The error code and message for a bucket that has no document of this kind.
@@ -52,7 +52,7 @@ fn always(_: &dyn Store, _: &Bucket, _: Option<&[u8]>) -> OperationResult<()> {
     Ok(())
 }
 
-const KINDS: [&DocumentService; 5] =
+const KINDS: [&BucketDocumentRules; 5] =
     [&cors::SERVICE, &lifecycle::SERVICE, &ownership::SERVICE, &public_access::SERVICE, &tagging::SERVICE];
 
 /// The action of an operation on a document.
@@ -63,7 +63,7 @@ pub(super) enum DocumentAction {
 }
 
 /// Returns the kind of document on which an operation acts, and the action; `None` for all other operations.
-pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, DocumentAction)> {
+pub(super) fn of_operation(name: &str) -> Option<(&'static BucketDocumentRules, DocumentAction)> {
     KINDS.into_iter().find_map(|service| {
         let action = match service.operations.iter().position(|operation| *operation == name)? {
             0 => DocumentAction::Get,
@@ -78,7 +78,7 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static DocumentService, Docu
 /// a gateway has the webhooks that a notification configuration names is not checked. A program that sets documents without a gateway must call this function first, because stores do not check documents.
 /// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
 /// support.
-pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>> {
+pub fn checked_document(kind: &BucketDocumentKind, document: &[u8]) -> Result<Vec<u8>> {
     const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
     const NOTIFICATION: &str = "PutBucketNotificationConfiguration";
     type Check = fn(&[u8]) -> OperationResult<Vec<u8>>;
@@ -100,7 +100,7 @@ pub fn checked_document(kind: &DocumentKind, document: &[u8]) -> Result<Vec<u8>>
     })
 }
 
-impl DocumentService {
+impl BucketDocumentRules {
     pub(super) async fn serve(
         &'static self,
         action: DocumentAction,
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn documents_are_checked_without_a_gateway() {
         let check = |kind: &'static str, document: &str| {
-            let checked = checked_document(&DocumentKind::known(kind), document.as_bytes());
+            let checked = checked_document(&BucketDocumentKind::known(kind), document.as_bytes());
             checked.map(|document| String::from_utf8(document).unwrap())
         };
         let tags = "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>";

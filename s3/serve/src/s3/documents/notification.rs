@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fordway_store::{Bucket, DocumentKind, Error, ErrorKind, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Store};
 use fordway_wire::notification::{NotificationError, NotificationRule, read, write};
 use http::StatusCode;
 use s3s::{Body, S3Request, S3Response};
@@ -14,7 +14,7 @@ use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::User;
 
-pub(super) const KIND: DocumentKind = DocumentKind::known("notification");
+pub(super) const KIND: BucketDocumentKind = BucketDocumentKind::known("notification");
 
 /// The operations that this module serves.
 pub(in crate::s3) const SERVED: [&str; 2] =

@@ -2,16 +2,16 @@
 //! `BucketOwnerEnforced`, which is also the default, it cannot. With each setting, the files of new objects belong to
 //! the user who writes them.
 
-use fordway_store::{Bucket, DocumentKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Result, Store};
 use http::StatusCode;
 use s3s::dto::{ObjectOwnership, OwnershipControls};
 
 use crate::access::read_acl;
 use crate::gate::NO_BUCKET_ACLS;
-use crate::s3::documents::{DocumentService, malformed, read};
+use crate::s3::documents::{BucketDocumentRules, malformed, read};
 use crate::s3::error::{OperationResult, S3Failure};
 
-pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("ownership");
+pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("ownership");
 
 /// The settings of S3.
 const SETTINGS: [&str; 3] = [
@@ -37,7 +37,7 @@ fn has_acls(document: &[u8]) -> bool {
     setting_of(document).is_ok_and(|setting| setting != ObjectOwnership::BUCKET_OWNER_ENFORCED)
 }
 
-pub(super) const SERVICE: DocumentService = DocumentService {
+pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     kind: KIND,
     operations: ["GetBucketOwnershipControls", "PutBucketOwnershipControls", "DeleteBucketOwnershipControls"],
     missing: ("OwnershipControlsNotFoundError", "the bucket has no ownership controls"),

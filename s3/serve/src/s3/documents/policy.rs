@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use s3s::{Body, S3Request, S3Response};
 
 use crate::access::{
-    BucketAccess, POLICY, PolicyRequestContext, denied, forget_rules, read_block, read_rules,
+    BucketOwnerAndRules, POLICY, PolicyRequestContext, denied, forget_rules, read_block, read_rules,
 };
 use crate::gate::decoded_md5;
 use crate::s3::apart::change_apart;
@@ -143,7 +143,7 @@ fn check_public(policy: &Policy, block: fordway_store::Result<PublicAccessBlock>
 /// Checks that the policy lets the owner read, change and delete it. Errors: `MalformedPolicy`.
 fn check_keeps_owner(
     policy: &Policy,
-    access: &BucketAccess,
+    access: &BucketOwnerAndRules,
     (user, bucket): (&User, &Bucket),
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {

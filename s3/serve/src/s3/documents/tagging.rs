@@ -1,19 +1,19 @@
 //! Tags of buckets.
 
-use fordway_store::DocumentKind;
+use fordway_store::BucketDocumentKind;
 use http::StatusCode;
 use s3s::dto::{Tag, Tagging};
 
-use crate::s3::documents::{DocumentService, always, read, write};
+use crate::s3::documents::{BucketDocumentRules, always, read, write};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::tagging::check_each;
 
 /// The maximum number of tags of a bucket (S3's limit).
 const MAX_BUCKET_TAGS: usize = 50;
 
-pub(in crate::s3) const KIND: DocumentKind = DocumentKind::known("tagging");
+pub(in crate::s3) const KIND: BucketDocumentKind = BucketDocumentKind::known("tagging");
 
-pub(super) const SERVICE: DocumentService = DocumentService {
+pub(super) const SERVICE: BucketDocumentRules = BucketDocumentRules {
     kind: KIND,
     operations: ["GetBucketTagging", "PutBucketTagging", "DeleteBucketTagging"],
     missing: ("NoSuchTagSet", "the bucket has no tags"),

@@ -12,10 +12,10 @@ use fordway_machine::MachineWatch;
 use fordway_measure::{
     Machine, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom, load_table,
 };
-use fordway_netlab::setup::{NetworkSetup, PingpongSide, RunningSetup};
+use fordway_netlab::setup::{NetworkSetup, PingpongSide, RunningNetworkSetup};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::rest::{
-    self, ArrivalProcess, BlockPosition, LaneBlocks, LoadBlockResult, LoadPlan, SummaryRowSettings,
+    self, ArrivalProcess, BlockPosition, LaneBlocks, LoadBlockResult, LoadPlan, SummaryRowLoadSettings,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -65,7 +65,7 @@ fn check_pong(args: &PingpongBenchArgs, setups: &[NetworkSetup]) -> Result<()> {
 
 /// An entry in the list of built-in set-ups.
 #[derive(Serialize)]
-struct NetworkSetupEntry {
+struct BuiltinSetupDescription {
     name: String,
     description: String,
     /// Missing programs, each with its package.
@@ -76,7 +76,7 @@ struct NetworkSetupEntry {
     emulated: bool,
 }
 
-impl std::fmt::Display for NetworkSetupEntry {
+impl std::fmt::Display for BuiltinSetupDescription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:<18}{}", self.name, self.description)?;
         if self.emulated {
@@ -100,7 +100,7 @@ fn list(context: &CommandContext) -> Result<CommandExit> {
         let unset = unset.map(|(word, _)| word.clone()).collect();
         let emulated = setup.emulates();
         let NetworkSetup { name, description, .. } = setup;
-        context.output.record(&NetworkSetupEntry { name, description, missing, unset, emulated })?;
+        context.output.record(&BuiltinSetupDescription { name, description, missing, unset, emulated })?;
     }
     Ok(CommandExit::Ok)
 }
@@ -163,7 +163,7 @@ impl PingpongMeasurementPlan<'_> {
 
     fn block(
         &self,
-        running: &RunningSetup,
+        running: &RunningNetworkSetup,
         point: &PingpongParameterSet,
         place: BlockPosition,
         clock: RunClock,
@@ -201,7 +201,7 @@ impl PingpongMeasurementPlan<'_> {
 
     /// Pins `ping` to the first processors and `pong` to the last processors. If there are too few processors for both,
     /// the two sets overlap.
-    fn pin(&self, running: &RunningSetup, point: &PingpongParameterSet) -> Result<()> {
+    fn pin(&self, running: &RunningNetworkSetup, point: &PingpongParameterSet) -> Result<()> {
         let count = point.cores.map_or(self.cores.len(), usize::from);
         let split = self.cores.len() - count;
         running.pin(PingpongSide::Ping, &self.cores[..count])?;
@@ -320,7 +320,7 @@ impl PingpongRunMetadata<'_> {
         lane: &MeasuredNetworkSetup,
         blocks: Vec<LoadBlockResult>,
     ) -> LaneBlocks {
-        let settings = SummaryRowSettings {
+        let settings = SummaryRowLoadSettings {
             lane: lane.label(),
             phase: point.label(),
             arrivals: ArrivalProcess::Closed,

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use fordway_command::CommandContext;
-use fordway_netlab::setup::{NetworkSetup, RunningSetup, SetupNetworks, SetupPrograms, WireSettings};
+use fordway_netlab::setup::{
+    NetworkSetup, RunningNetworkSetup, SetupNetworkKind, SetupPrograms, WireSettings,
+};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::load::windows;
@@ -17,7 +19,7 @@ const PORTS: (u16, u16) = (18_080, 18_081);
 /// A set-up in this run: either its running instances, one for each window, or the reason why it could not be started.
 pub(super) struct MeasuredNetworkSetup {
     pub(super) setup: NetworkSetup,
-    pub(super) running: Result<Vec<RunningSetup>>,
+    pub(super) running: Result<Vec<RunningNetworkSetup>>,
     /// The time that the set-up took to start or to fail.
     pub(super) started_in: Duration,
 }
@@ -62,7 +64,7 @@ pub(super) fn chosen(args: &PingpongBenchArgs) -> Result<Vec<NetworkSetup>> {
 /// Gives each set-up that shares this machine's network two separate ports: adds 2 to the port numbers for each earlier
 /// set-up that also shares this network.
 fn spread_ports(setups: &mut [NetworkSetup]) -> Result<()> {
-    let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworks::Machine);
+    let sharing = setups.iter_mut().filter(|setup| setup.on == SetupNetworkKind::Machine);
     for (number, setup) in sharing.enumerate() {
         for (word, usual) in [("port", PORTS.0), ("ping-port", PORTS.1)] {
             let first = port(setup, word, usual)?;
@@ -111,11 +113,11 @@ fn bring_up_one(
     args: &PingpongBenchArgs,
     setup: &NetworkSetup,
     context: &CommandContext,
-) -> Result<Vec<RunningSetup>> {
+) -> Result<Vec<RunningNetworkSetup>> {
     let programs = programs(args, setup)?;
     let stop = || context.interrupt.is_raised();
     let one = |window| {
-        let running = RunningSetup::start(setup, &wire(args, window), &programs, &stop)?;
+        let running = RunningNetworkSetup::start(setup, &wire(args, window), &programs, &stop)?;
         check_cores(&running, args)?;
         check(&running, args, &stop)?;
         Ok(running)
@@ -188,7 +190,7 @@ fn port(setup: &NetworkSetup, word: &str, usual: u16) -> Result<u16> {
 
 /// Checks that `pong` can be pinned. Errors: `NotImplemented` if `--cores` is given and `pong` is not a process of this
 /// set-up.
-fn check_cores(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
+fn check_cores(running: &RunningNetworkSetup, args: &PingpongBenchArgs) -> Result<()> {
     match args.cores.is_empty() || (running.pong_id().is_some() && args.pong.is_none()) {
         true => Ok(()),
         false => {
@@ -204,7 +206,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Repeats the request for one message until the message arrives, so that a `ping` that cannot reach its `pong` is
 /// reported before anything is measured.
-fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
+fn check(running: &RunningNetworkSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bool) -> Result<()> {
     let since = Instant::now();
     loop {
         match check_once(running, args) {
@@ -214,7 +216,7 @@ fn check(running: &RunningSetup, args: &PingpongBenchArgs, stop: &dyn Fn() -> bo
     }
 }
 
-fn check_once(running: &RunningSetup, args: &PingpongBenchArgs) -> Result<()> {
+fn check_once(running: &RunningNetworkSetup, args: &PingpongBenchArgs) -> Result<()> {
     let ask = || {
         let caller = PongHttpClient::new(&format!("http://{}", running.ping_address), "ping", args.timeout)?;
         let mut response = caller.ask(args.min, false).map_err(|failure| failure.error)?;

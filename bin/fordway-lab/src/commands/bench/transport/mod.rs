@@ -17,8 +17,8 @@ use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
 use fordway_workload::summary::RunHeader;
 use fordway_workload::transport::{
-    LinkTransport, MessageTransport, ObjectTransport, TcpLink, TransportOutcome, TransportPlan,
-    TransportProgress, describe, follow, message_of, run as drive,
+    LinkTransport, MessageTransport, ObjectTransport, TcpLink, TransportPlan, TransportProgress,
+    TransportResults, describe, follow, message_of, run as drive,
 };
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ fn measure(
     plan: &TransportPlan,
     transports: &mut TransportSet,
     context: &CommandContext,
-) -> Result<TransportOutcome> {
+) -> Result<TransportResults> {
     context.output.start_steps();
     let mut progress = |at: TransportProgress| context.output.steps(at.done, at.total, &at.phase);
     let outcome = drive(plan, transports.all(), context.interrupt.flag(), &mut progress);

@@ -37,7 +37,7 @@ pub(super) fn tls_settings(certificate: &Path, protocol: &'static [u8]) -> Resul
 
 /// The connection of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands::ledger) enum ConnectionSetup {
+pub(in crate::commands::ledger) enum ConnectionHandshakeKind {
     /// The connection of the previous operation, which is reused.
     Kept,
     /// A new connection over TCP.
@@ -50,7 +50,7 @@ pub(in crate::commands::ledger) enum ConnectionSetup {
 
 /// An exchange of the smallest request and its response, on the connection that `setup` selects.
 pub(in crate::commands::ledger) struct TcpConnectionComponent {
-    setup: ConnectionSetup,
+    setup: ConnectionHandshakeKind,
     certificate: PathBuf,
     /// The TLS settings of the next operation. A session can be resumed only with the settings that opened it.
     settings: Option<Arc<ClientConfig>>,
@@ -83,10 +83,13 @@ impl<T: Read + Write> ReadWrite for T {}
 
 impl TcpConnectionComponent {
     /// Starts the responding process, which uses the certificate in this directory.
-    pub(in crate::commands::ledger) fn new(setup: ConnectionSetup, certificate: &Path) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(
+        setup: ConnectionHandshakeKind,
+        certificate: &Path,
+    ) -> Result<Self> {
         let kind = match setup {
-            ConnectionSetup::Kept | ConnectionSetup::Tcp => "connect",
-            ConnectionSetup::FullTls | ConnectionSetup::ResumedTls => "connect-tls",
+            ConnectionHandshakeKind::Kept | ConnectionHandshakeKind::Tcp => "connect",
+            ConnectionHandshakeKind::FullTls | ConnectionHandshakeKind::ResumedTls => "connect-tls",
         };
         let server = PeerServer::start(kind, certificate)?;
         let certificate = certificate.to_owned();
@@ -127,7 +130,7 @@ impl LedgerComponent for TcpConnectionComponent {
     }
 
     fn prepare(&mut self, _: u64) -> Result<()> {
-        if self.setup == ConnectionSetup::ResumedTls && self.settings.is_none() {
+        if self.setup == ConnectionHandshakeKind::ResumedTls && self.settings.is_none() {
             self.settings = Some(tls_settings(&self.certificate, b"http/1.1")?.config()?);
             // Open the session that later operations resume.
             self.run()?;
@@ -136,10 +139,10 @@ impl LedgerComponent for TcpConnectionComponent {
     }
 
     fn before(&mut self) -> Result<()> {
-        if self.setup != ConnectionSetup::Kept {
+        if self.setup != ConnectionHandshakeKind::Kept {
             self.connection.take().into_iter().for_each(discard);
         }
-        if self.setup == ConnectionSetup::FullTls {
+        if self.setup == ConnectionHandshakeKind::FullTls {
             self.settings = Some(tls_settings(&self.certificate, b"http/1.1")?.config()?);
         }
         Ok(())
@@ -158,9 +161,9 @@ impl LedgerComponent for TcpConnectionComponent {
 
     fn check(&self) -> Result<()> {
         let expected = match self.setup {
-            ConnectionSetup::Kept | ConnectionSetup::Tcp => None,
-            ConnectionSetup::FullTls => Some(HandshakeKind::Full),
-            ConnectionSetup::ResumedTls => Some(HandshakeKind::Resumed),
+            ConnectionHandshakeKind::Kept | ConnectionHandshakeKind::Tcp => None,
+            ConnectionHandshakeKind::FullTls => Some(HandshakeKind::Full),
+            ConnectionHandshakeKind::ResumedTls => Some(HandshakeKind::Resumed),
         };
         match self.handshake() == expected {
             true => Ok(()),
@@ -177,9 +180,9 @@ impl LedgerComponent for TcpConnectionComponent {
 }
 
 /// Reads and parses the trusted certificates, as our client does before its first connection.
-pub(in crate::commands::ledger) struct TlsSettingsComponent(pub(in crate::commands::ledger) PathBuf);
+pub(in crate::commands::ledger) struct TrustedCertificatesComponent(pub(in crate::commands::ledger) PathBuf);
 
-impl LedgerComponent for TlsSettingsComponent {
+impl LedgerComponent for TrustedCertificatesComponent {
     fn moves_content(&self) -> bool {
         false
     }

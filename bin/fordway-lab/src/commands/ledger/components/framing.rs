@@ -30,7 +30,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 
-use super::handshake::{TlsEnds, TlsSession};
+use super::handshake::{TlsConnectionPair, TlsEndpointConfigs};
 use super::request::{S3RequestTemplate, fields};
 use super::{NonrepeatingContent, ObjectOperation, failed, same};
 
@@ -222,7 +222,7 @@ impl Body for PiecewiseBody {
 
 /// Uses only the pipe: writes as many bytes to one end as a request and its response have, and reads them from the
 /// other end.
-pub(in crate::commands::ledger) struct DuplexPipeComponent {
+pub(in crate::commands::ledger) struct MemoryPipeComponent {
     runtime: Runtime,
     near: DuplexStream,
     far: DuplexStream,
@@ -231,23 +231,23 @@ pub(in crate::commands::ledger) struct DuplexPipeComponent {
     room: Vec<u8>,
 }
 
-impl DuplexPipeComponent {
+impl MemoryPipeComponent {
     /// Creates a pipe for the messages of `frames`.
     pub(in crate::commands::ledger) fn new(frames: Http2FramingComponent) -> Result<Self> {
         let runtime = Builder::new_current_thread().build().map_err(failed)?;
         let (near, far) = tokio::io::duplex(SEND_BUFFER_BYTES);
-        Ok(DuplexPipeComponent { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
+        Ok(MemoryPipeComponent { runtime, near, far, frames, lengths: (0, 0), room: vec![0; PIECE_BYTES] })
     }
 }
 
-impl LedgerComponent for DuplexPipeComponent {
+impl LedgerComponent for MemoryPipeComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.lengths = self.frames.lengths(size_bytes)?;
         Ok(())
     }
 
     fn run(&mut self) -> Result<()> {
-        let DuplexPipeComponent { runtime, near, far, frames, lengths: (asked, answered), room } = self;
+        let MemoryPipeComponent { runtime, near, far, frames, lengths: (asked, answered), room } = self;
         let content = &frames.received;
         let done = runtime.block_on(async {
             far.write_all(&room[..*asked]).await?;
@@ -331,7 +331,7 @@ const TLS_PIECE_BYTES: usize = 256 << 10;
 
 /// Both ends of a TLS session after the handshake.
 pub(in crate::commands::ledger) struct TlsRecordComponent {
-    session: TlsSession,
+    session: TlsConnectionPair,
     contents: NonrepeatingContent,
     sealed: Vec<u8>,
     opened: Vec<u8>,
@@ -339,7 +339,7 @@ pub(in crate::commands::ledger) struct TlsRecordComponent {
 
 impl TlsRecordComponent {
     pub(in crate::commands::ledger) fn new(contents: &NonrepeatingContent) -> Result<Self> {
-        let mut session = TlsEnds::make()?.session()?;
+        let mut session = TlsEndpointConfigs::make()?.session()?;
         session.server.set_buffer_limit(None);
         let contents = contents.clone();
         Ok(TlsRecordComponent { session, contents, sealed: Vec::new(), opened: Vec::new() })
@@ -353,7 +353,7 @@ impl LedgerComponent for TlsRecordComponent {
     }
 
     fn run(&mut self) -> Result<()> {
-        let TlsSession { client, server } = &mut self.session;
+        let TlsConnectionPair { client, server } = &mut self.session;
         let mut done = 0;
         for piece in self.contents.of(self.opened.len() as u64).chunks(TLS_PIECE_BYTES) {
             self.sealed.clear();

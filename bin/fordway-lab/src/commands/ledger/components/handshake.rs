@@ -15,12 +15,12 @@ const SESSIONS_MAX: usize = 256;
 
 /// The TLS settings of our client and of the gateway.
 #[derive(Clone)]
-pub(super) struct TlsEnds {
+pub(super) struct TlsEndpointConfigs {
     client: ClientConfig,
     server: Arc<ServerConfig>,
 }
 
-impl TlsEnds {
+impl TlsEndpointConfigs {
     pub(super) fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).map_err(failed)?;
         let certificate = made.cert.der().clone();
@@ -39,31 +39,31 @@ impl TlsEnds {
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .map_err(failed)?;
-        Ok(TlsEnds { client, server: Arc::new(server) })
+        Ok(TlsEndpointConfigs { client, server: Arc::new(server) })
     }
 
     /// Returns both ends of a session before the handshake.
-    fn start(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<TlsSession> {
+    fn start(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<TlsConnectionPair> {
         let name = ServerName::try_from("127.0.0.1").map_err(failed)?;
         let client = ClientConnection::new(client, name).map_err(failed)?;
-        Ok(TlsSession { client, server: ServerConnection::new(server).map_err(failed)? })
+        Ok(TlsConnectionPair { client, server: ServerConnection::new(server).map_err(failed)? })
     }
 
     /// Returns both ends of a session after the handshake.
-    pub(super) fn session(self) -> Result<TlsSession> {
-        let mut session = TlsEnds::start(Arc::new(self.client), self.server)?;
+    pub(super) fn session(self) -> Result<TlsConnectionPair> {
+        let mut session = TlsEndpointConfigs::start(Arc::new(self.client), self.server)?;
         session.shake_hands()?;
         Ok(session)
     }
 }
 
 /// Both ends of a session.
-pub(super) struct TlsSession {
+pub(super) struct TlsConnectionPair {
     pub(super) client: ClientConnection,
     pub(super) server: ServerConnection,
 }
 
-impl TlsSession {
+impl TlsConnectionPair {
     /// Performs the handshake, including the tickets that the server sends afterwards.
     fn shake_hands(&mut self) -> Result<()> {
         while self.client.is_handshaking() || self.server.is_handshaking() {
@@ -98,7 +98,7 @@ impl TlsSession {
 
 /// The handshakes of both ends, in memory.
 pub(in crate::commands::ledger) struct TlsHandshakeComponent {
-    ends: TlsEnds,
+    ends: TlsEndpointConfigs,
     /// The client's settings for the next operation. The settings store the sessions that can be resumed.
     client: Arc<ClientConfig>,
     expected: HandshakeKind,
@@ -108,7 +108,7 @@ pub(in crate::commands::ledger) struct TlsHandshakeComponent {
 impl TlsHandshakeComponent {
     /// Creates a component for full handshakes, or for handshakes that resume a session.
     pub(in crate::commands::ledger) fn new(expected: HandshakeKind) -> Result<Self> {
-        let ends = TlsEnds::make()?;
+        let ends = TlsEndpointConfigs::make()?;
         let client = Arc::new(ends.client.clone());
         let mut made = TlsHandshakeComponent { ends, client, expected, last: None };
         // Open the session that later operations resume.
@@ -136,7 +136,7 @@ impl LedgerComponent for TlsHandshakeComponent {
     }
 
     fn run(&mut self) -> Result<()> {
-        let mut session = TlsEnds::start(self.client.clone(), self.ends.server.clone())?;
+        let mut session = TlsEndpointConfigs::start(self.client.clone(), self.ends.server.clone())?;
         session.shake_hands()?;
         self.last = session.client.handshake_kind();
         Ok(())

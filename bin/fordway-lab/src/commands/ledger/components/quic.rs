@@ -27,10 +27,10 @@ use tokio::task::{LocalSet, spawn_local};
 use super::connections::tls_settings;
 use super::framing::PIECE_BYTES;
 use super::request::{HttpMessageHeads, S3RequestTemplate, fields};
-use super::round_trip::{MessageSizes, PeerServer, RoundTripState};
+use super::round_trip::{MessageSizes, PeerServer, RoundTripBuffers};
 use super::{NonrepeatingContent, ObjectOperation};
 use crate::commands::ledger::echo::ReplySendMethod;
-use crate::commands::ledger::echo::datagrams::{DatagramLine, on_the_wire};
+use crate::commands::ledger::echo::datagrams::{DatagramEndpoint, on_the_wire};
 use crate::commands::ledger::echo::quic::{NEXT_RESPONSE_PATH, frame_lengths, next_response};
 
 /// A connection that was idle for longer than this time is replaced, because one of its ends may have closed it.
@@ -50,7 +50,7 @@ fn runtime() -> Result<Runtime> {
 
 /// The sizes of the messages of one operation over HTTP/3. Clones share the measured sizes.
 #[derive(Clone)]
-pub(in crate::commands::ledger) struct Http3Messages {
+pub(in crate::commands::ledger) struct Http3MessageSizes {
     request: S3RequestTemplate,
     /// The directory with the certificate of the responding process.
     certificate: PathBuf,
@@ -58,10 +58,10 @@ pub(in crate::commands::ledger) struct Http3Messages {
     known: Rc<RefCell<HashMap<u64, (usize, usize)>>>,
 }
 
-impl Http3Messages {
+impl Http3MessageSizes {
     pub(in crate::commands::ledger) fn new(request: &S3RequestTemplate, certificate: &Path) -> Self {
         let (request, certificate) = (request.clone(), certificate.to_owned());
-        Http3Messages { request, certificate, known: Rc::default() }
+        Http3MessageSizes { request, certificate, known: Rc::default() }
     }
 
     /// Returns the lengths of the HEADERS frames of the request and of its response. Measures unknown lengths.
@@ -137,21 +137,21 @@ fn request_of(request: &S3RequestTemplate, size_bytes: u64, heads: &HttpMessageH
 /// Round trips of UDP datagrams.
 pub(in crate::commands::ledger) struct UdpRoundTripComponent {
     runtime: Runtime,
-    line: DatagramLine,
-    trip: RoundTripState,
+    line: DatagramEndpoint,
+    trip: RoundTripBuffers,
     server: PeerServer,
 }
 
 impl UdpRoundTripComponent {
     /// Starts the responding process. The process gets the directory of a certificate as an argument, but does not use
     /// the certificate.
-    pub(in crate::commands::ledger) fn new(messages: &Http3Messages) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(messages: &Http3MessageSizes) -> Result<Self> {
         let server = PeerServer::start("udp", &messages.certificate)?;
         let runtime = runtime()?;
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed)?;
-        let line = runtime.block_on(async { DatagramLine::new(socket, Some(server.address)) });
+        let line = runtime.block_on(async { DatagramEndpoint::new(socket, Some(server.address)) });
         let messages = messages.clone();
-        let trip = RoundTripState::new(Box::new(move |size_bytes| messages.in_datagrams(size_bytes)));
+        let trip = RoundTripBuffers::new(Box::new(move |size_bytes| messages.in_datagrams(size_bytes)));
         Ok(UdpRoundTripComponent { runtime, line: line.map_err(failed)?, trip, server })
     }
 }
@@ -225,15 +225,15 @@ impl QuicClient {
 /// Round trips over one QUIC connection, each on a new stream.
 pub(in crate::commands::ledger) struct QuicRoundTripComponent {
     connection: Option<quinn::Connection>,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
     client: QuicClient,
 }
 
 impl QuicRoundTripComponent {
-    pub(in crate::commands::ledger) fn new(messages: &Http3Messages) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(messages: &Http3MessageSizes) -> Result<Self> {
         let client = QuicClient::new("quic", &messages.certificate)?;
         let messages = messages.clone();
-        let trip = RoundTripState::new(Box::new(move |size_bytes| messages.on_streams(size_bytes)));
+        let trip = RoundTripBuffers::new(Box::new(move |size_bytes| messages.on_streams(size_bytes)));
         Ok(QuicRoundTripComponent { connection: None, trip, client })
     }
 }
@@ -284,7 +284,7 @@ impl LedgerComponent for QuicRoundTripComponent {
 
 /// The kind of handshake with which an operation opens its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands::ledger) enum QuicSetup {
+pub(in crate::commands::ledger) enum QuicHandshakeKind {
     /// A new connection with a full handshake (RFC 9001 section 4).
     Full,
     /// A new connection that resumes an earlier TLS session (RFC 9001 section 4.5), without early data.
@@ -293,19 +293,22 @@ pub(in crate::commands::ledger) enum QuicSetup {
 
 /// Round trips over QUIC, each on a new connection.
 pub(in crate::commands::ledger) struct QuicConnectionComponent {
-    setup: QuicSetup,
+    setup: QuicHandshakeKind,
     certificate: PathBuf,
     connection: Option<quinn::Connection>,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
     client: QuicClient,
 }
 
 impl QuicConnectionComponent {
-    pub(in crate::commands::ledger) fn new(setup: QuicSetup, messages: &Http3Messages) -> Result<Self> {
+    pub(in crate::commands::ledger) fn new(
+        setup: QuicHandshakeKind,
+        messages: &Http3MessageSizes,
+    ) -> Result<Self> {
         let certificate = messages.certificate.clone();
         let client = QuicClient::new("quic", &certificate)?;
         let messages = messages.clone();
-        let trip = RoundTripState::new(Box::new(move |size_bytes| messages.on_streams(size_bytes)));
+        let trip = RoundTripBuffers::new(Box::new(move |size_bytes| messages.on_streams(size_bytes)));
         Ok(QuicConnectionComponent { setup, certificate, connection: None, trip, client })
     }
 
@@ -330,7 +333,7 @@ impl LedgerComponent for QuicConnectionComponent {
 
     fn before(&mut self) -> Result<()> {
         self.close()?;
-        if self.setup == QuicSetup::Full {
+        if self.setup == QuicHandshakeKind::Full {
             // A session can be resumed only with the settings that opened it, so new settings prevent a resumption.
             self.client.tls = tls_settings(&self.certificate, b"h3")?;
         }
@@ -372,7 +375,7 @@ pub(in crate::commands::ledger) struct Http3RoundTripComponent {
 
 impl Http3RoundTripComponent {
     pub(in crate::commands::ledger) fn new(
-        messages: &Http3Messages,
+        messages: &Http3MessageSizes,
         contents: &NonrepeatingContent,
     ) -> Result<Self> {
         let client = QuicClient::new("http3", &messages.certificate)?;

@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::super::echo::{AdaptivePollingWait, EchoRequest, ORDER_BYTES, ReplySendMethod};
 use super::framing::PIECE_BYTES;
-use crate::commands::contained::{ContainedProgram, ContainerPlace};
+use crate::commands::contained::{ContainedProgram, ContainerPlacement};
 
 /// The number of bytes that the client of the http lane receives at a time while it waits for a head.
 pub(super) const HEAD_BUFFER_BYTES: usize = 16 << 10;
@@ -129,7 +129,7 @@ pub(super) fn start(address: &str, file: &Path) -> Result<PeerProcess> {
 }
 
 /// Like [`start`], in a container.
-fn start_contained(place: ContainerPlace<'_>, address: &str, file: &Path) -> Result<PeerProcess> {
+fn start_contained(place: ContainerPlacement<'_>, address: &str, file: &Path) -> Result<PeerProcess> {
     let mut words = vec![this_program()?.into_os_string()];
     words.extend(["ledger", "--echo", address, "--echo-file"].map(OsString::from));
     words.push(file.as_os_str().to_owned());
@@ -168,7 +168,7 @@ pub(super) fn accepted<T>(
 }
 
 /// The state that all kinds of round trips share.
-pub(super) struct RoundTripState {
+pub(super) struct RoundTripBuffers {
     sizes: MessageSizeFunction,
     pub(super) request: Vec<u8>,
     order: EchoRequest,
@@ -178,11 +178,11 @@ pub(super) struct RoundTripState {
     pub(super) received: usize,
 }
 
-impl RoundTripState {
+impl RoundTripBuffers {
     pub(super) fn new(sizes: MessageSizeFunction) -> Self {
         let order =
             EchoRequest { request_bytes: 0, head_bytes: 0, body_bytes: 0, form: ReplySendMethod::Bytes };
-        RoundTripState {
+        RoundTripBuffers {
             sizes,
             request: Vec::new(),
             order,
@@ -256,7 +256,7 @@ pub(in super::super) struct UnixRoundTripComponent {
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
     lookout: AdaptivePollingWait,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
     other: PeerProcess,
 }
 
@@ -278,7 +278,7 @@ impl UnixRoundTripComponent {
             inbox,
             descriptor: None,
             lookout,
-            trip: RoundTripState::new(sizes),
+            trip: RoundTripBuffers::new(sizes),
             other,
         })
     }
@@ -336,7 +336,7 @@ impl LedgerComponent for UnixRoundTripComponent {
 pub(in super::super) struct TcpRoundTripComponent {
     socket: TcpStream,
     buffer: Vec<u8>,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
     other: PeerProcess,
 }
 
@@ -366,7 +366,7 @@ impl TcpRoundTripComponent {
     /// Like [`new`](Self::new), with the process in a container. If the container has its own network, this side is at
     /// the near end of that network.
     pub(in super::super) fn contained(
-        place: ContainerPlace<'_>,
+        place: ContainerPlacement<'_>,
         near: Option<&NetworkEndpoint>,
         file: &Path,
         sizes: MessageSizeFunction,
@@ -394,7 +394,7 @@ impl TcpRoundTripComponent {
         Ok(TcpRoundTripComponent {
             socket,
             buffer: vec![0; HEAD_BUFFER_BYTES],
-            trip: RoundTripState::new(sizes),
+            trip: RoundTripBuffers::new(sizes),
             other,
         })
     }
@@ -428,15 +428,15 @@ impl LedgerComponent for TcpRoundTripComponent {
 
 /// Round trips between event loops over TCP on the loopback interface. All received bytes are written to the same
 /// buffer, where they overwrite each other.
-pub(in crate::commands::ledger) struct EventLoopComponent {
+pub(in crate::commands::ledger) struct EventLoopRoundTripComponent {
     runtime: Runtime,
     socket: tokio::net::TcpStream,
     buffer: Vec<u8>,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
     other: PeerProcess,
 }
 
-impl EventLoopComponent {
+impl EventLoopRoundTripComponent {
     /// Starts the responding process. The process gets `file` as an argument, but does not send the file.
     pub(in crate::commands::ledger) fn new(file: &Path, sizes: MessageSizeFunction) -> Result<Self> {
         let failed = |error| file_error("listening at", "127.0.0.1", error);
@@ -449,23 +449,23 @@ impl EventLoopComponent {
         send_unpaced_on_loopback(&socket, address.ip()).map_err(|errno| failed(errno.into()))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let socket = runtime.block_on(async { tokio::net::TcpStream::from_std(socket) }).map_err(failed)?;
-        Ok(EventLoopComponent {
+        Ok(EventLoopRoundTripComponent {
             runtime,
             socket,
             buffer: vec![0; PIECE_BYTES],
-            trip: RoundTripState::new(sizes),
+            trip: RoundTripBuffers::new(sizes),
             other,
         })
     }
 }
 
-impl LedgerComponent for EventLoopComponent {
+impl LedgerComponent for EventLoopRoundTripComponent {
     fn prepare(&mut self, size_bytes: u64) -> Result<()> {
         self.trip.prepare(size_bytes)
     }
 
     fn run(&mut self) -> Result<()> {
-        let EventLoopComponent { runtime, socket, buffer, trip, .. } = self;
+        let EventLoopRoundTripComponent { runtime, socket, buffer, trip, .. } = self;
         trip.received = 0;
         let done: std::io::Result<()> = runtime.block_on(async {
             socket.write_all(&trip.request).await?;

@@ -11,7 +11,7 @@ use fordway_workload::ledger::LedgerComponent;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Builder;
 
-use super::round_trip::{HEAD_BUFFER_BYTES, MessageSizeFunction, RoundTripState};
+use super::round_trip::{HEAD_BUFFER_BYTES, MessageSizeFunction, RoundTripBuffers};
 use crate::commands::ledger::echo::datagrams::{DATAGRAM_BYTES, PACKET_OVERHEAD_BYTES};
 use crate::commands::ledger::echo::{EchoRequest, RECEIVED_BYTES_MAX};
 
@@ -23,13 +23,13 @@ pub(in crate::commands::ledger) struct SocketPairComponent {
     /// Our end; `None` before the first operation.
     socket: Option<UnixStream>,
     buffer: Vec<u8>,
-    trip: RoundTripState,
+    trip: RoundTripBuffers,
 }
 
 impl SocketPairComponent {
     pub(in crate::commands::ledger) fn new(sizes: MessageSizeFunction) -> Self {
         let buffer = vec![0; HEAD_BUFFER_BYTES];
-        SocketPairComponent { socket: None, buffer, trip: RoundTripState::new(sizes) }
+        SocketPairComponent { socket: None, buffer, trip: RoundTripBuffers::new(sizes) }
     }
 
     /// Starts the thread, which ends when our end of the pair is closed. The thread inherits the CPU affinity of the

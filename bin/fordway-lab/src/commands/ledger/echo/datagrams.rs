@@ -45,7 +45,7 @@ pub(in crate::commands::ledger) fn on_the_wire(stream_bytes: usize) -> usize {
 }
 
 /// One end of the exchange of datagrams.
-pub(in crate::commands::ledger) struct DatagramLine {
+pub(in crate::commands::ledger) struct DatagramEndpoint {
     socket: Arc<dyn AsyncUdpSocket>,
     writable: Pin<Box<dyn UdpPoller>>,
     /// The address of the other end. The end that waits for requests learns the address from the first datagram.
@@ -87,14 +87,14 @@ fn control(datagram: &[u8]) -> Option<([u8; 4], usize)> {
     is_control.then(|| (*kind, u64::from_le_bytes(*count) as usize))
 }
 
-impl DatagramLine {
+impl DatagramEndpoint {
     /// Creates an end that uses `socket`, in the calling runtime. Errors: operating-system errors.
     pub(in crate::commands::ledger) fn new(socket: UdpSocket, peer: Option<SocketAddr>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = TokioRuntime.wrap_udp_socket(socket)?;
         let writable = socket.clone().create_io_poller();
         let room = vec![0; DATAGRAM_BYTES * socket.max_receive_segments() * BATCH_SIZE];
-        Ok(DatagramLine { socket, writable, peer, room })
+        Ok(DatagramEndpoint { socket, writable, peer, room })
     }
 
     /// Sends a message. Errors: operating-system errors.
@@ -183,7 +183,7 @@ impl DatagramLine {
     /// Waits until datagrams arrive, and receives all available datagrams.
     async fn batch(&mut self) -> io::Result<ReceivedBatch> {
         let mut metas = [RecvMeta::default(); BATCH_SIZE];
-        let DatagramLine { socket, room, .. } = self;
+        let DatagramEndpoint { socket, room, .. } = self;
         let part_bytes = room.len() / BATCH_SIZE;
         let count = {
             let mut parts = room.chunks_exact_mut(part_bytes);
@@ -205,10 +205,10 @@ mod tests {
     use super::*;
     use crate::commands::ledger::echo::ReplySendMethod;
 
-    fn line(peer: Option<SocketAddr>) -> (DatagramLine, SocketAddr) {
+    fn line(peer: Option<SocketAddr>) -> (DatagramEndpoint, SocketAddr) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
-        (DatagramLine::new(socket, peer).unwrap(), address)
+        (DatagramEndpoint::new(socket, peer).unwrap(), address)
     }
 
     fn order(request_bytes: usize, body_bytes: usize) -> EchoRequest {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::connections::{runtime, until_closed};
-use super::datagrams::DatagramLine;
+use super::datagrams::DatagramEndpoint;
 use super::{EchoRequest, PIECE_BYTES, announce};
 use crate::commands::ledger::components::request::fields;
 
@@ -43,7 +43,7 @@ pub(super) enum QuicApplicationProtocol {
 pub(super) fn serve_datagrams(control: TcpStream) -> io::Result<()> {
     let socket = bind(&control)?;
     runtime()?.block_on(async {
-        let mut line = DatagramLine::new(socket, None)?;
+        let mut line = DatagramEndpoint::new(socket, None)?;
         let mut answer = Vec::new();
         let serve = async {
             loop {

@@ -5,15 +5,17 @@ use fordway_store::Result;
 use fordway_workload::ledger::PathDecomposition;
 use rustls::HandshakeKind;
 
-use super::{LedgerObjectLocation, LedgerSetup};
+use super::{LedgerObjectLocation, PreparedLedgerRun};
 use crate::args::LedgerPathArg;
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::connections::{
-    ConnectionSetup, TcpConnectionComponent, TlsSettingsComponent,
+    ConnectionHandshakeKind, TcpConnectionComponent, TrustedCertificatesComponent,
 };
 use crate::commands::ledger::components::handshake::TlsHandshakeComponent;
 #[cfg(feature = "http3")]
-use crate::commands::ledger::components::quic::{Http3Messages, QuicConnectionComponent, QuicSetup};
+use crate::commands::ledger::components::quic::{
+    Http3MessageSizes, QuicConnectionComponent, QuicHandshakeKind,
+};
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
 
 /// The component that reuses one connection. The components with new connections are compared with this component.
@@ -29,12 +31,12 @@ const NEW_QUIC: &str = "quic round trip, new connection";
 #[cfg(feature = "http3")]
 const RESUMED_QUIC: &str = "quic round trip, resumed session";
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     /// Adds a GET over HTTP/1.1 on new connections, and the GET on a reused connection.
     pub(super) fn http_new(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
         self.tcp_connections()?;
-        let gateway = LedgerSetup::gateway(site.root)?;
+        let gateway = PreparedLedgerRun::gateway(site.root)?;
         self.fresh_get("http get, new connection", "HTTP/1.1", &gateway, site)?;
         self.gateways.push(gateway);
         let path = PathDecomposition::new("http get, new connection").with("http get");
@@ -47,7 +49,7 @@ impl LedgerSetup {
         self.path(LedgerPathArg::Https, site)?;
         self.tcp_connections()?;
         self.tls_connections()?;
-        let gateway = LedgerSetup::tls_gateway(site.root)?;
+        let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
         self.fresh_get("https get, new connection", "HTTP/1.1 and TLS", &gateway, site)?;
         self.resuming_get("https get, resumed session", "HTTP/1.1 and TLS", &gateway, site)?;
         self.gateways.push(gateway);
@@ -69,15 +71,19 @@ impl LedgerSetup {
             return Ok(());
         }
         let request = self.multiplexed_get_request(site)?;
-        let messages = Http3Messages::new(&request, &self.certificate()?);
+        let messages = Http3MessageSizes::new(&request, &self.certificate()?);
         for (name, description, setup) in [
-            (NEW_QUIC, "the same on new connections: full handshake, certificate verified", QuicSetup::Full),
-            (RESUMED_QUIC, "the same on new connections that resume a session", QuicSetup::Resumed),
+            (
+                NEW_QUIC,
+                "the same on new connections: full handshake, certificate verified",
+                QuicHandshakeKind::Full,
+            ),
+            (RESUMED_QUIC, "the same on new connections that resume a session", QuicHandshakeKind::Resumed),
         ] {
             self.add(name, description, || Ok(Box::new(QuicConnectionComponent::new(setup, &messages)?)))?;
         }
         self.tls_in_memory()?;
-        let gateway = LedgerSetup::http3_gateway(site.root)?;
+        let gateway = PreparedLedgerRun::http3_gateway(site.root)?;
         self.fresh_get("http3 get, new connection", "HTTP/3", &gateway, site)?;
         self.resuming_get("http3 get, resumed session", "HTTP/3", &gateway, site)?;
         self.gateways.push(gateway);
@@ -98,20 +104,27 @@ impl LedgerSetup {
 
     fn tcp_connections(&mut self) -> Result<()> {
         self.connections([
-            (KEPT_TCP, "the smallest messages over TCP on a kept connection", ConnectionSetup::Kept),
-            (NEW_TCP, "the same on a new connection", ConnectionSetup::Tcp),
+            (KEPT_TCP, "the smallest messages over TCP on a kept connection", ConnectionHandshakeKind::Kept),
+            (NEW_TCP, "the same on a new connection", ConnectionHandshakeKind::Tcp),
         ])
     }
 
     fn tls_connections(&mut self) -> Result<()> {
         self.connections([
-            (NEW_TLS, "the same with TLS: full handshake, certificate verified", ConnectionSetup::FullTls),
-            (RESUMED_TLS, "the same with TLS that resumes a session", ConnectionSetup::ResumedTls),
+            (
+                NEW_TLS,
+                "the same with TLS: full handshake, certificate verified",
+                ConnectionHandshakeKind::FullTls,
+            ),
+            (RESUMED_TLS, "the same with TLS that resumes a session", ConnectionHandshakeKind::ResumedTls),
         ])?;
         self.tls_in_memory()
     }
 
-    fn connections(&mut self, setups: [(&'static str, &'static str, ConnectionSetup); 2]) -> Result<()> {
+    fn connections(
+        &mut self,
+        setups: [(&'static str, &'static str, ConnectionHandshakeKind); 2],
+    ) -> Result<()> {
         let certificate = self.certificate()?;
         for (name, description, setup) in setups {
             self.add(name, description, || Ok(Box::new(TcpConnectionComponent::new(setup, &certificate)?)))?;
@@ -122,7 +135,7 @@ impl LedgerSetup {
     fn tls_in_memory(&mut self) -> Result<()> {
         let certificate = self.certificate()?;
         let description = "our client's TLS settings made, from a file with one trusted certificate";
-        self.add(SETTINGS, description, || Ok(Box::new(TlsSettingsComponent(certificate))))?;
+        self.add(SETTINGS, description, || Ok(Box::new(TrustedCertificatesComponent(certificate))))?;
         let description = "both sides of a full TLS handshake, in memory";
         self.add("tls handshake", description, || {
             Ok(Box::new(TlsHandshakeComponent::new(HandshakeKind::Full)?))

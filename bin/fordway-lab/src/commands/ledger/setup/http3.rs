@@ -9,19 +9,19 @@ use fordway_store::{ETagPolicy, ErrorKind, Result};
 use fordway_workload::ledger::PathDecomposition;
 
 use super::paths::{GET_PIECES, PUT_CONTENT};
-use super::{LedgerObjectLocation, LedgerSetup};
+use super::{LedgerObjectLocation, PreparedLedgerRun};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::protection::PacketProtectionComponent;
 use crate::commands::ledger::components::quic::{
-    Http3Messages, Http3RoundTripComponent, QuicRoundTripComponent, UdpRoundTripComponent,
+    Http3MessageSizes, Http3RoundTripComponent, QuicRoundTripComponent, UdpRoundTripComponent,
 };
 use crate::commands::ledger::components::request::{HttpMessageHeads, S3RequestTemplate};
 use crate::commands::ledger::components::round_trip::{MessageSizeFunction, MessageSizes};
 use crate::commands::ledger::components::socket_pair::SocketPairComponent;
 use crate::commands::ledger::echo::ReplySendMethod;
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     /// Starts a gateway that serves HTTP/3.
     pub(super) fn http3_gateway(root: &Path) -> Result<GatewayProcess> {
         GatewayProcess::start_http3(root, ETagPolicy::Fast, Durability::None)
@@ -34,7 +34,7 @@ impl LedgerSetup {
         site: &LedgerObjectLocation<'_>,
     ) -> Result<()> {
         let path = operation.path_over("http3");
-        let gateway = match LedgerSetup::http3_gateway(site.root) {
+        let gateway = match PreparedLedgerRun::http3_gateway(site.root) {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 self.left_out.push(format!("skipped the path {path}: {error} with --http3"));
                 return Ok(());
@@ -67,7 +67,7 @@ impl LedgerSetup {
         request: &S3RequestTemplate,
         site: &LedgerObjectLocation<'_>,
     ) -> Result<()> {
-        let messages = Http3Messages::new(request, &self.certificate()?);
+        let messages = Http3MessageSizes::new(request, &self.certificate()?);
         let description = "datagrams as many and as long as QUIC's over loopback UDP to a process that only \
                            responds, and back, by QUIC's socket code";
         self.add(&named("udp round trip", operation), description, || {

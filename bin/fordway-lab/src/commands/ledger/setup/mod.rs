@@ -35,7 +35,7 @@ const BUCKET: &str = "ledger";
 
 /// The measured components and paths, and the gateways and networks that they require.
 #[derive(Default)]
-pub(super) struct LedgerSetup {
+pub(super) struct PreparedLedgerRun {
     pub(super) components: Vec<NamedComponent>,
     pub(super) paths: Vec<PathDecomposition>,
     /// The names of the requested paths and set-ups that cannot be measured on this machine, each with the reason.
@@ -60,7 +60,7 @@ struct LedgerObjectLocation<'s> {
     contents: NonrepeatingContent,
 }
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     /// Stores one object of each size in `sizes` in the empty directory `dir`. Creates the components of all `paths`,
     /// and of an HTTP get through each set-up in `networks`.
     pub(super) fn new(
@@ -85,7 +85,7 @@ impl LedgerSetup {
         let largest = files.path(largest);
         let objects = MeasuredObject::new(Arc::new(store), &bucket, &contents)?;
         let site = LedgerObjectLocation { dir, root: &root, bucket, files, largest, objects, contents };
-        let mut ledger = LedgerSetup::default();
+        let mut ledger = PreparedLedgerRun::default();
         ledger.memory(&site.contents);
         for path in paths {
             ledger.path(*path, &site)?;
@@ -188,7 +188,7 @@ impl LedgerSetup {
         site: &LedgerObjectLocation<'_>,
         operation: ObjectOperation,
     ) -> Result<S3RequestTemplate> {
-        let gateway = LedgerSetup::gateway(site.root)?;
+        let gateway = PreparedLedgerRun::gateway(site.root)?;
         let Some((host, identity)) = gateway.place() else { return Err(ErrorKind::Internal.into()) };
         let request = S3RequestTemplate::new(operation, host, identity, &site.bucket, &site.contents);
         self.gateways.push(gateway);

@@ -7,9 +7,9 @@ use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::ledger::PathDecomposition;
 
 use super::paths::{http_messages, with_get_request};
-use super::{LedgerObjectLocation, LedgerSetup};
+use super::{LedgerObjectLocation, PreparedLedgerRun};
 use crate::args::LedgerPathArg;
-use crate::commands::contained::ContainerPlace;
+use crate::commands::contained::ContainerPlacement;
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::round_trip::TcpRoundTripComponent;
 use crate::commands::ledger::components::storage::{MeasuredObject, ObjectGetComponent};
@@ -20,7 +20,7 @@ const CONTAINER: &str = "container";
 
 /// A set-up to measure: a network, a container, or both.
 #[derive(Debug)]
-pub(super) struct AskedSetup {
+pub(super) struct RequestedNetworkSetup {
     /// `None` for the network of this machine.
     network: Option<NetworkSetup>,
     is_contained: bool,
@@ -28,7 +28,7 @@ pub(super) struct AskedSetup {
 
 /// Resolves names, so that a mistyped name is reported before anything is measured. Errors: `InvalidArgument` for an
 /// unknown name, and for a repeated name, because components are named after set-ups.
-pub(super) fn chosen(names: &[String]) -> Result<Vec<AskedSetup>> {
+pub(super) fn chosen(names: &[String]) -> Result<Vec<RequestedNetworkSetup>> {
     let asked = names.iter().map(|name| asked_setup(name)).collect::<Result<Vec<_>>>()?;
     for (at, setup) in asked.iter().enumerate() {
         if asked[..at].iter().any(|other| other.name() == setup.name()) {
@@ -39,16 +39,16 @@ pub(super) fn chosen(names: &[String]) -> Result<Vec<AskedSetup>> {
     Ok(asked)
 }
 
-fn asked_setup(name: &str) -> Result<AskedSetup> {
+fn asked_setup(name: &str) -> Result<RequestedNetworkSetup> {
     if name == CONTAINER {
-        return Ok(AskedSetup { network: None, is_contained: true });
+        return Ok(RequestedNetworkSetup { network: None, is_contained: true });
     }
     let network = name.strip_suffix(CONTAINER).and_then(|name| name.strip_suffix('+'));
     let is_contained = network.is_some();
-    Ok(AskedSetup { network: Some(NetworkSetup::load(network.unwrap_or(name))?), is_contained })
+    Ok(RequestedNetworkSetup { network: Some(NetworkSetup::load(network.unwrap_or(name))?), is_contained })
 }
 
-impl AskedSetup {
+impl RequestedNetworkSetup {
     fn name(&self) -> String {
         match (&self.network, self.is_contained) {
             (None, _) => CONTAINER.to_owned(),
@@ -59,7 +59,7 @@ impl AskedSetup {
 }
 
 /// The names of the components with which a get from a container is compared, and the network of the container.
-struct ContainedPath<'p> {
+struct ContainerPathComponents<'p> {
     /// The name of the set-up.
     name: String,
     trip: String,
@@ -67,13 +67,19 @@ struct ContainedPath<'p> {
     ends: Option<&'p NetworkPair>,
 }
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     /// Adds HTTP gets through these set-ups. Skips set-ups that this machine or this user cannot bring up, and adds the
     /// reasons to `left_out`. Errors: `InvalidArgument` if a set-up contains anything other than networks.
-    pub(super) fn setups(&mut self, asked: &[AskedSetup], site: &LedgerObjectLocation<'_>) -> Result<()> {
+    pub(super) fn setups(
+        &mut self,
+        asked: &[RequestedNetworkSetup],
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
         for (at, setup) in asked.iter().enumerate() {
-            let is_same = |other: &&AskedSetup| {
-                let name = |setup: &AskedSetup| setup.network.as_ref().map(|network| network.name.clone());
+            let is_same = |other: &&RequestedNetworkSetup| {
+                let name = |setup: &RequestedNetworkSetup| {
+                    setup.network.as_ref().map(|network| network.name.clone())
+                };
                 name(other) == name(setup)
             };
             // Set-ups with the same network, with and without a container, share one network, so that they differ only
@@ -81,7 +87,7 @@ impl LedgerSetup {
             if asked[..at].iter().any(|other| is_same(&other)) {
                 continue;
             }
-            let alike: Vec<&AskedSetup> = asked.iter().filter(is_same).collect();
+            let alike: Vec<&RequestedNetworkSetup> = asked.iter().filter(is_same).collect();
             match &setup.network {
                 None => self.machine_container(site)?,
                 Some(network) => self.network(network, &alike, site)?,
@@ -97,7 +103,7 @@ impl LedgerSetup {
     fn network(
         &mut self,
         setup: &NetworkSetup,
-        asked: &[&AskedSetup],
+        asked: &[&RequestedNetworkSetup],
         site: &LedgerObjectLocation<'_>,
     ) -> Result<()> {
         let fordway = std::env::current_exe()
@@ -114,7 +120,7 @@ impl LedgerSetup {
         };
         self.http_through(setup, &ends, site)?;
         if let Some(contained) = asked.iter().find(|asked| asked.is_contained) {
-            let path = ContainedPath {
+            let path = ContainerPathComponents {
                 name: contained.name(),
                 trip: format!("tcp round trip, {}", setup.name),
                 get: format!("http get, {}", setup.name),
@@ -172,7 +178,7 @@ impl LedgerSetup {
     /// for comparison.
     fn machine_container(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.path(LedgerPathArg::Http, site)?;
-        let path = ContainedPath {
+        let path = ContainerPathComponents {
             name: CONTAINER.to_owned(),
             trip: "tcp round trip".to_owned(),
             get: "http get".to_owned(),
@@ -182,7 +188,11 @@ impl LedgerSetup {
     }
 
     /// Adds a get whose gateway runs in a container. Skips the get if the container cannot be started.
-    fn contained(&mut self, path: &ContainedPath<'_>, site: &LedgerObjectLocation<'_>) -> Result<()> {
+    fn contained(
+        &mut self,
+        path: &ContainerPathComponents<'_>,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
         match self.contained_get(path, site) {
             Err(error) if matches!(error.kind(), ErrorKind::NotImplemented | ErrorKind::Unavailable) => {
                 self.leave_out(&path.name, &error);
@@ -195,9 +205,13 @@ impl LedgerSetup {
     /// Adds a get whose gateway runs in a container. Its components are the same get without the container, and the
     /// time that the container adds to the round trip. The residual is the time that the container adds outside of the
     /// round trip.
-    fn contained_get(&mut self, path: &ContainedPath<'_>, site: &LedgerObjectLocation<'_>) -> Result<()> {
+    fn contained_get(
+        &mut self,
+        path: &ContainerPathComponents<'_>,
+        site: &LedgerObjectLocation<'_>,
+    ) -> Result<()> {
         let containers = MachineContainer::new()?;
-        let place = ContainerPlace { containers: &containers, far: path.ends.map(|ends| &ends.far) };
+        let place = ContainerPlacement { containers: &containers, far: path.ends.map(|ends| &ends.far) };
         let near = path.ends.map(|ends| &ends.near);
         let messages = http_messages(self.get_request(site)?);
         let trip = TcpRoundTripComponent::contained(place, near, &site.largest, messages)?;
@@ -219,7 +233,7 @@ mod tests {
 
     fn names(asked: &[&str]) -> Result<Vec<String>> {
         let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
-        Ok(chosen(&asked)?.iter().map(AskedSetup::name).collect())
+        Ok(chosen(&asked)?.iter().map(RequestedNetworkSetup::name).collect())
     }
 
     #[test]

@@ -7,17 +7,18 @@ use fordway_store::{ChecksumAlgorithm, ETagPolicy, PutOptions, Result};
 use fordway_wire::node::INLINE_BYTES_MAX;
 use fordway_workload::ledger::PathDecomposition;
 
-use super::{LedgerObjectLocation, LedgerSetup, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
+use super::{LedgerObjectLocation, PreparedLedgerRun, RECORD_BYTES, RECORD_OVERHEAD_BYTES};
 use crate::commands::gateway::GatewayProcess;
 use crate::commands::ledger::components::ObjectOperation;
 use crate::commands::ledger::components::framing::{
-    DuplexPipeComponent, Http2FramingComponent, NodeFramingComponent, TlsRecordComponent, WHOLE_BYTES_MAX,
+    Http2FramingComponent, MemoryPipeComponent, NodeFramingComponent, TlsRecordComponent, WHOLE_BYTES_MAX,
 };
 use crate::commands::ledger::components::request::{
     HttpMessageHeads, S3LayerComponent, S3RequestTemplate, SignatureCheckComponent,
 };
 use crate::commands::ledger::components::round_trip::{
-    EventLoopComponent, MessageSizeFunction, MessageSizes, TcpRoundTripComponent, UnixRoundTripComponent,
+    EventLoopRoundTripComponent, MessageSizeFunction, MessageSizes, TcpRoundTripComponent,
+    UnixRoundTripComponent,
 };
 use crate::commands::ledger::components::storage::{
     AtomicFileCreateComponent, FileOpenComponent, FileWriteComponent, MeasuredObject, ObjectGetComponent,
@@ -38,7 +39,7 @@ pub(super) const GET_PIECES: [&str; 2] = ["object open", "pread in pieces"];
 /// The components of a put over HTTP that handle content. Both sides compute the checksum.
 pub(super) const PUT_CONTENT: [&str; 2] = ["embedded put, checksum", "crc64nvme"];
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     fn file_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.add("file open", "open by absolute path, fstat, close", || {
             Ok(Box::new(FileOpenComponent::new(&site.files)))
@@ -135,7 +136,7 @@ impl LedgerSetup {
         self.add("tcp round trip", description, || {
             Ok(Box::new(TcpRoundTripComponent::new(&site.largest, http_messages(request))?))
         })?;
-        let gateway = LedgerSetup::gateway(site.root)?;
+        let gateway = PreparedLedgerRun::gateway(site.root)?;
         self.whole("http get", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
         self.paths.push(with_get_request(PathDecomposition::new("http get"), "tcp round trip"));
         Ok(())
@@ -163,7 +164,7 @@ impl LedgerSetup {
         })?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
-        let gateway = LedgerSetup::tls_gateway(site.root)?;
+        let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
         self.whole("https get", "S3 over HTTP/1.1 and TLS on loopback, a gateway process", site, gateway)?;
         let path = PathDecomposition::new("https get").with("object open").with("pread").with("tls");
         self.paths.push(with_request(path.with("tcp round trip, no sendfile")));
@@ -189,7 +190,7 @@ impl LedgerSetup {
     pub(super) fn http2(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let request = self.multiplexed_get_request(site)?;
         self.http2_components(site, &request)?;
-        let gateway = LedgerSetup::gateway(site.root)?.asked_in(HttpVersion::Http2);
+        let gateway = PreparedLedgerRun::gateway(site.root)?.asked_in(HttpVersion::Http2);
         self.whole("http2 get", "S3 over HTTP/2 in the clear on loopback, a gateway process", site, gateway)?;
         self.paths.push(
             PathDecomposition::new("http2 get")
@@ -216,7 +217,7 @@ impl LedgerSetup {
                            libraries, through a pipe in memory";
         self.add("http2 frames", description, || Ok(Box::new(frames()?)))?;
         let description = "as many bytes through that pipe alone";
-        self.add("memory pipe", description, || Ok(Box::new(DuplexPipeComponent::new(frames()?)?)))?;
+        self.add("memory pipe", description, || Ok(Box::new(MemoryPipeComponent::new(frames()?)?)))?;
         let mut counted = frames()?;
         let sizes = move |size_bytes: u64| {
             let (request_bytes, answer_bytes) = counted.lengths(size_bytes)?;
@@ -233,7 +234,7 @@ impl LedgerSetup {
         let description = "messages as long as HTTP/2's over loopback TCP, 64 KiB at a time, by the event loop of \
                            a library on both sides";
         self.add("tcp round trip, event loops", description, || {
-            Ok(Box::new(EventLoopComponent::new(&site.largest, Box::new(sizes))?))
+            Ok(Box::new(EventLoopRoundTripComponent::new(&site.largest, Box::new(sizes))?))
         })
     }
 }
@@ -258,7 +259,7 @@ fn with_request(path: PathDecomposition) -> PathDecomposition {
     path.with("http1 heads").with("sign").with("verify").with_up_to("memory copy", COPIED_BYTES_MAX)
 }
 
-impl LedgerSetup {
+impl PreparedLedgerRun {
     fn write_components(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         let dir = site.dir.join("published");
         let description = "an empty unnamed file: opened, its time set, described, linked, closed";
@@ -365,7 +366,7 @@ impl LedgerSetup {
 
     pub(super) fn http_put(&mut self, site: &LedgerObjectLocation<'_>) -> Result<()> {
         self.http1_put_components(site)?;
-        let gateway = LedgerSetup::gateway(site.root)?;
+        let gateway = PreparedLedgerRun::gateway(site.root)?;
         self.whole_put("http put", "S3 over HTTP/1.1 on loopback, a gateway process", site, gateway)?;
         self.paths.push(with_put_request(PathDecomposition::new("http put")));
         Ok(())
@@ -375,7 +376,7 @@ impl LedgerSetup {
         self.http1_put_components(site)?;
         let description = "content encrypted and then decrypted by TLS, both in memory";
         self.add("tls", description, || Ok(Box::new(TlsRecordComponent::new(&site.contents)?)))?;
-        let gateway = LedgerSetup::tls_gateway(site.root)?;
+        let gateway = PreparedLedgerRun::tls_gateway(site.root)?;
         self.whole_put(
             "https put",
             "S3 over HTTP/1.1 and TLS on loopback, a gateway process",
