@@ -161,7 +161,7 @@ class Store:
         """Removes an empty bucket. Raises `NotFoundError`, `BucketNotEmptyError`."""
 
     def versioning(self, bucket: str) -> str | None:
-        """Returns the state of versioning: `"enabled"`, `"suspended"`, or `None` if versioning was never enabled.
+        """Returns `"enabled"`, `"suspended"`, or `None` if versioning was never enabled.
 
         Raises `NotFoundError`.
         """

@@ -101,7 +101,7 @@ impl PyStore {
         without_interpreter(py, || store.delete_bucket(&Bucket::new(bucket)?))
     }
 
-    /// Returns the state of versioning: `"enabled"`, `"suspended"`, or `None` if versioning was never enabled.
+    /// Returns `"enabled"`, `"suspended"`, or `None` if versioning was never enabled.
     ///
     /// Raises `NotFoundError`.
     fn versioning(&self, py: Python<'_>, bucket: String) -> PyResult<Option<&'static str>> {
