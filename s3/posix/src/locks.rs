@@ -31,10 +31,13 @@ const FIRST_DELIVERER_BYTE: u32 = 0x0200_0000;
 /// The lock table bytes for keys.
 pub(crate) const ALL_KEYS: Range<u32> = 0..RUNNER_BYTE;
 
-/// The maximum number of times that a read is repeated because it did not find the object.
-const REPLACEMENTS_MAX: usize = 3;
+/// The time after which a read that does not find the object is no longer repeated.
+const REPLACEMENTS_MAX: Duration = Duration::from_millis(750);
 /// The longest time that a read waits for a writer that may be replacing the object.
 const REPLACEMENT: Duration = Duration::from_millis(250);
+/// The number of successive reads that must find neither the object nor a writer. One read is not sufficient, because a
+/// writer may have acquired the lock just before the read.
+const MISSES_MIN: usize = 2;
 
 /// The condition under which an operation runs without the lock of its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -198,8 +201,8 @@ impl PosixStoreState {
     /// and runs `read` again. The reason is that a node may be replacing a file that is open on that node. Its NFS
     /// client renames the old file to `.nfs...` before it renames the new file. For the duration of one request, other
     /// nodes then see no file of that name. Further cost: none if an object is found. If no object is found on NFS: one
-    /// request for the directory's state and, if the directory has changed recently, an open, an `fcntl` and another
-    /// read.
+    /// request for the directory's state and, if the directory has changed recently, usually an open, an `fcntl` and
+    /// another read, twice each.
     pub(crate) fn settled<T>(
         &self,
         (bucket, key): (&Bucket, &Key),
@@ -213,9 +216,10 @@ impl PosixStoreState {
         }
     }
 
-    /// Runs `read` when no writer holds the key's lock. If a writer held the lock until then and the object is still
-    /// missing, waits and reads again. Returns `None` if the result that the caller already has remains valid. Not
-    /// inlined, because only file systems that several nodes share need this function.
+    /// Runs `read` when no writer holds the key's lock, and repeats it until it finds the object, until
+    /// [`MISSES_MIN`] successive reads have found neither the object nor a writer, or until [`REPLACEMENTS_MAX`] has
+    /// passed. Returns `None` if the result that the caller already has remains valid. Not inlined, because only file
+    /// systems that several nodes share need this function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
         &self,
@@ -228,18 +232,17 @@ impl PosixStoreState {
         if self.volume.sharing_of(bucket) != FileSystemSharing::Nfs || !self.may_be_replaced(bucket, key) {
             return None;
         }
-        let byte = lock_byte(key);
-        let mut last = None;
-        for _ in 0..REPLACEMENTS_MAX {
+        let (begin, byte) = (Instant::now(), lock_byte(key));
+        let mut misses = 0;
+        loop {
             let had_to_wait = self.await_replacements(bucket, byte..byte + 1, REPLACEMENT)?;
             self.volume.refresh_name(bucket, key);
             let found = read();
-            if !had_to_wait || !is_missing(&found) {
+            misses = if had_to_wait { 0 } else { misses + 1 };
+            if !is_missing(&found) || misses >= MISSES_MIN || begin.elapsed() > REPLACEMENTS_MAX {
                 return Some(found);
             }
-            last = Some(found);
         }
-        last
     }
 
     /// Returns whether the key's directory has changed so recently that a file in it may be in the middle of being

@@ -111,7 +111,7 @@ fn a_source_that_is_replaced_during_a_copy_is_not_a_destination_that_exists() {
     let rig = Rig::over(|inner| {
         let other = inner.clone();
         let replace = move || {
-            let body = vec![std::process::id() as u8; 11_000_000];
+            let body = vec![2; 11_000_000];
             other.put(&bucket("bkt"), &name("src"), &body, &PutOptions::default()).map(drop).unwrap();
         };
         Arc::new(FaultyStore { inner, fault: Fault::Meanwhile("src", Box::new(replace)) })
