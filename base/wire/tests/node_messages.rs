@@ -20,6 +20,7 @@ use fordway_wire::node::{
     HEADER_BYTES, MessageCursor, NodeResponse, ReadField, ReadResponse, Request, ResponseFlags,
     StartWriteResponse, WriteField, take_reply,
 };
+use fordway_wire::s3_error::to_s3;
 use proptest::prelude::*;
 
 /// Generates values from a seed.
@@ -147,7 +148,9 @@ made! {
     RetentionPeriod = |make| if make.any() { RetentionPeriod::Days(make.any()) } else { RetentionPeriod::Years(make.any()) };
     ListEntry = |make| if make.any() { ListEntry::CommonPrefix(make.any()) } else { ListEntry::Object(make.any()) };
     Error = |make| {
-        let error = Error::new(make.one_of(ErrorKind::ALL), make.any::<String>());
+        let kind = make.one_of(ErrorKind::ALL);
+        // A client sets the S3 code of the kind when it reads the message.
+        let error = Error::new(kind, make.any::<String>()).with_s3_code(to_s3(kind).1);
         if make.any() { error.at_delete_marker() } else { error }
     };
     ContentTransferMethod = |make| {

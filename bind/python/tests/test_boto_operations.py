@@ -87,6 +87,7 @@ def sample(name: str, shape: Shape, known: dict[str, Any]) -> Any:  # noqa: ANN4
 
 VALUES = {
     "KMSKeyArn": "arn:aws:kms:us-east-1:123456789012:key/1",
+    "NotificationConfiguration": {},
     "ObjectOwnership": "BucketOwnerEnforced",
     "VersioningConfiguration": {"Status": "Enabled"},
 }
