@@ -370,19 +370,6 @@ static void utilities(Probe *p) {
     point(p, "the host of S3_initialize", ended(&call, S3StatusOK), &call);
 }
 
-static S3Status on_upload(const char *id, void *data) {
-    Call *call = data;
-    snprintf(call->upload, sizeof call->upload, "%s", id);
-    return S3StatusOK;
-}
-
-static S3Status on_commit(const char *location, const char *etag, void *data) {
-    Call *call = data;
-    snprintf(call->location, sizeof call->location, "%s", location);
-    snprintf(call->commit_etag, sizeof call->commit_etag, "%s", etag);
-    return S3StatusOK;
-}
-
 static S3Status on_parts(int truncated, const char *marker, const char *initiator, const char *initiator_name,
                          const char *owner, const char *owner_name, const char *class, int count, int start,
                          const S3ListPart *parts, void *data) {
@@ -405,27 +392,6 @@ static S3Status on_uploads(int truncated, const char *key, const char *id, int c
         if (!strcmp(uploads[i].uploadId, call->text)) call->parts++;
     }
     return S3StatusOK;
-}
-
-static Call begin_upload(Probe *p, const char *key) {
-    static S3MultipartInitialHandler handler = {{on_properties, on_complete}, on_upload};
-    Call call = {0};
-    S3_initiate_multipart(&p->context, key, NULL, &handler, NULL, 0, &call);
-    return call;
-}
-
-static Call send_part(Probe *p, const char *key, const char *id, int number, int bytes) {
-    Call call = {.put_bytes = bytes, .seed = 0};
-    S3PutObjectHandler handler = PUT;
-    S3_upload_part(&p->context, key, NULL, &handler, number, id, bytes, NULL, 0, &call);
-    return call;
-}
-
-static Call finish_upload(Probe *p, const char *key, const char *id, const char *document) {
-    S3MultipartCommitHandler handler = {{on_properties, on_complete}, on_put, on_commit};
-    Call call = {.text = document, .put_bytes = strlen(document)};
-    S3_complete_multipart_upload(&p->context, key, &handler, id, strlen(document), NULL, 0, &call);
-    return call;
 }
 
 static Call copy_part(Probe *p, const char *id, int number, unsigned long start, unsigned long count) {

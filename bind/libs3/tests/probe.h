@@ -213,6 +213,40 @@ static Call test_bucket(Probe *p, const char *bucket) {
     return call;
 }
 
+static S3Status on_upload(const char *id, void *data) {
+    Call *call = data;
+    snprintf(call->upload, sizeof call->upload, "%s", id);
+    return S3StatusOK;
+}
+
+static S3Status on_commit(const char *location, const char *etag, void *data) {
+    Call *call = data;
+    snprintf(call->location, sizeof call->location, "%s", location);
+    snprintf(call->commit_etag, sizeof call->commit_etag, "%s", etag);
+    return S3StatusOK;
+}
+
+static Call begin_upload(Probe *p, const char *key) {
+    static S3MultipartInitialHandler handler = {{on_properties, on_complete}, on_upload};
+    Call call = {0};
+    S3_initiate_multipart(&p->context, key, NULL, &handler, NULL, 0, &call);
+    return call;
+}
+
+static Call send_part(Probe *p, const char *key, const char *id, int number, int bytes) {
+    Call call = {.put_bytes = bytes, .seed = 0};
+    S3PutObjectHandler handler = PUT;
+    S3_upload_part(&p->context, key, NULL, &handler, number, id, bytes, NULL, 0, &call);
+    return call;
+}
+
+static Call finish_upload(Probe *p, const char *key, const char *id, const char *document) {
+    S3MultipartCommitHandler handler = {{on_properties, on_complete}, on_put, on_commit};
+    Call call = {.text = document, .put_bytes = strlen(document)};
+    S3_complete_multipart_upload(&p->context, key, &handler, id, strlen(document), NULL, 0, &call);
+    return call;
+}
+
 /* Returns whether the call ended exactly once, with this status, and the properties callback was called only if the
  * status is OK. */
 static int ended(const Call *call, S3Status status) {

@@ -10,17 +10,6 @@ static void show(const char *name, const Call *call) {
     printf("%s: %s%s\n", name, status, call->complete_calls == 1 ? "" : " (not completed exactly once)");
 }
 
-static S3Status on_upload(const char *id, void *data) {
-    Call *call = data;
-    snprintf(call->upload, sizeof call->upload, "%s", id);
-    return S3StatusOK;
-}
-
-static S3Status on_commit(const char *location, const char *etag, void *data) {
-    (void)location, (void)etag, (void)data;
-    return S3StatusOK;
-}
-
 static S3Status on_parts(int truncated, const char *marker, const char *initiator, const char *initiator_name,
                          const char *owner, const char *owner_name, const char *storage, int count, int last,
                          const S3ListPart *parts, void *data) {
@@ -33,29 +22,6 @@ static S3Status on_uploads(int truncated, const char *key, const char *id, int c
                            const S3ListMultipartUpload *uploads, int prefixes, const char **prefix, void *data) {
     (void)truncated, (void)key, (void)id, (void)count, (void)uploads, (void)prefixes, (void)prefix, (void)data;
     return S3StatusOK;
-}
-
-static Call begin_upload(Probe *p, const char *key) {
-    static S3MultipartInitialHandler handler = {{on_properties, on_complete}, on_upload};
-    Call call = {0};
-    S3_initiate_multipart(&p->context, key, NULL, &handler, NULL, 0, &call);
-    return call;
-}
-
-static Call send_part(Probe *p, const char *key, const char *id, int number, uint64_t bytes) {
-    Call call = {.put_bytes = bytes};
-    S3PutObjectHandler handler = PUT;
-    S3_upload_part(&p->context, key, NULL, &handler, number, id, (int)bytes, NULL, 0, &call);
-    return call;
-}
-
-static Call finish_upload(Probe *p, const char *key, const char *id, const char *parts) {
-    S3MultipartCommitHandler handler = {{on_properties, on_complete}, on_put, on_commit};
-    char document[4096];
-    snprintf(document, sizeof document, "<CompleteMultipartUpload>%s</CompleteMultipartUpload>", parts);
-    Call call = {.text = document, .put_bytes = strlen(document)};
-    S3_complete_multipart_upload(&p->context, key, &handler, id, (int)strlen(document), NULL, 0, &call);
-    return call;
 }
 
 static void buckets(Probe *p) {
@@ -87,6 +53,13 @@ static void buckets(Probe *p) {
     show("delete from a missing bucket", &call);
     call = begin_upload(&other, "key");
     show("start an upload in a missing bucket", &call);
+}
+
+/* Completes an upload from the elements `parts` of the document. */
+static Call complete(Probe *p, const char *key, const char *id, const char *parts) {
+    char document[4096];
+    snprintf(document, sizeof document, "<CompleteMultipartUpload>%s</CompleteMultipartUpload>", parts);
+    return finish_upload(p, key, id, document);
 }
 
 static Call get_if(Probe *p, const char *matches, const char *matches_not, int64_t since, int64_t not_since) {
@@ -145,7 +118,7 @@ static void uploads(Probe *p) {
     char first[512], second[512], both[1100];
     Call begun = begin_upload(p, "upload"), call;
     Call parts_sent[] = {send_part(p, "upload", begun.upload, 1, 10), send_part(p, "upload", begun.upload, 2, 10)};
-    call = finish_upload(p, "upload", nobody, "<Part><PartNumber>1</PartNumber><ETag>\"1\"</ETag></Part>");
+    call = complete(p, "upload", nobody, "<Part><PartNumber>1</PartNumber><ETag>\"1\"</ETag></Part>");
     show("complete a missing upload", &call);
     call = send_part(p, "upload", nobody, 1, 10);
     show("send a part of a missing upload", &call);
@@ -154,17 +127,17 @@ static void uploads(Probe *p) {
     show("list the parts of a missing upload", &call);
     call = send_part(p, "upload", begun.upload, 10001, 10);
     show("send a part with too large a number", &call);
-    call = finish_upload(p, "upload", begun.upload, "<Part><PartNumber>7</PartNumber><ETag>\"1\"</ETag></Part>");
+    call = complete(p, "upload", begun.upload, "<Part><PartNumber>7</PartNumber><ETag>\"1\"</ETag></Part>");
     show("complete with a missing part", &call);
     snprintf(first, sizeof first, one, 1, parts_sent[0].etag);
     snprintf(second, sizeof second, one, 2, parts_sent[1].etag);
     snprintf(both, sizeof both, "%s%s", second, first);
-    call = finish_upload(p, "upload", begun.upload, both);
+    call = complete(p, "upload", begun.upload, both);
     show("complete in descending order", &call);
     snprintf(both, sizeof both, "%s%s", first, second);
-    call = finish_upload(p, "upload", begun.upload, both);
+    call = complete(p, "upload", begun.upload, both);
     show("complete with small parts", &call);
-    call = finish_upload(p, "upload", begun.upload, "<Part>");
+    call = complete(p, "upload", begun.upload, "<Part>");
     show("complete with what is no XML", &call);
     call = (Call){0};
     S3_copy_object_range(&p->context, "key", NULL, "upload", 1, begun.upload, 1000, 10, NULL, NULL, 0, NULL, NULL, 0,

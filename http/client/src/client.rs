@@ -343,8 +343,8 @@ struct IdleConnections {
 }
 
 impl IdleConnections {
-    /// Closes connections that are too old, and those of the origin that was not used for the longest time if there are
-    /// too many origins. Storage systems redirect reads to many servers, and a hostile server to any number of them.
+    /// Closes connections that are too old. If there are too many origins, also closes the connections to the least
+    /// recently used origin. Storage systems redirect reads to many servers, and a hostile server to any number of them.
     fn make_room(&mut self, now: Instant, idle_limit: Duration) {
         let last_use = |waiting: &[(BufferedConnection, Instant)]| waiting.last().map(|(_, since)| *since);
         self.by_origin.retain(|_, waiting| {

@@ -290,8 +290,8 @@ impl StoreRootDirectory {
         if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
     }
 
-    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. The file is
-    /// always empty. Errors: `AccessDenied` if it is not a regular file.
+    /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. A new file is
+    /// empty. Errors: `AccessDenied` if it is not a regular file.
     pub(crate) fn open_shared_file(&self, bucket: &Bucket, name: &'static str) -> Result<File> {
         let dir = private_dir(bucket);
         let failed = |errno| from_errno(errno, &format!("opening .fordway/{name}"));

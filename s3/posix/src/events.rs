@@ -199,7 +199,7 @@ impl PendingEvent {
     pub(crate) fn record(self, facts: EventFacts) -> Result<()> {
         let PendingEvent { mut staged, kind, key, webhook } = self;
         let (inner, bucket) = (staged.inner.clone(), staged.bucket.clone());
-        // The order of a new version is later than that of all earlier versions, even if the clocks of nodes differ.
+        // A new version is ordered after all earlier versions, even if the clocks of nodes differ.
         let creates = kind.is_creation() || matches!(kind, EventKind::DeleteMarker | EventKind::ExpireMarker);
         let order = facts.version.as_ref().and_then(order_in).filter(|_| creates);
         let record = EventRecord {

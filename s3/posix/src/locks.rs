@@ -218,7 +218,7 @@ impl PosixStoreState {
 
     /// Runs `read` when no writer holds the key's lock, and repeats it until it finds the object, until
     /// [`MISSES_MIN`] successive reads have found neither the object nor a writer, or until [`REPLACEMENTS_MAX`] has
-    /// passed. Returns `None` if the result that the caller already has remains valid. Not inlined, because only file
+    /// passed or the operation has used up its waiting time. Returns `None` if the result that the caller already has remains valid. Not inlined, because only file
     /// systems that several nodes share need this function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
@@ -239,7 +239,9 @@ impl PosixStoreState {
             self.volume.refresh_name(bucket, key);
             let found = read();
             misses = if had_to_wait { 0 } else { misses + 1 };
-            if !is_missing(&found) || misses >= MISSES_MIN || begin.elapsed() > REPLACEMENTS_MAX {
+            // Without time left to wait, the loop would only repeat requests.
+            let is_over = begin.elapsed() > REPLACEMENTS_MAX || left_of(REPLACEMENT).is_zero();
+            if !is_missing(&found) || misses >= MISSES_MIN || is_over {
                 return Some(found);
             }
         }

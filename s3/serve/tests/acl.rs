@@ -111,7 +111,8 @@ fn acls_open_buckets_to_everybody() {
         assert_eq!(grants(&fixture), pairs(found), "{name}");
         assert_eq!(list(&fixture), of_list, "{name}");
         assert_eq!(upload(&fixture), of_upload, "{name}");
-        // The ACL of a bucket does not allow reading objects. A missing object is known to those who may list it.
+        // The ACL of a bucket does not allow reading objects. Only a caller that may list the bucket gets 404 for a missing
+        // object.
         assert_eq!(anonymous(&fixture, "GET", &format!("/{BUCKET}/k"), ""), 403, "{name}");
         let missing = anonymous(&fixture, "GET", &format!("/{BUCKET}/none"), "");
         assert_eq!(missing, if of_list == 200 { 404 } else { 403 }, "{name}");

@@ -138,7 +138,7 @@ impl fmt::Display for SourceSelection {
 struct AddressOptions {
     recursive: bool,
     raw: bool,
-    /// Whether the address is that of a version.
+    /// Whether the address names a version.
     has_version: bool,
 }
 

@@ -24,8 +24,8 @@ fn key() -> Key {
     Key::new("dir/k").unwrap()
 }
 
-/// Returns a plan in which other nodes may change the file system. The system calls in `missing`, such as the calls for
-/// extended attributes, do not exist.
+/// Returns a plan in which other nodes may change the file system. The system calls in `missing` fail; for example, those that read
+/// extended attributes.
 fn shared(
     nth: Option<(usize, SyscallFault)>,
     missing: &'static [(&'static str, Errno)],

@@ -9,8 +9,8 @@ use fordway_sys::{ProcessIdentity, after_signal, wait_at_most};
 
 use super::S3Credentials;
 
-/// New keys are fetched this long before the current keys expire, while other callers use the current keys. The values
-/// of this constant and of [`WAIT_BEFORE`] are those of botocore.
+/// New keys are fetched this long before the current keys expire, while other callers use the current keys. This
+/// constant and [`WAIT_BEFORE`] have the same values as in botocore.
 const RENEW_BEFORE: Duration = Duration::from_secs(15 * 60);
 /// All callers wait for new keys this long before the current keys expire.
 const WAIT_BEFORE: Duration = Duration::from_secs(10 * 60);
