@@ -296,7 +296,11 @@ impl PosixStoreState {
         remove_if_file(&private, &spare_name(&name))
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))
-            .map_err(|errno| from_errno(errno, "removing the document"))
+            .map_err(|errno| from_errno(errno, "removing the document"))?;
+        if *kind == NOTIFICATION {
+            self.await_notifications(bucket)?;
+        }
+        Ok(())
     }
 }
 

@@ -178,7 +178,7 @@ impl PosixStoreState {
         Ok(done)
     }
 
-    /// Waits until all writers know the rules that were just set.
+    /// Waits until all writers know the rules that were just set or removed.
     pub(crate) fn await_notifications(&self, bucket: &Bucket) -> Result<()> {
         self.volume.private.forget(bucket);
         self.volume.private.outlast(&self.volume.contents(bucket)?);

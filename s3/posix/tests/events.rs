@@ -108,6 +108,23 @@ fn pair(name: &'static str, key: &str) -> (&'static str, String) {
 }
 
 #[test]
+fn a_change_after_the_rules_were_removed_is_not_recorded() {
+    let rig = Rig::new();
+    // The store of another process, which knows the rules from its last put.
+    let other = PosixStore::open(rig.dir.path(), PosixConfig::default()).unwrap();
+    let put = |name: &str| {
+        other.put(&rig.bucket, &key(name), b"hello", &PutOptions::default()).unwrap();
+    };
+    for _ in 0..5 {
+        put("reported");
+        rig.store.delete_document(&rig.bucket, &KIND).unwrap();
+        put("unreported");
+        rig.configure(&rule("ci", &["ObjectCreated:*"], &[]));
+        assert_eq!(rig.names(), [pair("ObjectCreated:Put", "reported")]);
+    }
+}
+
+#[test]
 fn each_change_has_its_record() {
     let rig = Rig::new();
     let (store, b) = (&rig.store, &rig.bucket);
