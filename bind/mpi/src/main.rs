@@ -126,7 +126,8 @@ fn end_the_job_on_panic(rank: i32) {
     }));
 }
 
-/// Runs a workload on the ranks of `team`; returns whether every operation succeeded.
+/// Runs a workload on the ranks of `team`; returns whether every operation succeeded and no signal
+/// stopped the run.
 fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Result<bool> {
     let show = |_: &str, _: u64| {};
     let watch = RunControl::new(&STOP, &show);
@@ -138,7 +139,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     let started = (jiff::Timestamp::now(), Instant::now());
     let dirs: Vec<(&str, &Path)> = setting.places.iter().map(|place| ("root", Path::new(place))).collect();
     let machine = Machine::observe(&dirs);
-    let lanes = setting.run(workload, &crew, &sites)?;
+    let measured = setting.run(workload, &crew, &sites)?;
     let header = RunMetadata {
         machine,
         started: started.0.to_string(),
@@ -146,12 +147,13 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
         ranks: team.size(),
         parameters: setting.parameters(),
     };
-    let (run, records) = describe(workload, header, &lanes);
-    let is_good = run.summaries.iter().all(|summary| summary.errors == 0);
+    let (run, records) = describe(workload, header, &measured);
+    let is_good =
+        measured.interrupted_after.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
     let path = setting.path(workload);
     crew.first_does(|| {
         run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-        report(workload, &run, &lanes, &path)
+        report(workload, &run, &measured.lanes, &path)
     })?;
     Ok(is_good)
 }

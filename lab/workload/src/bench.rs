@@ -137,22 +137,31 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 }
 
 impl MeasurementArgs {
-    /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function.
-    /// Errors: as for [`WorkloadPlan::run`].
+    /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function. If a
+    /// signal stops the run after the first round, the complete rounds are returned. Errors: as for
+    /// [`WorkloadPlan::run`].
     pub fn run(
         &self,
         workload: &WorkloadPlan,
         crew: &WorkloadRank,
         sites: &[WorkloadLocation],
-    ) -> Result<Vec<LaneResults>> {
+    ) -> Result<MeasuredRounds> {
         let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
-        for _ in 0..self.rounds {
-            for (site, lane) in sites.iter().zip(&mut lanes) {
-                lane.rounds.push(workload.run(crew, site, self.keep)?);
+        for round in 0..self.rounds {
+            let results: Result<Vec<_>> =
+                sites.iter().map(|site| workload.run(crew, site, self.keep)).collect();
+            match results {
+                Ok(results) => {
+                    lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.rounds.push(result))
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted && round > 0 => {
+                    return Ok(MeasuredRounds { lanes, interrupted_after: Some(round) });
+                }
+                Err(error) => return Err(error),
             }
         }
-        Ok(lanes)
+        Ok(MeasuredRounds { lanes, interrupted_after: None })
     }
 
     /// Returns the directory to which the run is written.
@@ -165,6 +174,15 @@ impl MeasurementArgs {
         let entries = [("places", self.places.clone().into()), ("rounds", self.rounds.into())];
         entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// The complete rounds of a run.
+#[derive(Clone, Debug)]
+pub struct MeasuredRounds {
+    /// The results of each lane. The first lane is the reference.
+    pub lanes: Vec<LaneResults>,
+    /// The number of complete rounds, if a signal stopped the run.
+    pub interrupted_after: Option<u16>,
 }
 
 /// The results of one lane: its phases, round by round.
@@ -245,12 +263,13 @@ pub struct RunMetadata {
     pub parameters: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Returns the run file for `lanes`, and its records. The first of `lanes` is the reference.
+/// Returns the run file for `measured`, and its records.
 pub fn describe(
     workload: &WorkloadPlan,
     header: RunMetadata,
-    lanes: &[LaneResults],
+    measured: &MeasuredRounds,
 ) -> (RunDocument, RunRecords) {
+    let lanes = &measured.lanes;
     let mut phases: Vec<String> = Vec::new();
     for result in lanes.iter().flat_map(|lane| lane.rounds.iter().flatten()) {
         if !phases.contains(&result.phase) {
@@ -273,6 +292,10 @@ pub fn describe(
         parameters.extend(plan);
     }
     parameters.insert("ranks".into(), header.ranks.into());
+    let mut warnings = warnings(workload, lanes);
+    warnings.extend(measured.interrupted_after.map(|rounds| {
+        format!("interrupted after {rounds} complete rounds: the results cover only these rounds")
+    }));
     let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
@@ -287,7 +310,7 @@ pub fn describe(
         phases,
         summaries,
         scores: scores(workload, lanes),
-        warnings: warnings(workload, lanes),
+        warnings,
         conditions: None,
     };
     (run, records)

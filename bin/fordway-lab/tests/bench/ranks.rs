@@ -172,6 +172,46 @@ fn a_signal_cleans_up() {
 }
 
 #[test]
+fn a_signal_keeps_the_complete_rounds() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in ["a", "b"] {
+        std::fs::create_dir(dir.path().join(place)).unwrap();
+    }
+    let words = [
+        "bench",
+        "mdtest",
+        "a",
+        "b",
+        "--items",
+        "2000",
+        "--rounds",
+        "1000",
+        "--threads",
+        "2",
+        "--out",
+        "x.run",
+    ];
+    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Each round works in `a` and then in `b`, so a round is complete when `b` is in use for the second time.
+    let end = Instant::now() + Duration::from_secs(60);
+    for is_used in [true, false, true] {
+        while dir.path().join("b/fordway-bench").exists() != is_used {
+            assert!(Instant::now() < end, "no second round");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    terminate(job.id()).unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    let is_said = run.warnings.iter().any(|warning| warning.starts_with("interrupted after "));
+    assert!(is_said, "{:?}", run.warnings);
+    let operations: Vec<u64> = run.summaries.iter().map(|row| row.operations).collect();
+    assert!(operations.iter().all(|count| *count == operations[0] && count % 4000 == 0), "{operations:?}");
+    assert!(["a", "b"].iter().all(|place| entries(&dir.path().join(place)).is_empty()));
+}
+
+#[test]
 fn nothing_is_made_where_nobody_named_a_place() {
     let dir = tempfile::tempdir().unwrap();
     for benchmark in ["ior", "mdtest", "mdworkbench", "io500"] {

@@ -16,7 +16,9 @@ use fordway_machine::MachineWatch;
 use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
-use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
+use fordway_workload::bench::{
+    LaneResults, MeasuredRounds, MeasurementArgs, RunMetadata, WorkloadPlan, describe,
+};
 use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
 use fordway_workload::{RunControl, WorkloadLocation, WorkloadRank, io500, team};
@@ -68,7 +70,8 @@ fn run_ranks(
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
     places.close()?;
-    let lanes = measured?;
+    let measured = measured?;
+    let lanes = &measured.lanes;
     let header = RunMetadata {
         machine,
         started: started.0.to_string(),
@@ -76,16 +79,20 @@ fn run_ranks(
         ranks: usize::from(args.threads),
         parameters: args.setting.parameters(),
     };
-    let (mut run, records) = describe(&workload, header, &lanes);
+    let (mut run, records) = describe(&workload, header, &measured);
     commands::judge(&mut run, watch);
     let path = args.setting.path(&workload);
     run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    report(&workload, &run, &lanes, &path, context)?;
+    report(&workload, &run, lanes, &path, context)?;
     for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
-        context.output.text(&beside_published(&lanes, table))?;
+        context.output.text(&beside_published(lanes, table))?;
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
+    Ok(match (measured.interrupted_after, failed) {
+        (Some(_), _) => CommandExit::Interrupted,
+        (None, true) => CommandExit::Failure,
+        (None, false) => CommandExit::Ok,
+    })
 }
 
 fn measure_ranks(
@@ -93,7 +100,7 @@ fn measure_ranks(
     args: &BenchEndpointArgs,
     sites: &[WorkloadLocation],
     context: &CommandContext,
-) -> Result<Vec<LaneResults>> {
+) -> Result<MeasuredRounds> {
     let clock = RunClock::start();
     let show = |phase: &str, done: u64| context.output.counted(done, phase);
     let watch = RunControl::new(context.interrupt.flag(), &show);
@@ -105,7 +112,7 @@ fn measure_ranks(
 
 /// Returns the results of rank 0, or the error that ended a rank. If one rank fails, the ranks that wait for it also
 /// fail; their errors are returned only if there is no other error.
-fn first_rank(results: Vec<Result<Vec<LaneResults>>>) -> Result<Vec<LaneResults>> {
+fn first_rank(results: Vec<Result<MeasuredRounds>>) -> Result<MeasuredRounds> {
     let (answers, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     errors.sort_by_key(|error| error.as_ref().is_err_and(|error| error.kind() == ErrorKind::Internal));
     match errors.into_iter().next() {
