@@ -24,11 +24,11 @@ use fordway_workload::{
     SyncLevel, TreeLimits,
 };
 use serde_json::{Map, json};
-use tempfile::TempDir;
 
 use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::scratch::ScratchDirectory;
 use crate::commands::service;
 
 pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -36,7 +36,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = FileTree::read(&args.dir, &limits)?;
-    let place = ScratchDirectory::new(&args.dir, args.root.as_deref())?;
+    let place = scratch_on(&args.dir, args.root.as_deref())?;
     let plan = ComparePlan {
         rounds: args.rounds,
         warm_up: args.warm_up_rounds,
@@ -71,7 +71,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     }
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     commands::judge(&mut run, watch);
-    place.remove()?;
+    remove(place)?;
     let out = args.output.path("compare");
     run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
     report((args, &out), &run, &outcome, injected, context)
@@ -439,57 +439,42 @@ fn described(lane: LaneArg, description: &str) -> LaneDescription {
     LaneDescription { name: lane_name(lane), description: description.to_owned() }
 }
 
-/// A temporary directory that is removed when this value is dropped.
-struct ScratchDirectory(TempDir);
-
-impl ScratchDirectory {
-    /// Creates a directory in `root`. If there is no `root`, uses the first writable directory on the file system of
-    /// `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
-    /// `InvalidArgument` if there is no such directory.
-    fn new(dir: &Path, root: Option<&Path>) -> Result<Self> {
-        if let Some(root) = root {
-            return make_in(root).map(ScratchDirectory).map_err(|error| {
-                Error::new(ErrorKind::InvalidArgument, format!("--root {} is not writable", root.display()))
-                    .caused_by(error)
-            });
-        }
-        let device = std::fs::metadata(dir).map(|meta| meta.dev()).ok();
-        let is_on_it =
-            |path: &PathBuf| device.is_some() && std::fs::metadata(path).ok().map(|m| m.dev()) == device;
-        let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let usual = [std::env::temp_dir(), "/var/tmp".into(), std::env::current_dir().unwrap_or_default()];
-        let parents = full.ancestors().skip(1).map(Path::to_owned);
-        let mut candidates = usual.into_iter().chain(parents).filter(is_on_it);
-        candidates.find_map(|path| make_in(&path).ok()).map(ScratchDirectory).ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "no writable directory found on the file system of {}; give one with --root",
-                    dir.display()
-                ),
-            )
-        })
+/// Creates a temporary directory in `root`. If there is no `root`, uses the first writable directory on the file system
+/// of `dir`: one of the usual temporary directories, the current directory, or one of `dir`'s parents. Errors:
+/// `InvalidArgument` if there is no such directory.
+fn scratch_on(dir: &Path, root: Option<&Path>) -> Result<ScratchDirectory> {
+    let make_in = |path: &Path| ScratchDirectory::new("compare", path);
+    if let Some(root) = root {
+        return make_in(root).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, format!("--root {} is not writable", root.display()))
+                .caused_by(error)
+        });
     }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Removes the directory and its contents. Errors: `Io`.
-    fn remove(self) -> Result<()> {
-        let path = self.path().to_owned();
-        self.0.close().map_err(|error| {
-            Error::new(
-                ErrorKind::Io,
-                format!("the temporary directory {} could not be removed", path.display()),
-            )
-            .caused_by(error)
-        })
-    }
+    let device = std::fs::metadata(dir).map(|meta| meta.dev()).ok();
+    let is_on_it =
+        |path: &PathBuf| device.is_some() && std::fs::metadata(path).ok().map(|m| m.dev()) == device;
+    let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let usual = [std::env::temp_dir(), "/var/tmp".into(), std::env::current_dir().unwrap_or_default()];
+    let parents = full.ancestors().skip(1).map(Path::to_owned);
+    let mut candidates = usual.into_iter().chain(parents).filter(is_on_it);
+    candidates.find_map(|path| make_in(&path).ok()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "no writable directory found on the file system of {}; give one with --root",
+                dir.display()
+            ),
+        )
+    })
 }
 
-fn make_in(path: &Path) -> std::io::Result<TempDir> {
-    tempfile::Builder::new().prefix("fordway-compare-").tempdir_in(path)
+/// Removes `place` and its contents. Errors: `Io`.
+fn remove(place: ScratchDirectory) -> Result<()> {
+    let path = place.path().to_owned();
+    place.close().map_err(|error| {
+        let why = format!("the temporary directory {} could not be removed", path.display());
+        Error::new(ErrorKind::Io, why).caused_by(error)
+    })
 }
 
 #[cfg(test)]
@@ -499,15 +484,13 @@ mod tests {
     #[test]
     fn it_is_on_the_same_file_system_and_goes_away() {
         let dir = tempfile::tempdir().unwrap();
-        let place = ScratchDirectory::new(dir.path(), None).unwrap();
+        let place = scratch_on(dir.path(), None).unwrap();
         let path = place.path().to_owned();
         let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
         assert_eq!(device(&path), device(dir.path()));
-        place.remove().unwrap();
+        remove(place).unwrap();
         assert!(!path.exists());
-        let wrong = ScratchDirectory::new(dir.path(), Some(Path::new("/does/not/exist")))
-            .err()
-            .expect("no such root");
+        let wrong = scratch_on(dir.path(), Some(Path::new("/does/not/exist"))).err().expect("no such root");
         assert!(wrong.to_string().contains("--root /does/not/exist"), "{wrong}");
     }
 }

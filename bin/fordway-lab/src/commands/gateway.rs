@@ -15,11 +15,11 @@ use fordway_netlab::setup::NetworkEndpoint;
 use fordway_posix::Durability;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result, Store};
-use tempfile::TempDir;
 
 use fordway_command::{external, file_error};
 
 use super::contained::{ContainedProgram, ContainerPlacement};
+use super::scratch::ScratchDirectory;
 
 const PROGRAM: &str = "fordway";
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -47,18 +47,18 @@ enum GatewayProtocol {
     },
     Node {
         socket: PathBuf,
-        _dir: TempDir,
+        _dir: ScratchDirectory,
     },
 }
 
 /// A certificate for the loopback address and its key, in a directory that is removed when this value is dropped.
-pub(super) struct LoopbackCertificate(TempDir);
+pub(super) struct LoopbackCertificate(ScratchDirectory);
 
 impl LoopbackCertificate {
     pub(super) fn make() -> Result<Self> {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])
             .map_err(|error| Error::new(ErrorKind::Internal, "creating a certificate").caused_by(error))?;
-        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = ScratchDirectory::new("certificate", &std::env::temp_dir());
         let dir =
             dir.map_err(|error| file_error("making", "creating a directory for a certificate", error))?;
         let certificate = LoopbackCertificate(dir);
@@ -182,7 +182,7 @@ impl GatewayProcess {
 
     /// Serves `root` in the protocol of the node lane, on a socket in a new directory.
     pub(super) fn start_node(root: &Path, etag: ETagPolicy, durability: Durability) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("fordway-").tempdir();
+        let dir = ScratchDirectory::new("node", &std::env::temp_dir());
         let dir = dir.map_err(|error| file_error("making", "creating a directory for a socket", error))?;
         let socket = dir.path().join("node.sock");
         let mut command = command("node", root, etag, durability)?;

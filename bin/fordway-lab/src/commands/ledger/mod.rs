@@ -30,6 +30,7 @@ use self::components::SIZE_BYTES_MAX;
 use self::setup::PreparedLedgerRun;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
+use crate::commands::scratch::ScratchDirectory;
 
 /// The sizes, in bytes, to which the cost functions are fitted. The sizes range from 1 byte to more than fits into the
 /// caches. There are values on both sides of 64 KiB, because larger content is sent separately from the head.
@@ -68,7 +69,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     // Observe the machine before the measurement starts, because the measurement raises the load average.
     let machine = Machine::observe(&[("root", &parent)]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
-    let place = tempfile::Builder::new().prefix("fordway-ledger-").tempdir_in(&parent);
+    let place = ScratchDirectory::new("ledger", &parent);
     let place = place.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
     let work = work(place.path(), &plan, &paths, args, context)?;
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;

@@ -14,7 +14,8 @@ use fordway_measure::{FileSystem, bytes_text};
 use fordway_store::{Error, ErrorKind, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
-use tempfile::TempDir;
+
+use crate::commands::scratch::ScratchDirectory;
 
 /// The number of spheres along each side of the cube in the scene.
 const SPHERES: usize = 7;
@@ -71,7 +72,7 @@ fn scene_text() -> String {
 
 /// A disk, measured through a file in a new directory.
 pub(super) struct MeasuredDisk {
-    dir: TempDir,
+    dir: ScratchDirectory,
     bytes: u64,
     kind: String,
 }
@@ -79,7 +80,7 @@ pub(super) struct MeasuredDisk {
 impl MeasuredDisk {
     /// Creates the directory in `parent`. Errors: errors of creating the directory.
     pub(super) fn new(parent: &Path, bytes: u64) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("fordway-machines-").tempdir_in(parent);
+        let dir = ScratchDirectory::new("machines", parent);
         let dir = dir.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
         let kind = FileSystem::of("disk", parent).map_or("a file system".to_owned(), |found| found.kind);
         Ok(MeasuredDisk { dir, bytes, kind })

@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use super::remote;
 use super::{JobMessageMedium, RunningJobSetup};
 use crate::args::SpeedupArgs;
+use crate::commands::scratch::ScratchDirectory;
 
 /// The polling interval for a job. The end of the job is noticed with at most this delay.
 const POLL: Duration = Duration::from_millis(1);
@@ -41,7 +42,7 @@ pub(super) struct MpiJobRunner<'a> {
     /// The running kernels, by the index of the set-up. New kernels are booted only after a job has failed.
     kernels: BTreeMap<usize, Vec<NamespaceProcess>>,
     /// The directory for all files that the launcher and its ranks write. Removed when this value is dropped.
-    scratch: TempDir,
+    scratch: ScratchDirectory,
 }
 
 impl<'a> MpiJobRunner<'a> {
@@ -53,7 +54,7 @@ impl<'a> MpiJobRunner<'a> {
     ) -> Result<Self> {
         let base = Some(PathBuf::from(SHARED_MEMORY)).filter(|path| path.is_dir());
         let base = base.unwrap_or_else(std::env::temp_dir);
-        let scratch = tempfile::Builder::new().prefix("fordway-").tempdir_in(&base);
+        let scratch = ScratchDirectory::new("speedup", &base);
         let scratch =
             scratch.map_err(|error| file_error("creating a directory in", base.display(), error))?;
         let fordway = std::env::current_exe()

@@ -20,12 +20,12 @@ use fordway_workload::transport::{
     LinkTransport, MessageTransport, ObjectTransport, TcpLink, TransportPlan, TransportProgress,
     TransportResults, describe, follow, message_of, run as drive,
 };
-use tempfile::TempDir;
 
 use self::process::{ChildProgram, ChildProgramListener, NginxServer};
 use crate::args::{TransportBenchArgs, TransportKindArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::scratch::ScratchDirectory;
 
 pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(address) = args.follow {
@@ -123,14 +123,14 @@ struct TransportSet {
     answerers: Vec<u32>,
     /// The transports that were skipped, and the reasons.
     missing: Vec<String>,
-    dir: TempDir,
+    dir: ScratchDirectory,
 }
 
 impl TransportSet {
     /// Starts the transports that `args` names, and writes the messages of `plan` to a new directory in `root`. Errors:
     /// `Unavailable` for a named transport that is not installed.
     fn open(args: &TransportBenchArgs, plan: &TransportPlan, root: &Path) -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("fordway-transport-").tempdir_in(root);
+        let dir = ScratchDirectory::new("transport", root);
         let dir = dir.map_err(|error| file_error("creating a directory in", root.display(), error))?;
         let mut transports = TransportSet {
             all: Vec::new(),

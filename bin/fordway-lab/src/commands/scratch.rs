@@ -1,0 +1,105 @@
+//! Temporary directories of commands. If a command is killed, its directory remains. The next command that creates a
+//! directory for the same purpose in the same parent directory removes the remaining one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use fordway_sys::{FileSystemSharing, Mode, OFlags, open_in, user_id};
+use tempfile::TempDir;
+
+/// A directory younger than this may belong to a command that has not locked it yet.
+const NEW: Duration = Duration::from_secs(60);
+
+/// A temporary directory that is removed when this value is dropped. The directory is locked while the command runs.
+pub(super) struct ScratchDirectory {
+    dir: TempDir,
+    /// The directory with the lock; `None` if the file system has no such locks.
+    _lock: Option<File>,
+}
+
+impl ScratchDirectory {
+    /// Creates a directory in `parent`, and removes the directories of killed commands there. `purpose` is a part of the
+    /// directory's name. Errors: errors of creating the directory.
+    pub(super) fn new(purpose: &str, parent: &Path) -> io::Result<Self> {
+        let prefix = format!("fordway-{purpose}-");
+        // What cannot be removed now must not stop this command.
+        let _ = remove_abandoned(&prefix, parent);
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?;
+        let lock = File::open(dir.path()).ok().filter(|opened| opened.try_lock().is_ok());
+        Ok(ScratchDirectory { dir, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Removes the directory and its contents. Errors: errors of the removal.
+    pub(super) fn close(self) -> io::Result<()> {
+        self.dir.close()
+    }
+}
+
+/// Removes the unlocked directories of this user in `parent` whose names begin with `prefix`. Does nothing on file
+/// systems that nodes share, because locks of other nodes may be invisible there.
+fn remove_abandoned(prefix: &str, parent: &Path) -> io::Result<()> {
+    let opened = File::open(parent)?;
+    if FileSystemSharing::of(&opened).map_or(true, FileSystemSharing::is_shared) {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(parent)?.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| name.starts_with(prefix)) else { continue };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(dir) = open_in(&opened, name, flags, Mode::empty()).map(File::from) else { continue };
+        if is_abandoned(&dir) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn is_abandoned(dir: &File) -> bool {
+    let is_old = |state: std::fs::Metadata| {
+        let age = state.modified().ok().and_then(|modified| modified.elapsed().ok());
+        state.uid() == user_id() && age.is_some_and(|age| age > NEW)
+    };
+    dir.metadata().is_ok_and(is_old) && dir.try_lock().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_of_a_killed_command_is_removed_by_the_next() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str, age: Duration| {
+            let path = parent.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("file"), b"content").unwrap();
+            File::open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
+            path
+        };
+        let (killed, new) = (make("fordway-compare-a", 2 * NEW), make("fordway-compare-b", NEW / 2));
+        let (other, foreign) = (make("fordway-ledger-a", 2 * NEW), make("compare", 2 * NEW));
+        std::os::unix::fs::symlink(&foreign, parent.path().join("fordway-compare-c")).unwrap();
+        let running = make("fordway-compare-d", 2 * NEW);
+        let lock = File::open(&running).unwrap();
+        lock.try_lock().unwrap();
+        let made = ScratchDirectory::new("compare", parent.path()).unwrap();
+        assert!(!killed.exists());
+        assert!([&new, &other, &foreign, &running].iter().all(|path| path.join("file").exists()));
+        // A later command must not remove the directory of this one.
+        File::open(made.path()).unwrap().set_modified(SystemTime::now() - 2 * NEW).unwrap();
+        drop((lock, ScratchDirectory::new("compare", parent.path()).unwrap()));
+        assert!(made.path().exists());
+        let path = made.path().to_owned();
+        made.close().unwrap();
+        assert!(!path.exists());
+    }
+}
