@@ -203,8 +203,8 @@ impl Error {
         self.0.is_delete_marker
     }
 
-    /// Records the S3 error code with which a server described the failure. Several codes have the same
-    /// [`ErrorKind`], and some callers need to tell them apart. A text that cannot be an error code is ignored.
+    /// Records the S3 error code with which a server described the failure. Several codes have the same [`ErrorKind`],
+    /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
         let is_code = (1..=64).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
         self.0.s3_code = is_code.then(|| code.into());
