@@ -48,7 +48,7 @@ pub trait ReadField: Sized {
 pub struct MessageCursor<'a>(&'a [u8]);
 
 impl<'a> MessageCursor<'a> {
-    /// Creates the input for all of a message.
+    /// Creates a cursor at the beginning of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
         MessageCursor(bytes)
     }
