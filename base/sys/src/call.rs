@@ -1,5 +1,5 @@
-//! The file-system calls of this crate. Each call has its own function in this file, or another module makes the call
-//! after [`point`], so that a test can count the call, make it fail, or kill the process when it makes the call.
+//! The file-system calls of this crate. Each call has its own function in this file, or is made by another module after
+//! [`point`]. A test can therefore count each call, make it fail, or kill the process just before the call.
 
 use std::ffi::CString;
 use std::num::NonZeroU64;
