@@ -390,7 +390,7 @@ fn acls_allow_what_no_statement_denies() {
     assert_eq!(rule(&rules, CallerRole::Owner, ann, "PutObject"), BucketAccessDecision::Owner);
 }
 
-/// Generates random statements, some of which have malformed elements.
+/// Generates random valid statements.
 fn statement() -> impl Strategy<Value = String> {
     let effect = prop_oneof![Just("Allow"), Just("Deny")];
     let principal =
