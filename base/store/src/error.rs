@@ -47,7 +47,7 @@ kinds! {
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
     /// The name is not valid for a bucket.
     InvalidBucketName = "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit";
-    /// The key is empty or not UTF-8.
+    /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
     KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
