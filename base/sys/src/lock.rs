@@ -117,8 +117,8 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Lo
     }
 }
 
-/// Byte locks on one open file (open-file-description locks, Linux 3.15). Whether the locks work between nodes depends
-/// on the file system's mount.
+/// A table of byte locks on one open file (open-file-description locks, Linux 3.15). Whether the locks work between
+/// nodes depends on the file system's mount.
 #[derive(Debug)]
 pub struct ByteRangeLocks {
     file: OwnedFd,

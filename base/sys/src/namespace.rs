@@ -17,7 +17,7 @@ use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
 /// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. The
-/// namespace therefore disappears however the process that created it ends.
+/// namespace therefore disappears regardless of how the process that created it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
 /// created.

@@ -56,7 +56,8 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change the file system.
     Nfs,
-    /// It is not known which nodes may change the file system: FUSE, and every file system of an unknown type.
+    /// It is not known which nodes may change the file system. This applies to FUSE, and to every file system of an
+    /// unknown type.
     Unknown,
 }
 

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(changes(&mut watcher), ["itself"]);
     }
 
-    /// Many changes arrive in order and completely, without waiting.
+    /// All of many changes are returned, in order and without a wait.
     #[test]
     fn many_changes_are_all_seen() {
         let dir = tempfile::tempdir().unwrap();
