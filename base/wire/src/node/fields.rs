@@ -1,5 +1,5 @@
-//! The elements of messages: numbers, texts and lists, in little-endian order, one after another. The store's own types
-//! are encoded as their fields in the order of declaration.
+//! The elements of messages: little-endian numbers, texts and lists, one after another. The store's own types are
+//! encoded as their fields in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
