@@ -1,4 +1,4 @@
-//! Measures decisions over 50 statements, for `bench/policy`. Other work on the machine can only slow a block of
+//! Measures decisions over 50 statements, for `bench/policy`. Other processes on the machine can only slow a block of
 //! decisions down, so the fastest block is also printed.
 
 #![allow(clippy::print_stdout, reason = "the table of the benchmark")]
@@ -45,7 +45,7 @@ fn block_ns(policy: &Policy, request: &AccessRequest<'_>) -> f64 {
     started.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS)
 }
 
-/// Returns a policy whose statements all allow reads and differ only in the last part of their resources. Only the last
+/// Returns a policy whose statements differ only in their effect and in the run number of their resource. Only the last
 /// statement matches the request.
 fn document(condition: &str) -> String {
     let statement = |at: usize| {

@@ -135,7 +135,7 @@ enum MultivalueQualifier {
     Any,
 }
 
-/// The values in the document. At least one of them must match.
+/// The values in the document. A value in a request matches if it matches at least one of them.
 #[derive(Clone, Debug, PartialEq)]
 enum ExpectedValues {
     Texts(Vec<Pattern>),
@@ -218,7 +218,7 @@ fn as_v6(address: IpAddr) -> u128 {
 const ARN_PARTS: usize = 6;
 
 impl Condition {
-    /// Reads the values of `key` below `operator`. Errors: a message with the reason.
+    /// Reads the condition that `operator` applies to `key`. Errors: a message with the reason.
     pub(crate) fn read(
         operator: &str,
         key: &str,
@@ -277,7 +277,8 @@ impl Condition {
         }
     }
 
-    /// Returns the networks of a positive condition on addresses; `None` for any other condition.
+    /// Returns the networks of a condition on addresses that is not negated and is false for requests without the key;
+    /// `None` for any other condition.
     pub(crate) fn networks(&self) -> Option<&[IpNetwork]> {
         match &self.expected {
             ExpectedValues::Networks(networks) if self.restricts() => Some(networks),
@@ -285,8 +286,8 @@ impl Condition {
         }
     }
 
-    /// Returns whether the condition is positive, and all its values are strings or ARNs without wildcards and
-    /// variables.
+    /// Returns whether the condition is not negated and is false for requests without the key, and all its values are
+    /// strings or ARNs without wildcards and variables.
     pub(crate) fn has_fixed_values(&self) -> bool {
         let is_fixed = match &self.expected {
             ExpectedValues::Texts(texts) | ExpectedValues::TextsIgnoringCase(texts) => {
@@ -298,7 +299,7 @@ impl Condition {
         is_fixed && self.restricts()
     }
 
-    /// Returns whether the condition is false for requests without the key.
+    /// Returns whether the condition is not negated and is false for requests without the key.
     fn restricts(&self) -> bool {
         !self.is_negated && !self.if_exists && self.qualifier != MultivalueQualifier::All
     }

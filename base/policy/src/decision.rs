@@ -20,7 +20,7 @@ pub enum Verdict {
 pub struct Decision {
     /// The result.
     pub verdict: Verdict,
-    /// The index of the statement that determined the result.
+    /// The index of the statement that determined the result; `None` if no statement applies.
     pub statement: Option<usize>,
 }
 

@@ -344,7 +344,8 @@ fn is_of_bucket(path: &str, bucket: &str) -> bool {
         Some((name, _)) => (name, true),
         None => (path, false),
     };
-    // Only the part before the first variable, and before the first wildcard that can match a slash, is compared.
+    // If the name has a variable, or has a `*` and no key follows, the name may also match a slash and a key. In this
+    // case, only the text before the first variable or `*` is compared.
     let is_open = name.contains("${") || (!has_key && name.contains('*'));
     let start = name.find("${").unwrap_or(name.len()).min(name.find('*').unwrap_or(name.len()));
     match is_open {

@@ -44,7 +44,8 @@ impl Pattern {
         }
     }
 
-    /// Reads a pattern. Errors: the unknown variable, or the text after a `${` that is not closed.
+    /// Reads a pattern. Errors: the unknown or malformed variable, or the rest of the text from a `${` that is not
+    /// closed.
     pub(crate) fn new(text: &str, syntax: PatternSyntax, is_key: fn(&str) -> bool) -> Result<Self, String> {
         let mut pieces = vec![PatternSegment::Fixed(Vec::new())];
         let mut rest = text;
@@ -80,7 +81,8 @@ impl Pattern {
         matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if symbols.iter().all(|symbol| *symbol < 256))
     }
 
-    /// Returns whether the pattern matches the whole of `text`. A variable without a value matches nothing.
+    /// Returns whether the pattern matches the whole of `text`. A pattern matches nothing if one of its variables has
+    /// several values, or has neither a value nor a default.
     pub(crate) fn fits(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         match &self.pieces[..] {
             [PatternSegment::Fixed(symbols)] => fits(symbols, text.as_bytes()),
@@ -109,7 +111,8 @@ fn symbols(text: &str, syntax: PatternSyntax) -> impl Iterator<Item = PatternSym
     })
 }
 
-/// Parses the text between the braces of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known.
+/// Parses the text between the braces of `${NAME}` or `${NAME, 'DEFAULT'}`. `None` if the key is not known, or the
+/// default is not in single quotes.
 fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     let (name, default) = match text.split_once(',') {
         Some((name, default)) => {
@@ -122,7 +125,7 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     is_key(&key).then_some(PatternSegment::Variable { key, default })
 }
 
-/// Replaces variables with their values. `None` if a variable has no value or several values.
+/// Replaces variables with their values. `None` if a variable has several values, or has neither a value nor a default.
 fn expanded(pieces: &[PatternSegment], request: &AccessRequest<'_>) -> Option<Vec<PatternSymbol>> {
     let mut all = Vec::new();
     for piece in pieces {

@@ -54,9 +54,9 @@ pub(crate) struct NamedPrincipal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NamedKind {
     User,
-    /// A role, which stands for all its sessions.
+    /// A role; the name refers to all sessions of the role.
     Role,
-    /// The session of a role with this name.
+    /// A session of the role; the value is the name of the session.
     Session(String),
 }
 
@@ -109,7 +109,7 @@ impl PrincipalSet {
 }
 
 impl NamedPrincipal {
-    /// Returns whether this name means the caller.
+    /// Returns whether this name refers to the caller.
     fn is(&self, principal: Principal<'_>) -> bool {
         match (principal, &self.kind) {
             (Principal::User(name), NamedKind::User) => self.name == name,
@@ -121,8 +121,8 @@ impl NamedPrincipal {
         }
     }
 
-    /// Reads a bare name of a user, or an ARN of an account's root, of a user, of a role or of a session. The account
-    /// of an ARN is ignored, except in the ARN of an account's root.
+    /// Reads the bare name of a user, or the ARN of an account's root, a user, a role or a session. The account of an
+    /// ARN is ignored, except in the ARN of an account's root.
     fn read(text: &str) -> Option<Self> {
         let Some(arn) = text.strip_prefix("arn:") else {
             let name = text.to_owned();
@@ -142,7 +142,7 @@ impl NamedPrincipal {
         is_name(name).then(|| NamedPrincipal { name: name.to_owned(), is_bare: false, kind })
     }
 
-    /// Reads the end of an ARN of an account's root, of a user or of a role.
+    /// Reads the last part of the ARN of an account's root, a user or a role.
     fn of_iam<'t>(account: &'t str, resource: &'t str) -> Option<(&'t str, NamedKind)> {
         let (path, kind) = match resource.split_once('/') {
             Some(("user", path)) => (path, NamedKind::User),
@@ -154,7 +154,7 @@ impl NamedPrincipal {
         path.rsplit('/').next().map(|name| (name, kind))
     }
 
-    /// Reads the end of an ARN of a session: `assumed-role/ROLE/SESSION`.
+    /// Reads the last part of the ARN of a session: `assumed-role/ROLE/SESSION`.
     fn of_session(resource: &str) -> Option<(&str, NamedKind)> {
         let (role, session) = resource.strip_prefix("assumed-role/")?.split_once('/')?;
         let is_session = is_name(session) && !session.contains('/');

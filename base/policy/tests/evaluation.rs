@@ -348,7 +348,8 @@ fn rules_know_the_owner_and_the_public() {
     assert_eq!(rules.rule(CallerRole::Owner, &ann), BucketAccessDecision::Owner);
 }
 
-/// An ACL is one more thing that can allow a request. A denial and the public access block come first.
+/// An ACL can allow a request that no statement allows. A denial and the public access block take precedence over the
+/// ACL.
 #[test]
 fn acls_allow_what_no_statement_denies() {
     let request = |principal, action: &str| AccessRequest {
@@ -389,7 +390,7 @@ fn acls_allow_what_no_statement_denies() {
     assert_eq!(rule(&rules, CallerRole::Owner, ann, "PutObject"), BucketAccessDecision::Owner);
 }
 
-/// Generates random statements, some of which have malformed elements.
+/// Generates random valid statements.
 fn statement() -> impl Strategy<Value = String> {
     let effect = prop_oneof![Just("Allow"), Just("Deny")];
     let principal =

@@ -85,7 +85,7 @@ impl Conditions {
     }
 
     /// Checks the conditions on the object that a rename replaces; `current` is `None` if there is no such object.
-    /// Errors: as [`Conditions::check_write`]; `PreconditionFailed` for date conditions that do not hold.
+    /// Errors: as for [`Conditions::check_write`]; `PreconditionFailed` for date conditions that do not hold.
     pub fn check_replace(&self, current: Option<&ObjectInfo>) -> Result<()> {
         self.check_write(current.map(|info| &info.etag))?;
         let dates = Conditions { if_match: None, if_none_match: None, ..self.clone() };

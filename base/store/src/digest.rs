@@ -261,8 +261,8 @@ impl Checksum {
 pub struct ExpectedContent {
     /// The length of the content in bytes.
     pub size: Option<u64>,
-    /// The MD5 of the content (`Content-MD5`). This MD5 is checked only if the writer was opened with `check_md5` or an
-    /// MD5 ETag.
+    /// The MD5 of the content (`Content-MD5`). Stating this MD5 requires a writer that was opened with `check_md5` or
+    /// an MD5 ETag. Without these options, most stores fail with `BadDigest`.
     pub md5: Option<[u8; 16]>,
     /// The checksum of the content, computed with the algorithm that the writer was opened with.
     pub checksum: Option<Checksum>,
@@ -293,7 +293,7 @@ enum ChecksumHasherState {
 pub struct HashResult {
     /// The number of bytes.
     pub size: u64,
-    /// The MD5 of the content, if it was requested.
+    /// The MD5 of the content, if `check_md5` or the ETag policy required it.
     pub md5: Option<[u8; 16]>,
     /// The ETag under the policy; `None` if the policy does not compute it from the content.
     pub etag: Option<ETag>,

@@ -47,7 +47,7 @@ kinds! {
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
     /// The name is not valid for a bucket.
     InvalidBucketName = "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit";
-    /// The key is empty or not UTF-8.
+    /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
     KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
@@ -203,8 +203,8 @@ impl Error {
         self.0.is_delete_marker
     }
 
-    /// Records the S3 error code with which a server described the failure. Several codes have the same
-    /// [`ErrorKind`], and some callers need to tell them apart. A text that cannot be an error code is ignored.
+    /// Records the S3 error code with which a server described the failure. Several codes have the same [`ErrorKind`],
+    /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
         let is_code = (1..=64).contains(&code.len()) && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
         self.0.s3_code = is_code.then(|| code.into());

@@ -59,11 +59,11 @@ pub trait ObjectRenameOperations {
 
 /// The tags of objects.
 pub trait ObjectTagOperations {
-    /// Returns the tags of an object, or of a `version` of it. Errors: as [`Objects::get`].
+    /// Returns the tags of an object, or of a `version` of it. Errors: as for [`Objects::get`].
     fn tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>) -> Result<Tags>;
 
     /// Replaces the tags of an object, or of a `version` of it; the object's modification time does not change. Errors:
-    /// as [`Objects::get`], and `InvalidTag`.
+    /// as for [`Objects::get`], and `InvalidTag`.
     fn set_tags(&self, bucket: &Bucket, key: &Key, version: Option<&VersionId>, tags: &Tags) -> Result<()>;
 }
 
@@ -85,7 +85,7 @@ pub trait ObjectVersionOperations {
 /// Objects that are uploaded in parts.
 pub trait MultipartUploadOperations: Objects {
     /// Returns the parts that an object was completed from, by number; an empty list if the object was put as a whole.
-    /// Errors: as [`Objects::get`].
+    /// Errors: as for [`Objects::get`].
     fn object_parts(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<Vec<ObjectPart>>;
 
     /// Starts a multipart upload. Errors: `NoSuchBucket`.
@@ -223,11 +223,12 @@ pub trait BucketDocumentOperations {
     fn document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<Option<Vec<u8>>>;
 
     /// Sets or replaces the document; readers see either the old or the new one. The bytes are not checked. Errors:
-    /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users who may not change the
-    /// bucket's settings.
+    /// `NoSuchBucket`; `EntityTooLarge` beyond [`MAX_DOCUMENT_BYTES`]; `AccessDenied` for users without permission to
+    /// change the bucket's settings.
     fn set_document(&self, bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Result<()>;
 
-    /// Removes the document; removing a missing one succeeds. Errors: as for [`BucketDocumentOperations::set_document`].
+    /// Removes the document; removing a missing document succeeds. Errors: as for
+    /// [`BucketDocumentOperations::set_document`].
     fn delete_document(&self, bucket: &Bucket, kind: &BucketDocumentKind) -> Result<()>;
 
     /// Returns the user ID of the bucket's owner; `None` if the store has no owners. Errors: `NoSuchBucket`.

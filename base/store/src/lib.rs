@@ -69,8 +69,8 @@ pub trait Store:
     + BucketDocumentOperations
 {
     /// Returns a confined version of the store, which follows no symbolic link out of the requested bucket. The
-    /// confined store is for users who may access only some buckets. Returns `None` if the store has no links. Errors:
-    /// from opening the confined store.
+    /// confined store is for users who may access only some buckets. Returns `None` if the store has no symbolic links.
+    /// Errors: from opening the confined store.
     fn within_buckets(&self) -> Result<Option<Arc<dyn Store>>> {
         Ok(None)
     }
@@ -155,7 +155,7 @@ pub trait Objects: Send + Sync {
     }
 
     /// Reads many ranges of one version of an object; returns one vector per range, in order. `options.range` is
-    /// ignored. Errors: as [`Objects::get`]; a range outside the object makes the whole call fail.
+    /// ignored. Errors: as for [`Objects::get`]; a range outside the object makes the whole call fail.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -176,7 +176,7 @@ pub trait Objects: Send + Sync {
         ranges.iter().map(read).collect()
     }
 
-    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as [`Objects::get`].
+    /// Describes an object. `options.range` and `options.part` are ignored. Errors: as for [`Objects::get`].
     fn head(&self, bucket: &Bucket, key: &Key, options: &GetOptions) -> Result<ObjectInfo>;
 
     /// Removes an object; removing a missing object succeeds, as in S3. In a bucket that keeps versions, the object
@@ -238,7 +238,7 @@ pub trait Writer: Send {
     fn commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult>;
 
     /// Like [`Writer::commit`], but returns the writer if another writer holds the key's lock, so that the caller can
-    /// wait without blocking a thread. For writers that need no lock, this is the same as `commit`.
+    /// wait without blocking a thread. For a writer that needs no lock, this method does the same as `commit`.
     fn try_commit(self: Box<Self>, expected: &ExpectedContent) -> Result<PutResult, CommitFailure> {
         self.commit(expected).map_err(CommitFailure::Failed)
     }

@@ -104,8 +104,7 @@ pub struct ObjectListing {
 pub enum WalkInstruction {
     /// Offer the next key.
     Next,
-    /// Skip keys that start with this prefix. These keys belong to the entry that was just added, or come before the
-    /// first key of the page.
+    /// Skip the remaining keys that start with this prefix, because the last entry of the page represents them.
     SkipPrefix(String),
     /// The page is full.
     Full,

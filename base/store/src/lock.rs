@@ -223,13 +223,13 @@ pub trait ObjectLockOperations {
 
     /// Turns object lock on, or changes the default retention of new versions. Object lock cannot be turned off.
     /// Errors: `NoSuchBucket`; `InvalidArgument` for a period out of range, and if the bucket does not keep versions;
-    /// `AccessDenied` for users who may not change the bucket's settings.
+    /// `AccessDenied` for users without permission to change the bucket's settings.
     fn set_lock_configuration(&self, bucket: &Bucket, configuration: &LockConfiguration) -> Result<()>;
 
     /// Replaces or removes the retention of an object's latest version, or of `version`. `bypass` permits shortening or
-    /// removing a retention in governance mode. Errors: as [`Objects::get`](crate::Objects::get); `AccessDenied` if the
-    /// present retention forbids the change, and for `bypass` by users who may not change the bucket's settings;
-    /// `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
+    /// removing a retention in governance mode. Errors: as for [`Objects::get`](crate::Objects::get); `AccessDenied` if
+    /// the present retention forbids the change, and for `bypass` by users without permission to change the bucket's
+    /// settings; `InvalidArgument` in a bucket without object lock, and for a date that is not in the future.
     fn set_retention(
         &self,
         bucket: &Bucket,
@@ -239,7 +239,7 @@ pub trait ObjectLockOperations {
         bypass: bool,
     ) -> Result<()>;
 
-    /// Turns the legal hold of an object's latest version, or of `version`, on or off. Errors: as
+    /// Turns the legal hold of an object's latest version, or of `version`, on or off. Errors: as for
     /// [`Objects::get`](crate::Objects::get); `InvalidArgument` in a bucket without object lock.
     fn set_legal_hold(
         &self,

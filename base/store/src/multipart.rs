@@ -74,7 +74,7 @@ impl CompleteOptions {
     }
 
     /// Checks the size and checksum that the client stated against the parts.
-    /// Errors: `IncompleteBody`, `BadDigest`.
+    /// Errors: `IncompleteBody`, `BadDigest`, and `InvalidArgument` for a checksum if the parts have none.
     pub fn check(&self, size: u64, checksum: Option<&Checksum>) -> Result<()> {
         if let Some(stated) = self.size.filter(|stated| *stated != size) {
             let why = format!("the parts have {size} bytes, but {stated} were stated");
@@ -263,7 +263,8 @@ impl CompletedPart {
     }
 }
 
-/// Returns the checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm.
+/// Returns the checksum of an object completed from `parts`; `None` if a part has no checksum of that algorithm, or if
+/// the type is [`ChecksumType::FullObject`] and the algorithm is not a CRC.
 pub fn multipart_checksum(
     algorithm: ChecksumAlgorithm,
     checksum_type: ChecksumType,

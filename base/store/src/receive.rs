@@ -2,8 +2,8 @@
 
 use crate::{Error, ErrorKind, Result};
 
-/// The maximum number of bytes that are allocated at once for a stated length. The system provides memory only when it
-/// is written to, so stating a length up to this limit does not by itself use memory.
+/// The maximum number of bytes that are allocated for a stated length before any byte has arrived. The system provides
+/// memory only when it is written to, so stating a length up to this limit does not by itself use memory.
 pub const TRUSTED_BYTES: usize = 256 << 20;
 /// The number of bytes that are first cleared and then filled in one step, once [`TRUSTED_BYTES`] have arrived. This
 /// number of bytes stays in the processor's cache between clearing and filling.
@@ -50,8 +50,8 @@ pub fn receive_rest(
     Ok(())
 }
 
-/// Checks that there is memory for one and a half times the total of `lengths`, because a program that runs out of
-/// memory later ends without returning an error. Errors: `InvalidRange`. Cost: none for up to 256 MiB; two system calls
+/// Checks that there is memory for one and a half times the total of `lengths`, because a program that later runs out
+/// of memory ends without returning an error. Errors: `InvalidRange`. Cost: none for up to 256 MiB; two system calls
 /// for more.
 pub fn check_room(lengths: impl IntoIterator<Item = usize>) -> Result<()> {
     let total = lengths.into_iter().fold(0, usize::saturating_add);

@@ -11,7 +11,7 @@ use crate::{ChecksumAlgorithmAndType, ETag, Error, ErrorKind, Result};
 pub struct VersionId(Box<str>);
 
 impl VersionId {
-    /// The ID of an object's only version in a bucket that keeps no versions.
+    /// The ID of a version that is written while its bucket keeps no versions.
     pub const NULL: &'static str = "null";
     /// The maximum length of an ID (S3's limit).
     pub const MAX_BYTES: usize = 1024;

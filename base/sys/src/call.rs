@@ -1,5 +1,5 @@
-//! All file system calls of this crate. Each call has its own function in this file, so that a test can count the call,
-//! make it fail, or kill the process when it makes the call.
+//! The file-system calls of this crate. Each call has its own function in this file, or is made by another module after
+//! [`point`]. A test can therefore count each call, make it fail, or kill the process just before the call.
 
 use std::ffi::CString;
 use std::num::NonZeroU64;
@@ -75,8 +75,8 @@ calls! {
 
 #[cfg(test)]
 mod tests {
-    /// Checks that no other module calls a file system function of rustix directly: tests could neither count such a
-    /// call nor make it fail.
+    /// Checks that these modules import no file-system function of rustix, because tests could neither count calls of
+    /// such a function nor make them fail.
     #[test]
     fn the_file_system_is_reached_through_here_only() {
         let sources = [

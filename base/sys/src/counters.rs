@@ -257,8 +257,9 @@ pub fn reference_cycles() -> Option<u64> {
     None
 }
 
-/// The time of the monotonic clock at the kernel's last tick (at most 1 to 10 ms ago). Reading this clock takes a fifth
-/// of the time of `Instant::now`, which reads the processor's counter. Neither read makes a system call.
+/// The time of the monotonic clock at the kernel's last tick, which was at most 10 ms ago (1 ms on kernels with 1,000
+/// ticks per second). Reading this clock takes a fifth of the time of `Instant::now`, which reads the processor's
+/// counter. Neither read makes a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CoarseInstant {
     /// The time since the clock started.

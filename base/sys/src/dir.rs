@@ -64,7 +64,8 @@ pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> 
     read_entries(dir, visit, would_scan)
 }
 
-/// Reads entries until `is_long` returns true. `is_long` is called between two system calls that return entries.
+/// Reads entries. If a system call after the first one returns entries, `is_long` is called. Errors: also `AGAIN` if
+/// `is_long` returns true.
 fn read_entries(
     dir: impl AsFd,
     mut visit: impl FnMut(&[u8], EntryKind),

@@ -21,7 +21,8 @@ use crate::call::{
 };
 use crate::identity::with_capabilities;
 
-/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared when the kernel first refuses it.
+/// Whether the kernel allows this process `linkat` with `AT_EMPTY_PATH`; cleared when the kernel refuses this call and
+/// the fallback succeeds.
 static LINK_BY_DESCRIPTOR: AtomicBool = AtomicBool::new(true);
 
 /// The state of a file, in the units Fordway uses.
@@ -94,7 +95,7 @@ impl FileStat {
     }
 }
 
-/// Returns a time in nanoseconds. Times that do not fit into 64 bits, which are those after the year 2262, are clamped.
+/// Returns a time in nanoseconds. Times before 1677-09-21 and after 2262-04-11 do not fit into 64 bits and are clamped.
 fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
@@ -338,8 +339,9 @@ const SYS_GETXATTRAT: libc::c_long = 464;
 /// Whether the kernel has `getxattrat`; cleared when the kernel first refuses it.
 static HAS_GETXATTRAT: AtomicBool = AtomicBool::new(true);
 
-/// Reads the attribute `name` of an open file into `buffer`; `None` if the file has no such attribute. Errors: `RANGE`
-/// if the value does not fit, `OPNOTSUPP` where the file system has no attributes. Cost: one `fgetxattr`.
+/// Reads the extended attribute `name` of an open file into `buffer`; `None` if the file has no such attribute. Errors:
+/// `RANGE` if the value does not fit, `OPNOTSUPP` where the file system has no extended attributes. Cost: one
+/// `fgetxattr`.
 pub fn get_xattr<'b>(file: impl AsFd, name: &CStr, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>> {
     let length = absent_is_none(fgetxattr(file, name, &mut *buffer))?;
     Ok(length.map(|length| &buffer[..length]))
@@ -367,13 +369,13 @@ pub fn get_xattr_in<'b>(
     Ok(length.map(|length| &buffer[..length]))
 }
 
-/// Sets the attribute `name` of an open file. Errors: `NOTSUP` where the file system has no attributes; `NOSPC`,
-/// `DQUOT` or `2BIG` if the value does not fit.
+/// Sets the extended attribute `name` of an open file. Errors: `NOTSUP` where the file system has no extended
+/// attributes; `NOSPC`, `DQUOT` or `2BIG` if the value does not fit.
 pub fn set_xattr(file: impl AsFd, name: &CStr, value: &[u8]) -> Result<()> {
     fsetxattr(file, name, value, XattrFlags::empty())
 }
 
-/// Removes the attribute `name` of an open file; returns whether it existed.
+/// Removes the extended attribute `name` of an open file; returns whether it existed.
 pub fn remove_xattr(file: impl AsFd, name: &CStr) -> Result<bool> {
     match fremovexattr(file, name) {
         Ok(()) => Ok(true),
@@ -427,7 +429,7 @@ pub(crate) fn last_errno() -> Errno {
 mod tests {
     use super::*;
 
-    /// On a file system with attributes, all three ways of reading an attribute return the same result.
+    /// On a file system with extended attributes, all three ways of reading an attribute return the same result.
     #[test]
     fn attributes_round_trip() {
         let dir = tempfile::tempdir().unwrap();

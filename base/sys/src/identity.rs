@@ -117,8 +117,8 @@ impl ThreadCredentials {
         set_capabilities(None, self.capabilities)
     }
 
-    /// Switches back to the thread's own credentials. Capabilities are restored first, because setting groups needs
-    /// them.
+    /// Switches back to the thread's own credentials. Capabilities are restored before the groups, because setting
+    /// groups needs a capability.
     fn come_back(&self) -> Result<()> {
         set_file_id(libc::SYS_setfsuid, self.uid)?;
         set_capabilities(None, self.capabilities)?;
@@ -169,9 +169,9 @@ pub fn may_act_as_others() -> bool {
     capabilities(None).is_ok_and(|sets| sets.permitted.contains(needed))
 }
 
-/// Runs `work` with the capabilities `wanted` in effect for the calling thread, and no other. Only capabilities that
-/// the thread is permitted to use take effect, even within a role. Errors: from changing the capabilities. If restoring
-/// the former capabilities fails, which should never happen, the process aborts.
+/// Runs `work` with the capabilities `wanted` in effect for the calling thread only. Only capabilities that the thread
+/// is permitted to use take effect, even within a role. Errors: from changing the capabilities. If restoring the former
+/// capabilities fails, which should never happen, the process aborts.
 pub(crate) fn with_capabilities<T>(wanted: CapabilitySet, work: impl FnOnce() -> T) -> Result<T> {
     let before = capabilities(None)?;
     let raised = CapabilitySets { effective: before.effective | (wanted & before.permitted), ..before };
@@ -303,7 +303,8 @@ impl PrivilegedThread {
 }
 
 /// Runs `work` as `peer`, without capabilities: on the calling thread if it may act as other users, otherwise on the
-/// process's [`PrivilegedThread`]. Errors: `PERM` if neither thread may act as other users.
+/// process's [`PrivilegedThread`]. Errors: `PERM` if neither thread may act as other users; `IO` if `work` panics on
+/// the [`PrivilegedThread`].
 pub fn act_for<T: Send + 'static>(
     peer: &PeerCredentials,
     work: impl FnOnce() -> T + Send + 'static,

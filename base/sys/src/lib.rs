@@ -6,7 +6,7 @@
 //! | `openat2` with `RESOLVE_BENEATH` | Linux 5.6 | the path is walked name by name with the same containment |
 //! | `openat2` with `RESOLVE_CACHED` | 5.12; not on every network file system | the caller waits for lookups |
 //! | `O_TMPFILE` | 3.11; not on FUSE, NFS | the caller stages under a hidden name |
-//! | `linkat` with `AT_EMPTY_PATH` for one's own files | 6.10, or root | linked through `/proc/self/fd` |
+//! | `linkat` with `AT_EMPTY_PATH` for files opened by the process | 6.10, or root | linked through `/proc/self/fd` |
 //! | `getxattrat` | 6.13 | the attribute is read through `/proc/self/fd` |
 //! | user extended attributes | not on every file system | the call fails with `NOTSUP` |
 //! | hardware counters (`perf_event_open`) | a PMU, and `perf_event_paranoid` below 3 | missing counts are `None` |

@@ -235,8 +235,8 @@ impl ByteRangeLocks {
         Ok(ByteLockGuard { locks: self, byte, _stripe: Some(stripe) })
     }
 
-    /// Locks a second byte, which must follow the byte of `held` in the [`LockOrderKey`]. Cost and errors: as for
-    /// [`ByteRangeLocks::lock`].
+    /// Locks a second byte, which must follow the byte of `held` in the order of [`LockOrderKey`]. Cost and errors: as
+    /// for [`ByteRangeLocks::lock`].
     pub fn lock_after(
         &self,
         held: &ByteLockGuard<'_>,
@@ -255,8 +255,9 @@ impl ByteRangeLocks {
         Ok(ByteLockGuard { locks: self, byte, _stripe: stripe })
     }
 
-    /// Locks the byte at `offset` if neither this process nor another has locked it. Cost and errors: as for
-    /// [`ByteRangeLocks::lock`].
+    /// Locks the byte at `offset` without waiting. Returns `None` if another process has locked the byte, or if a
+    /// thread of this process holds a byte with the same in-process lock, perhaps another byte. Cost: as for
+    /// [`ByteRangeLocks::lock`]. Errors: `NOLCK`.
     pub fn try_lock(&self, offset: u32) -> Result<Option<ByteLockGuard<'_>>> {
         let Some(stripe) = self.stripes[stripe_of(offset)].try_take() else { return Ok(None) };
         let byte = i64::from(offset);

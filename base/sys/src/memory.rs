@@ -123,7 +123,7 @@ type Mallinfo2Function = unsafe extern "C" fn() -> libc::mallinfo2;
 /// not start with an older glibc.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn mallinfo2() -> Option<Mallinfo2Function> {
-    // SAFETY: the name ends with a zero byte, and looking it up changes nothing.
+    // SAFETY: the name ends with a NUL byte, and looking it up changes nothing.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr()) };
     // SAFETY: null becomes `None`, and glibc's function of this name has this type.
     unsafe { std::mem::transmute::<*mut libc::c_void, Option<Mallinfo2Function>>(found) }

@@ -104,7 +104,7 @@ struct Mount<'m> {
 }
 
 impl<'m> Mount<'m> {
-    /// Finds the mount with the number `id`.
+    /// Finds the mount with the ID `id`.
     fn find(mounts: &'m str, id: u64) -> Option<Self> {
         mounts.lines().filter_map(Mount::of).find(|(number, _)| *number == id).map(|(_, mount)| mount)
     }
@@ -150,7 +150,7 @@ impl<'m> Mount<'m> {
     }
 }
 
-/// Returns the number of the mount through which `file` was opened: from `statx` (Linux 5.8), otherwise from `/proc`.
+/// Returns the ID of the mount through which `file` was opened: from `statx` (Linux 5.8), otherwise from `/proc`.
 fn mount_id(file: impl AsFd) -> Option<u64> {
     if let Ok(stat) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         && stat.stx_mask & StatxFlags::MNT_ID.bits() != 0
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// `statx` and `/proc` give the same mount number, and the list of mounts contains it.
+    /// `statx` and `/proc` give the same mount ID, and the list of mounts contains it.
     #[test]
     fn the_mount_of_an_open_file_is_found() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();

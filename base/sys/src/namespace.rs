@@ -1,4 +1,4 @@
-//! Network, process and mount namespaces, processes that end with the thread that started them, and TUN devices, whose
+//! Network, PID and mount namespaces, processes that end with the thread that started them, and TUN devices, whose
 //! packets are read and written through a file descriptor.
 
 use std::ffi::CStr;
@@ -17,7 +17,7 @@ use super::file::last_errno;
 
 /// Moves the calling thread, and no other, into a new network namespace that has only a loopback device, which is down.
 /// The namespace has no name. The namespace exists as long as a thread is in it or a descriptor of it is open. The
-/// namespace therefore disappears however the process that created it ends.
+/// namespace therefore disappears regardless of how the process that created it ends.
 ///
 /// Errors: `PERM` without CAP_SYS_ADMIN. Root has this capability, and every user has it in a user namespace that they
 /// created.
@@ -34,7 +34,7 @@ pub fn enter_network_namespace(namespace: impl AsFd) -> Result<()> {
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
-/// Puts the next process that the calling thread starts into a new process namespace, as its first process. When that
+/// Puts the next process that the calling thread starts into a new PID namespace, as its first process. When that
 /// process ends, all its descendants end, even detached ones. The thread can start no other process afterwards. Errors:
 /// `PERM` as for [`new_network_namespace`].
 pub fn own_process_namespace() -> Result<()> {
@@ -42,8 +42,8 @@ pub fn own_process_namespace() -> Result<()> {
     unsafe { unshare_unsafe(UnshareFlags::NEWPID) }
 }
 
-/// Makes the kernel kill the process that `command` starts when the starting thread ends, for whatever reason. Errors:
-/// the start fails if the kernel refuses, which no known kernel does.
+/// Makes the kernel kill the process that `command` starts as soon as the thread that started the process ends, for
+/// whatever reason. Errors: the start fails if the kernel refuses, which no known kernel does.
 pub fn end_with_thread(command: &mut Command) {
     let end = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec there is only a system call; no memory is allocated and no lock is taken.
@@ -75,7 +75,7 @@ pub fn enter_mount_namespace(namespace: impl AsFd) -> io::Result<()> {
 }
 
 fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: all arguments are strings that end with a zero byte and outlive the call; there is no data argument.
+    // SAFETY: all arguments are strings that end with a NUL byte and outlive the call; there is no data argument.
     let answer =
         unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
     if answer < 0 { Err(last_errno().into()) } else { Ok(()) }

@@ -35,7 +35,8 @@ pub enum ActivationSocketKind {
 
 /// Takes the sockets that a service manager passed to this process. Returns none without a service manager, and none on
 /// later calls. Programs started by this process do not inherit the sockets. Errors: `BADF` if fewer descriptors are
-/// open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each socket.
+/// open than the environment states, `NOTSOCK` if one of them is not a socket. Cost: four system calls for each socket,
+/// and one more for each stream socket.
 pub fn take_passed_sockets() -> Result<Vec<ActivationSocket>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| env::var(name).unwrap_or_default();

@@ -25,7 +25,7 @@ pub struct ResourceUsage {
     pub involuntary_switches: u64,
 }
 
-/// Raises the limit of open files to the maximum that the process may set without privileges. Returns that limit;
+/// Raises the limit on open files to the maximum that the process may set without privileges. Returns that limit;
 /// `None` means no limit. Most shells start programs with a limit of 1,024.
 pub fn raise_open_files() -> Result<Option<u64>> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -118,8 +118,8 @@ impl RootDirectory {
         if let Some(answer) = self.ask_memory(start, path, flags, resolve) {
             return answer;
         }
-        // EAGAIN means that a `..` in a link raced with a rename or mount elsewhere; the kernel asks the caller to
-        // retry.
+        // EAGAIN means that a `..` in the path or in a link raced with a rename or mount elsewhere; the kernel asks the
+        // caller to retry.
         let opened = with_name(path, |name| {
             let attempt = || openat2(start, name, flags, mode, resolve);
             let mut attempts = (0..128).map(|_| attempt());
@@ -255,8 +255,8 @@ fn split(path: &str) -> impl Iterator<Item = String> + '_ {
     path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned)
 }
 
-/// Returns the target of the link `name` in `dir`, or `None` if it is not a link. Errors: `LOOP` if `links` forbids the
-/// link.
+/// Returns the target of the link `name` in `dir`, or `None` if `name` is missing or not a link. Errors: `LOOP` if
+/// `links` forbids the link.
 fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Option<String>> {
     let name = text_to_name(name);
     match statat(&dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -272,8 +272,8 @@ fn link_target(dir: impl AsFd, name: &str, links: SymlinkPolicy) -> Result<Optio
     }
 }
 
-/// Returns the target of a link that belongs to root or to the caller. The link is opened once, so that the owner and
-/// the target are those of the same link.
+/// Returns the target of a link that belongs to root or to the caller. The link is opened once, so that owner and
+/// target belong to the same link.
 fn own_target(dir: impl AsFd, name: &[u8]) -> Result<CString> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let link = openat(dir, name, flags, Mode::empty())?;

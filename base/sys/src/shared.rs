@@ -56,7 +56,8 @@ pub enum FileSystemSharing {
     Local,
     /// The clients of an NFS server may change the file system.
     Nfs,
-    /// It is not known which nodes may change the file system: FUSE, and every file system of an unknown type.
+    /// It is not known which nodes may change the file system. This applies to FUSE, and to every file system of an
+    /// unknown type.
     Unknown,
 }
 
@@ -125,9 +126,9 @@ pub fn require_kept(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// Returns the inode that the directory `dir` lists for `name`. The result comes from the server, regardless of what is
-/// cached for the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory up to
-/// the name.
+/// Returns the inode number that the directory `dir` lists for `name`. The result comes from the server, regardless of
+/// what is cached for the name. `dir` must be open for reading and not have been read yet. Cost: it reads the directory
+/// up to the name.
 pub fn inode_in(dir: impl AsFd, name: &str) -> Result<Option<u64>> {
     Ok(find_in(dir, name, usize::MAX)?.flatten())
 }

@@ -126,14 +126,14 @@ pub fn keep_alive(socket: impl AsFd) -> Result<()> {
     sockopt::set_tcp_keepcnt(&socket, 3)
 }
 
-/// The credentials of the peer of a Unix socket, as the kernel recorded them when the peer connected.
+/// The credentials of a user. The kernel records the credentials of the peer of a Unix socket when the peer connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCredentials {
     /// The user ID.
     pub uid: u32,
     /// The group ID.
     pub gid: u32,
-    /// The supplementary groups, in ascending order.
+    /// The supplementary groups; in ascending order if [`peer_of`] returned them.
     pub groups: Vec<u32>,
 }
 
@@ -180,7 +180,7 @@ pub fn send_more(socket: impl AsFd, data: &[u8]) -> Result<usize> {
     rustix::net::send(socket, data, SendFlags::MORE | SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
-/// Returns whether `socket` accepts data now. Cost: one `poll`, which is much cheaper than a failed call.
+/// Returns whether `socket` accepts data now. Cost: one `poll`, which is much cheaper than a failed send.
 pub fn is_writable(socket: impl AsFd) -> Result<bool> {
     let mut wanted = [PollFd::new(&socket, PollFlags::OUT)];
     Ok(rustix::event::poll(&mut wanted, Some(&Timespec::default()))? > 0)

@@ -9,7 +9,7 @@ use crate::mounts::{MountProblem, MountProperties};
 /// The first line of a verdict in this version of its format.
 const HEAD: &str = "fordway verdict 1";
 
-/// A guarantee between two mounts of one file system, on which stores rely.
+/// A guarantee on which stores rely, between two mounts of one file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedMountGuarantee {
     /// A lock held through one mount cannot be taken through the other.

@@ -1,7 +1,8 @@
 //! Watches on directories: the kernel queues every change of a name in them (inotify).
 //!
-//! The kernel queues a change before the call that makes it returns, and in the order in which the calls took effect.
-//! After reading the queue, a process therefore knows all earlier changes by any process on this machine.
+//! The kernel queues each change before the call that makes the change returns. The queued changes are in the order in
+//! which the calls took effect. After reading the queue, a process therefore knows all earlier changes by any process
+//! on this machine.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(changes(&mut watcher), ["itself"]);
     }
 
-    /// Many changes arrive in order and completely, without waiting.
+    /// All of many changes are returned, in order and without a wait.
     #[test]
     fn many_changes_are_all_seen() {
         let dir = tempfile::tempdir().unwrap();

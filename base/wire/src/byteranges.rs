@@ -51,7 +51,8 @@ impl ByterangesFraming<'_> {
     }
 }
 
-/// The maximum number of bytes before a part's content that a reader accepts: the preamble, or a part's head.
+/// The maximum number of bytes before a part's content that a reader accepts: the part's head, and before the first
+/// part also the preamble.
 const BETWEEN_BYTES_MAX: usize = 8 * 1024;
 
 /// Returns the boundary in a `Content-Type`, quoted or not; `None` if the type is not `multipart/byteranges`.

@@ -43,8 +43,8 @@ impl UtcTime {
     }
 }
 
-/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction, and with an offset from UTC, such as `+02:00`, instead of
-/// `Z`. Returns `None` for anything else, and for times before 1970.
+/// Reads `2009-10-12T17:50:30.000Z`, with or without a fraction, and with `Z` or an offset from UTC, such as `+02:00`.
+/// Returns `None` for anything else, and for times before 1970.
 pub fn parse_iso8601(text: &str) -> Option<SystemTime> {
     let (date, time) = text.split_once('T')?;
     let (time, ahead_s) = match time.strip_suffix('Z') {

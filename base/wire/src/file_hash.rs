@@ -41,7 +41,8 @@ impl FileHashAlgorithm {
         }
     }
 
-    /// Returns the kind with this name, ignoring case, with or without a hyphen (as in Metalink 3 and RFC 3230).
+    /// Returns the hash function with this name, ignoring case, with or without a hyphen (as in Metalink 3 and RFC
+    /// 3230).
     pub fn from_name(name: &str) -> Option<Self> {
         let plain = |text: &str| text.trim().replace(['-', '_'], "").to_ascii_lowercase();
         let wanted = if plain(name) == "sha" { "sha1".to_owned() } else { plain(name) };
@@ -61,7 +62,7 @@ impl FileHashAlgorithm {
     }
 }
 
-/// A digest: its kind and value.
+/// A digest: its hash function and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileHash {
     /// The hash function.
@@ -71,8 +72,8 @@ pub struct FileHash {
 }
 
 impl FileHash {
-    /// Parses hexadecimal digits in either case. Returns `None` if they are not a value of that kind; adler32 may lack
-    /// leading zeros, because some servers omit them.
+    /// Parses hexadecimal digits in either case. Returns `None` if they are not a value of that hash function; adler32
+    /// may lack leading zeros, because some servers omit them.
     pub fn from_hex(kind: FileHashAlgorithm, text: &str) -> Option<Self> {
         let mut hex = text.trim().to_ascii_lowercase();
         if kind == FileHashAlgorithm::Adler32 && (1..8).contains(&hex.len()) {

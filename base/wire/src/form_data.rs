@@ -336,7 +336,7 @@ pub struct ScannedFileContent {
 }
 
 impl FormFileScanner {
-    /// Creates a reader for a file in a form with this boundary.
+    /// Creates a scanner for a file in a form with this boundary.
     pub fn new(boundary: &str) -> Self {
         FormFileScanner { delimiter: delimiter(boundary), matched: 0, line: None }
     }

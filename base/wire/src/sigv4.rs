@@ -1,4 +1,4 @@
-//! AWS Signature Version 4 for clients: pure functions of the request and the time.
+//! AWS Signature Version 4, for clients and servers: pure functions of the request and the time.
 //!
 //! The caller passes the path and query *encoded* (see [`crate::uri`]), exactly as they will be sent: S3 encodes once
 //! and never normalizes a path.

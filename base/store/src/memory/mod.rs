@@ -44,7 +44,8 @@ impl MemoryStore {
     }
 
     fn state(&self) -> MutexGuard<'_, MemoryState> {
-        // A panic elsewhere cannot leave an incomplete change, because each change is a single map operation.
+        // A panic elsewhere cannot leave an incomplete change, because no code panics between the first and the last
+        // step of a change.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 

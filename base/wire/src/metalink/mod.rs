@@ -19,8 +19,8 @@ use quick_xml::escape::escape;
 /// The priority of a URL without a stated priority, which is also the lowest priority (RFC 5854 section 4.2.16.2).
 pub const PRIORITY_LAST: u32 = 999_999;
 
-/// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB in pieces of 64 MiB is
-/// smaller.
+/// The maximum size of a document that is read, in bytes. The document of a file of 64 TiB with a SHA-256 digest of
+/// each 64 MiB is smaller.
 pub const DOCUMENT_BYTES_MAX: usize = 128 << 20;
 
 /// The files that a document describes.
@@ -91,8 +91,8 @@ impl Metalink {
         start.trim_start_matches('\u{feff}').trim_start().starts_with('<') && start.contains("<metalink")
     }
 
-    /// Returns the file called `name`, or the only file. Errors: `InvalidArgument` if there is no such file, or
-    /// several; the message lists the first ten names.
+    /// Returns the file whose name has the same last component as `name`; without a `name`, returns the only file.
+    /// Errors: `InvalidArgument` if there is no such file, or several; the message lists the first ten names.
     pub fn file(self, name: Option<&str>) -> Result<MetalinkFile> {
         let names: Vec<String> = self.files.iter().take(10).map(|file| format!("{:?}", file.name)).collect();
         let mut files = self.files.into_iter();
@@ -124,7 +124,7 @@ impl MetalinkFile {
         self.replicas.is_empty() && self.described_by.is_empty()
     }
 
-    /// Fills in the fields that this value lacks with those of `other`, which describes the same file.
+    /// Adds the size, digests and replicas of `other` that this value lacks. `other` must describe the same file.
     pub fn complete_with(&mut self, other: MetalinkFile) {
         self.size_bytes = self.size_bytes.or(other.size_bytes);
         if self.pieces.is_none() {
@@ -359,7 +359,8 @@ mod tests {
 
     use super::*;
 
-    /// Each address is compared with those before it, so their number must be limited.
+    /// The number of addresses must be limited: when two descriptions of a file are combined, each address is compared
+    /// with all others.
     #[test]
     fn lists_and_documents_have_a_limited_number_of_addresses() {
         let urls = |count: usize| (0..count).map(|number| format!("http://h/{number}"));

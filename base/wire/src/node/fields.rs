@@ -1,5 +1,5 @@
-//! The elements of messages: numbers, texts and lists, in little-endian order, one after another. The store's own types
-//! are encoded as their fields in the order of declaration.
+//! The elements of messages: little-endian numbers, texts and lists, one after another. The store's own types are
+//! encoded as their fields in the order of declaration.
 //!
 //! | type | bytes |
 //! |---|---|
@@ -48,7 +48,7 @@ pub trait ReadField: Sized {
 pub struct MessageCursor<'a>(&'a [u8]);
 
 impl<'a> MessageCursor<'a> {
-    /// Creates the input for all of a message.
+    /// Creates a cursor at the beginning of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
         MessageCursor(bytes)
     }

@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    /// A header of sixteen bytes that announces sixteen million bytes must not allocate memory for them.
+    /// A header of 16 bytes that announces a body of 16 MiB must not cause an allocation of 16 MiB.
     #[test]
     fn an_announcement_takes_no_memory() {
         let mut inbox = FrameBuffer::default();

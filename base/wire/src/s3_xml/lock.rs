@@ -40,7 +40,8 @@ impl ObjectLockDocument {
         Ok(found)
     }
 
-    /// Returns the configuration; `None` unless the mode is known and there is exactly one period, which is in range.
+    /// Returns the configuration. Returns `None` if there is a rule whose mode is not known, or that does not have
+    /// exactly one period within range.
     pub fn configuration(&self) -> Option<LockConfiguration> {
         if !self.has_rule {
             return Some(LockConfiguration::default());

@@ -1,4 +1,4 @@
-//! S3's XML documents, as read and written by a client. This file handles the document of a failed request.
+//! S3's XML documents, as read and written by clients and servers. This file handles the document of a failed request.
 //!
 //! For each kind of response, a function reads the document's elements. The function gets the path of each element
 //! below the root (`Contents/Key`) and the element's own text. Unknown elements are ignored, because servers add their

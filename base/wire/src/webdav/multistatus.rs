@@ -114,7 +114,8 @@ impl MultistatusParser {
         match self.path.as_str() {
             "/multistatus/response/href" => {
                 // If a response has several addresses (RFC 4918 section 14.24), all of them share one status, and none
-                // has properties. A copy of the properties for each address could need any amount of memory.
+                // has properties. If the server sends properties nevertheless, only the last address gets them, because
+                // a copy for each address could need any amount of memory.
                 if !self.current.href.is_empty() {
                     let href = std::mem::take(&mut self.current.href);
                     self.found.push(MultistatusEntry { href, ..MultistatusEntry::default() });
@@ -245,7 +246,7 @@ mod tests {
         );
     }
 
-    /// Otherwise, each address would get a copy of properties of any size.
+    /// A copy of the properties for each address could need any amount of memory.
     #[test]
     fn several_addresses_share_a_status_and_no_properties() {
         let document = "<multistatus xmlns='DAV:'><response><propstat><prop><getetag>\"large\"</getetag></prop></propstat>\
