@@ -130,7 +130,7 @@ fn half_of_the_ranks_are_in_each_network() {
     assert_eq!(std::fs::read_to_string(dir.path().join("net.1.0")).unwrap(), networks[0]);
 }
 
-/// Each container has its own host name. After a killed job, no process and no file remains.
+/// Each container has its own host name. After a killed job, no process and no mount remains.
 #[test]
 fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
     if !has_launcher() || !is_root() || !fordway_needs::programs(&["crun"]) {
