@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 
 use crate::binary::text;
 
-/// Runs the program with keys in the environment, and with a profile `other` in the files.
+/// Runs the program with keys in the environment, and with `config` as the content of the AWS configuration file.
 fn fordway(dir: &Path, config: &str, words: &[&str]) -> Output {
     let file = dir.join("config");
     std::fs::write(&file, config).unwrap();
