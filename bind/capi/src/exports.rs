@@ -118,7 +118,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ///
 /// # Safety
 ///
-/// The requirements are those of `fordway_pread_vector`. The buffers must stay valid as long as the ticket.
+/// The requirements of `fordway_pread_vector` apply. The buffers must stay valid as long as the ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {

@@ -80,7 +80,7 @@ fn certificates_are_those_of_the_bundle() {
     assert_eq!(run(&mut command), baskets.said());
 }
 
-/// Batches in flight are cancelled before their memory is freed; otherwise the sanitizer would report an error.
+/// Batches in flight must be cancelled before their memory is freed. If they are not, the sanitizer reports an error.
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
