@@ -135,7 +135,7 @@ pub(crate) fn deinitialize() {
     DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).deinitialize();
 }
 
-/// A [`EndpointSettings`] that owns its texts.
+/// [`EndpointSettings`] that own their texts.
 #[derive(Clone, PartialEq, Eq)]
 struct OwnedEndpointSettings {
     texts: [Option<String>; 5],
@@ -265,7 +265,8 @@ impl SharedLanePool {
         let entry = match known {
             Some(at) => lanes.remove(at),
             None => {
-                // The lock may be held while the lane is opened, because this runs no callback and opens no connection.
+                // The lock may be held while the lane is opened, because opening a lane runs no callback and opens no
+                // connection.
                 let lane = fordway_lanes::open(&address.options())?;
                 tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
                 (key, lane)
