@@ -156,7 +156,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     Ok(is_good)
 }
 
-/// Opens each target as a separate site.
+/// Opens each target as a separate location.
 fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
     if setting.places.is_empty() {
         let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
