@@ -183,7 +183,7 @@ impl Service {
     }
 
     fn next(&self) -> Duration {
-        // A hash of the counter is random enough, and equal in every run.
+        // A hash of the counter is random enough, and yields the same times in every run.
         let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random ^= random >> 31;
         random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);

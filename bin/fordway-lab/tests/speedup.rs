@@ -42,7 +42,8 @@ fn processes(word: &str) -> Vec<String> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that writes a report as the library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms later.
+/// A rank that writes a report as the preloaded library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms
+/// later.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 
