@@ -717,7 +717,7 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     assert_eq!(rig.files(), ["down/a"]);
 }
 
-/// A part whose response states a different object size belongs to a different object, regardless of its range.
+/// A response that states a different object size comes from a different version of the object, whatever its range is.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;
