@@ -236,11 +236,11 @@ fn keys(
     }
 }
 
-/// Copies a string from the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
+/// Copies a string from the caller; returns `None` for NULL. Errors: `EINVAL` if the string is not UTF-8.
 ///
 /// # Safety
 ///
-/// `text` is NULL or a string.
+/// `text` is NULL or a C string.
 unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, CallFailure> {
     if text.is_null() {
         return Ok(None);

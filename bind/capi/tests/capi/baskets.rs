@@ -84,8 +84,8 @@ fn certificates_are_those_of_the_bundle() {
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
-    // Each of the eleven batches takes at least one request, after the requests for HEAD, the head of the file and the
-    // vectored read.
+    // Each of the eleven batches takes at least one request. The program sends the HEAD request, the read of the file's
+    // first bytes and the vectored read before the batches.
     for (lie, why) in [
         (ResponseFault::Version(7), "what was read before is of no use"),
         (ResponseFault::Status(403, None), "HTTP status 403"),
