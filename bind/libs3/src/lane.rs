@@ -316,8 +316,8 @@ fn close_at_exit() {
         // A thread that is still using a lane holds its own reference to it.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
-    // SAFETY: `at_exit` may call any function. If the system has no memory for the registration, the kernel closes the
-    // lanes' connections and files.
+    // SAFETY: `at_exit` is an exit handler, which may call any function. If the system has no memory for the
+    // registration, the kernel closes the lanes' connections and files.
     REGISTERED.call_once(|| unsafe {
         libc::atexit(at_exit);
     });

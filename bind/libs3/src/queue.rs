@@ -24,7 +24,7 @@ use crate::status::Status;
 
 /// The time after which a call to `S3_runonce_request_context` starts no further work.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The maximum number of concurrent requests to other machines in a context. Each one occupies a thread.
+/// The maximum number of concurrent requests to other machines in a context. Each request occupies a thread.
 const REMOTE_MAX: usize = 256;
 /// The maximum number of concurrent requests for local files on worker threads in a context. More requests would not
 /// increase disk throughput.
