@@ -156,7 +156,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     Ok(is_good)
 }
 
-/// Opens each target as a separate location.
+/// Opens each target as a separate site.
 fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
     if setting.places.is_empty() {
         let why = "give at least one TARGET: a DIRECTORY, file:///DIRECTORY or http(s)://HOST[:PORT]";
@@ -170,7 +170,8 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
         }
         let options = LaneConfigOverrides { endpoint: Some(place.clone()), ..LaneConfigOverrides::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Further targets on the same lane get a number in their names, so that every lane name in the run is unique.
+        // Further endpoints on the same lane get a number in their lane names, so that the names differ. The lane name
+        // of every plain directory is `posix`.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane = LaneDescription {
