@@ -79,7 +79,7 @@ fn every_lane_does_every_phase() {
     assert_eq!(run.parameters["durability"], "none");
 }
 
-/// Gateways with TLS and over HTTP/2 and 3 must each have a row, in addition to the row of the plain gateway.
+/// Gateways with TLS, HTTP/2 and HTTP/3 must each have a row, in addition to the row of the plain gateway.
 #[test]
 fn tls_and_newer_versions_are_rows() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,8 +124,8 @@ fn wait(mut child: Child, at_most: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// After Ctrl-C or SIGTERM during a comparison, only the run file of the complete rounds remains, and a message reports
-/// that.
+/// After SIGTERM during a comparison, only the source and the run file of the complete rounds remain. A message reports
+/// that the temporary directory was removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,8 +256,8 @@ fn compare_with(dir: &Path, targets: &[&str], secret: &str) -> Output {
     command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret).output().unwrap()
 }
 
-/// Checks that `service` has two rows next to our own rows: one for a new bucket, and one for an existing bucket.
-/// Afterwards, the service must be unchanged.
+/// Checks that `service` has two rows in addition to the row `posix`: one for a new bucket, and one for an existing
+/// bucket. After the comparison, the content of the service must be unchanged.
 fn service_is_a_row(service: &Service) {
     let dir = tempfile::tempdir().unwrap();
     tree(&dir.path().join("source"));
@@ -293,7 +293,8 @@ fn versitygw_is_a_row_and_is_left_as_it_was() {
     }
 }
 
-/// Endpoints of other lanes can also be targets. In this test, the target is a directory with other settings.
+/// A target can also be a `file` URL. In this test, the durability setting of the URL differs from the setting of the
+/// other lane.
 #[test]
 fn a_directory_with_other_settings_is_a_row() {
     let dir = tempfile::tempdir().unwrap();

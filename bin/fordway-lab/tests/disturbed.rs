@@ -1,5 +1,5 @@
-//! Runs the instruments on a machine that is busy with other work. Each instrument must mark its results as doubtful or
-//! refuse to give results. The instrument must name the other work in its output, its run file and its JSON.
+//! Runs the instruments on a machine that other processes keep busy. Each instrument must mark its results as doubtful
+//! or as refused. The output, the run file and the JSON must name other processes as the cause.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -21,7 +21,7 @@ impl BusyLoops {
             command.spawn().unwrap()
         };
         let loops = BusyLoops((0..count).map(|_| busy()).collect());
-        // Wait until all loops run, before an instrument observes the machine.
+        // Give all loops time to start before an instrument observes the machine.
         std::thread::sleep(Duration::from_millis(300));
         loops
     }
@@ -37,7 +37,7 @@ impl Drop for BusyLoops {
     }
 }
 
-/// A server that responds with bodies; it ends when this value is dropped.
+/// A running `pingpong pong` and its URL. The process ends when this value is dropped.
 struct Pong(Child, String);
 
 impl Pong {

@@ -79,8 +79,8 @@ fn every_path_is_taken_apart() {
     assert!(printed.contains("sum of components") && printed.contains("residual"), "{printed}");
 }
 
-/// The client copies content once more if it arrives with the head. It does not copy content that is passed as a
-/// descriptor.
+/// The client copies content once more if the content arrives in one message with the head. The client does not copy
+/// content that is passed as a file descriptor.
 #[test]
 fn the_parts_are_those_of_the_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +143,9 @@ fn http2_is_taken_apart_without_the_pipe() {
     assert!(entry["fitted_sum_ns"].is_null(), "{entry}");
 }
 
-/// The time of each layer of HTTP/3 is its time beyond the time of the layer below. Some sizes are smaller and some are
-/// larger than a packet, and the largest needs acknowledgements.
+/// The time attributed to each HTTP/3 layer is the difference between its round trip and the round trip of the layer
+/// below. The content is smaller than a packet, about as large as a packet, or so large that acknowledgements are
+/// needed.
 #[cfg(feature = "http3")]
 #[test]
 fn http3_is_a_ladder() {
@@ -174,7 +175,7 @@ fn http3_is_a_ladder() {
 }
 
 /// The components of a GET on a new connection are a GET on a kept connection and the set-up of the connection. The
-/// components check that sessions are resumed.
+/// components that resume sessions also check that each session is resumed.
 #[test]
 fn new_connections_are_taken_apart() {
     let dir = tempfile::tempdir().unwrap();
@@ -351,7 +352,8 @@ fn what_cannot_be_measured_is_said() {
     assert!(names(dir.path()).is_empty());
 }
 
-/// `fordway-lab` rejects an `--endpoint` that it would not use, and reports an endpoint from the environment.
+/// `fordway-lab` rejects an `--endpoint` that the command would not use, and reports that it does not measure an
+/// endpoint from the environment.
 #[test]
 fn an_endpoint_is_never_ignored_without_a_word() {
     let dir = tempfile::tempdir().unwrap();

@@ -190,7 +190,7 @@ fn two_catalogues_are_compared() {
     let pairs: Vec<_> =
         compared["pairs"].as_array().unwrap().iter().map(|pair| pair["column"].clone()).collect();
     assert_eq!(pairs, ["standard-4", "standard-2"]);
-    // The expected similarity follows from a value of 7,500, which is 15/16 of 8,000.
+    // The expected similarity follows from the memory of 7,500 MB, which is 15/16 of 8,000 MB.
     let expected = 1.0 - (1.0f64 / 16.0).powi(2) / 2.0;
     assert!((compared["values"][1][1].as_f64().unwrap() - expected).abs() < 1e-12, "{compared}");
     assert_eq!(fs::read_to_string(dir.path().join("map.svg")).unwrap().matches("<title>").count(), 6);

@@ -80,7 +80,8 @@ fn a_slow_link_takes_longer_than_an_idle_connection_may_last() {
         dir.path().display(),
     );
     let client = format!("'{fordway}' --endpoint https://$FORDWAY_NETLAB_SERVER:9000 cat s3://bucket/object");
-    // The object takes 8.4 s, more than the gateway waits for a client after it has closed an idle connection.
+    // The transfer of the object takes 8.4 s, which is longer than the gateway waits for a client after closing an idle
+    // connection.
     let options = ["--rtt", "10ms", "--rate", "1mbit", "--ready-port", "9000", "--server", &server];
     let mut command = netlab(&options, &client);
     command.env("AWS_CA_BUNDLE", authority.file()).env("FORDWAY_HTTP_VERSION", "3");
@@ -114,7 +115,7 @@ fn a_user_is_told_what_to_do() {
     if !is_root() {
         return;
     }
-    // Another user may not have access to the directory in which the binary was built.
+    // Run a copy, because another user might have no access to the directory in which the binary was built.
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("fordway");
     std::fs::copy(env!("CARGO_BIN_EXE_fordway-lab"), &copy).unwrap();

@@ -18,9 +18,9 @@ use serde_json::Value;
 use command::one;
 use server::{Server, Stream, answer};
 
-/// Keeps every processor busy with work that yields to any other work. A virtual processor that sleeps takes 50 µs or
-/// more to wake up, and each request wakes a processor three times: for the client's timer, for the server, and for the
-/// client again.
+/// Keeps every processor busy with processes of the idle scheduling class, which yield to all other processes. A
+/// virtual processor that sleeps takes 50 µs or more to wake up, and each request wakes a processor three times: for
+/// the client's timer, for the server, and for the client again.
 struct Awake(Vec<Child>);
 
 impl Awake {
@@ -91,8 +91,8 @@ impl Measured {
         })
     }
 
-    /// Returns whether other work delays the threads of a request so much that agreement cannot be expected. The
-    /// instrument is not the cause of such delays.
+    /// Returns whether other processes delay every request so much that the loop and the simulation cannot be expected
+    /// to agree. The instrument is not the cause of such delays.
     fn is_disturbed(&self) -> bool {
         self.added_ns("p50_ns") > 80_000 || self.added_ns("p99_ns") > 1_000_000
     }
@@ -159,7 +159,8 @@ fn the_open_loop_finds_what_a_queue_simulation_says() {
     }
 }
 
-/// A service that takes 1 ms, plus or minus a fifth, and in 2 % of cases 50 ms. The service logs its actual times.
+/// A service that takes 50 ms for 2 % of the requests, and 0.8 to 1.2 ms for each other request. The service logs the
+/// actual service times.
 #[derive(Clone)]
 struct Service(Arc<Mutex<Vec<(Instant, Duration)>>>, Arc<AtomicU64>);
 
@@ -182,7 +183,7 @@ impl Service {
     }
 
     fn next(&self) -> Duration {
-        // A hash of the counter is random enough, and equal in every run.
+        // A hash of the counter is random enough, and yields the same times in every run.
         let mut random = self.1.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random ^= random >> 31;
         random = random.wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -42,7 +42,8 @@ fn processes(word: &str) -> Vec<String> {
     lines.filter(|line| line.contains(word)).collect()
 }
 
-/// A rank that writes a report as the library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms later.
+/// A rank that writes a report as the preloaded library does: 10 ms of work, including 4 ms in MPI. Rank 1 ends 2 ms
+/// later.
 const REPORTS: &str = r#"r=$OMPI_COMM_WORLD_RANK; e=$((11000000 + r * 2000000))
     echo "{\"rank\": $r, \"start_ns\": 1000000, \"end_ns\": $e, \"mpi_ns\": 4000000}" > $FORDWAY_RANK_REPORTS/rank-$r.json"#;
 
@@ -130,7 +131,7 @@ fn half_of_the_ranks_are_in_each_network() {
     assert_eq!(std::fs::read_to_string(dir.path().join("net.1.0")).unwrap(), networks[0]);
 }
 
-/// Each container has its own host name. After a killed job, no process and no file remains.
+/// Each container has its own host name. After a killed job, no process and no mount remains.
 #[test]
 fn ranks_are_in_one_container_or_half_of_them_in_each_of_two() {
     if !has_launcher() || !is_root() || !fordway_needs::programs(&["crun"]) {

@@ -1,5 +1,5 @@
 //! Tests lifecycle runs as separate processes. Eight processes work on one directory at the same time, two of them
-//! through another mount. Processes are killed at random.
+//! through another mount. The processes are killed at random times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

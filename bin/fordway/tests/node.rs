@@ -120,7 +120,7 @@ fn its_counters_can_be_asked_for() {
     assert_eq!(both.status.code(), Some(2));
 }
 
-/// Some clients announce long messages and send only most of their bytes. Other clients send many requests and read no
+/// Some clients announce long messages and never send their last bytes. Other clients send many requests and read no
 /// responses. The gateway must not use more memory for these clients than is configured.
 #[test]
 fn clients_that_mean_no_good_take_no_more_memory_than_there_is() {
@@ -171,10 +171,10 @@ fn a_second_gateway_on_the_same_socket_is_refused() {
     assert!(fordway(dir.path(), &["ls"]).status.success(), "the first still serves");
 }
 
-/// The results that clients got before the gateway was killed.
+/// The results of the clients' calls, before and after the gateway is killed.
 #[derive(Default)]
 struct Told {
-    /// Objects that were acknowledged, with the seed of their content.
+    /// The acknowledged objects, each with the byte that fills its content.
     done: BTreeMap<String, u8>,
     failed: usize,
 }

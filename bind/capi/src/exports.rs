@@ -118,7 +118,7 @@ pub unsafe extern "C" fn fordway_pread_vector(
 ///
 /// # Safety
 ///
-/// The requirements are those of `fordway_pread_vector`. The buffers must stay valid as long as the ticket.
+/// The requirements of `fordway_pread_vector` apply. The buffers must stay valid as long as the ticket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fordway_submit(file: c_int, fragments: *const Fragment, count: usize) -> i64 {
     guarded(|| {
@@ -236,11 +236,11 @@ fn keys(
     }
 }
 
-/// Copies a string from the caller; returns `None` for NULL. Errors: `EINVAL` if it is not UTF-8.
+/// Copies a string from the caller; returns `None` for NULL. Errors: `EINVAL` if the string is not UTF-8.
 ///
 /// # Safety
 ///
-/// `text` is NULL or a string.
+/// `text` is NULL or a C string.
 unsafe fn string(text: *const c_char, name: &str) -> Result<Option<String>, CallFailure> {
     if text.is_null() {
         return Ok(None);

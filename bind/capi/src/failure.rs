@@ -68,7 +68,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Returns the message of this thread's last failure. The pointer is valid until the next failure.
+/// Returns the message of this thread's last failure. The pointer is valid until the thread's next failure.
 pub(crate) fn last_sentence() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
@@ -80,7 +80,7 @@ pub(crate) fn guarded<T: From<i8>>(work: impl FnOnce() -> Result<T, CallFailure>
         Ok(value) => return value,
         Err(failure) => failure,
     };
-    // This fails only in a thread that is exiting, which will not read the message.
+    // The access fails only in a thread that is exiting, which will not read the message.
     let _ended = LAST
         .try_with(|last| *last.borrow_mut() = CString::new(sentence.replace('\0', "?")).unwrap_or_default());
     // SAFETY: this thread's errno is always valid.

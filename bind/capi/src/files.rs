@@ -235,8 +235,8 @@ impl FragmentMemory for ReadBuffers {
         let count = places.iter().take_while(is_behind).count();
         let lend = |(fragment, within, len): &(usize, usize, usize)| {
             let place = self.place(*fragment, *within, *len);
-            // SAFETY: the conditions are those of `slice`. Each slice begins at or after the end of the previous slice,
-            // so the slices do not overlap.
+            // SAFETY: each slice meets the requirements stated in `slice`. Each slice begins at or after the end of the
+            // previous slice, so the slices do not overlap.
             unsafe { std::slice::from_raw_parts_mut(place, *len) }
         };
         places[..count].iter().map(lend).collect()

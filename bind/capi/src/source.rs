@@ -30,7 +30,7 @@ pub(crate) struct ValidatedOpenOptions {
     pub(crate) keys: Option<AccessKeys>,
 }
 
-/// The keys that sign requests to S3. They must never be displayed.
+/// The keys that sign requests to S3. The keys must never be displayed.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct AccessKeys {
     pub(crate) access_key: String,
@@ -42,7 +42,7 @@ pub(crate) struct AccessKeys {
 pub(crate) enum OpenFileBackend {
     /// A file on a web server or an object on an S3 service. The requests of all threads share connections.
     Remote { file: Arc<RemoteFile>, reader: Mutex<RemoteReader> },
-    /// An object in a store that responds without delay because it is in this process or on this node.
+    /// An object on a lane without an opener, because it is not worthwhile to save requests on this lane.
     Object(VersionedObject),
     /// A file on this machine.
     Local { file: File, path: PathBuf, size_bytes: u64 },
@@ -214,7 +214,8 @@ fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> Call
     }
 }
 
-/// This process's lanes and sessions, through which files opened with the same options share connections.
+/// This process's lanes and sessions. Files opened with the same options share their connections, except `s3://` files
+/// whose endpoint comes from the environment.
 #[derive(Default)]
 struct SharedConnections {
     lanes: HashMap<ValidatedOpenOptions, Lane>,

@@ -31,7 +31,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'
 /// Returns the C string at `pointer`, or `None` for NULL and for an empty string.
 ///
 /// # Safety
-/// The requirements are those of [`text`].
+/// The requirements of [`text`] apply.
 unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
@@ -40,7 +40,7 @@ unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     Some(unsafe { CStr::from_ptr(pointer) }).filter(|bytes| !bytes.is_empty())
 }
 
-/// Returns the text of a C string. Errors: it is not UTF-8.
+/// Returns the text of a C string. Errors: the string is not UTF-8.
 pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
     if bytes.to_bytes().is_ascii() {
         // Nearly all names are ASCII, and the check for ASCII takes half the time of the check for UTF-8.
@@ -57,7 +57,7 @@ pub(crate) fn checked(bytes: &CStr) -> RequestResult<&str> {
 /// Like [`text`], but returns a copy.
 ///
 /// # Safety
-/// The requirements are those of [`text`].
+/// The requirements of [`text`] apply.
 pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<String>> {
     // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(str::to_owned))
@@ -67,7 +67,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 /// empty text. Errors: `bad` if there are only blanks; the text is not UTF-8.
 ///
 /// # Safety
-/// The requirements are those of [`text`].
+/// The requirements of [`text`] apply.
 unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult<Option<&'a str>> {
     // SAFETY: guaranteed by the caller.
     match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
@@ -80,7 +80,7 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
 /// directory. Errors: the text is not a valid key.
 ///
 /// # Safety
-/// The requirements are those of [`text`].
+/// The requirements of [`text`] apply.
 pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
     // SAFETY: guaranteed by the caller.
     Ok(unsafe { text(pointer) }?.map(Key::new).transpose()?)
@@ -89,7 +89,7 @@ pub(crate) unsafe fn key(pointer: *const c_char) -> RequestResult<Option<Key>> {
 /// Returns a key, for an operation that needs one. Errors: the text is empty or not a valid key.
 ///
 /// # Safety
-/// The requirements are those of [`text`].
+/// The requirements of [`text`] apply.
 pub(crate) unsafe fn required_key(pointer: *const c_char) -> RequestResult<Key> {
     // SAFETY: guaranteed by the caller.
     let found = unsafe { key(pointer) }?;
@@ -111,7 +111,8 @@ pub(crate) trait AbiBucketContext {
     /// Returns the fields common to both versions.
     fn base(&self) -> &BucketContext2;
 
-    /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: no limit).
+    /// Returns the address of the lane, for a request with a time limit of `timeout_ms` (0 or less: the lane's
+    /// default).
     ///
     /// # Safety
     /// All pointers of the context are NULL or C strings.
@@ -120,7 +121,7 @@ pub(crate) trait AbiBucketContext {
     /// Opens the bucket that the context describes. Errors: from the lane, and for an invalid address.
     ///
     /// # Safety
-    /// The requirements are those of [`AbiBucketContext::address`].
+    /// The requirements of [`AbiBucketContext::address`] apply.
     unsafe fn target(&self, timeout_ms: c_int) -> RequestResult<ConnectedBucketGuard> {
         // SAFETY: the caller guarantees that each pointer is NULL or valid.
         let (address, bucket) = unsafe { (self.address(timeout_ms), bytes(self.base().bucket_name)) };
@@ -242,8 +243,8 @@ pub(crate) unsafe fn properties<P: ParsePutProperties>(
     unsafe { pointer.as_ref().map(|properties| properties.read()).transpose() }
 }
 
-/// Checks a canned access control list. File system permissions, or the service's own configuration, determine who has
-/// access. Errors: any list that grants access to anyone but the owner.
+/// Checks a canned access control list. File system permissions, or the service's own configuration, determine which
+/// users have access. Errors: any list that grants access to anyone but the owner.
 pub(crate) fn check_acl(canned_acl: c_int) -> RequestResult {
     match canned_acl {
         ACL_PRIVATE | ACL_BUCKET_OWNER_FULL_CONTROL => Ok(()),

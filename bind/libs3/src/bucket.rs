@@ -1,9 +1,9 @@
 //! Bucket requests and listings. Also converts the grants of access control lists between S3's XML and C structures,
-//! and handles requests about lifecycle rules and access logs, neither of which are supported.
+//! and handles requests about lifecycle rules and access logs, neither of which is supported.
 //!
-//! On the embedded lane, file permissions control access. They correspond to S3's `private` access control list, in
-//! which only the owner has a grant. Requests therefore return that list, and cannot set any other. On the http lane,
-//! requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
+//! On the embedded and node lanes, file permissions control access. They correspond to S3's `private` access control
+//! list, in which only the owner has a grant. Requests therefore return that list, and cannot set any other. On the
+//! http lane, requests about access control lists, lifecycle rules and access logs fail with `ErrorNotImplemented`.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -203,7 +203,7 @@ impl ListingEntryBatch {
     }
 }
 
-/// Returns the destination bucket of a copy: `name`, or the bucket of the source if there is none. Errors:
+/// Returns the destination bucket of a copy: `name`, or `own`, the source's bucket, if `name` is `None`. Errors:
 /// `InvalidBucketName`.
 pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> RequestResult<Bucket> {
     match name {
@@ -302,7 +302,8 @@ pub(crate) fn set_lifecycle(target: &ConnectedBucket) -> RequestResult {
     Err(RequestFailure::refused(Status::ErrorNotImplemented, why))
 }
 
-/// Returns an empty name for the log bucket, which means that access logging is off.
+/// Writes an empty log bucket name, an empty prefix, and a grant count of 0, which together mean that access logging is
+/// off.
 ///
 /// # Safety
 /// Each pointer is NULL or valid for a write.

@@ -135,7 +135,7 @@ pub(crate) fn deinitialize() {
     DEFAULT_HOST.write().unwrap_or_else(PoisonError::into_inner).deinitialize();
 }
 
-/// A [`EndpointSettings`] that owns its texts.
+/// [`EndpointSettings`] that own their texts.
 #[derive(Clone, PartialEq, Eq)]
 struct OwnedEndpointSettings {
     texts: [Option<String>; 5],
@@ -265,7 +265,8 @@ impl SharedLanePool {
         let entry = match known {
             Some(at) => lanes.remove(at),
             None => {
-                // The lock may be held while the lane is opened, because this runs no callback and opens no connection.
+                // The lock may be held while the lane is opened, because opening a lane runs no callback and opens no
+                // connection.
                 let lane = fordway_lanes::open(&address.options())?;
                 tracing::debug!(host = address.host, lane = lane.store.lane(), "opened");
                 (key, lane)
@@ -315,8 +316,8 @@ fn close_at_exit() {
         // A thread that is still using a lane holds its own reference to it.
         drop(std::mem::take(&mut *pool().lanes.lock().unwrap_or_else(PoisonError::into_inner)));
     }
-    // SAFETY: `at_exit` may call any function. If the system has no memory for the registration, the kernel closes the
-    // lanes' connections and files.
+    // SAFETY: `at_exit` is an exit handler, which may call any function. If the system has no memory for the
+    // registration, the kernel closes the lanes' connections and files.
     REGISTERED.call_once(|| unsafe {
         libc::atexit(at_exit);
     });

@@ -460,7 +460,7 @@ fn tell_uploads(page: &UploadListing, callback: ListUploadsCallback, data: *mut 
     Ok(())
 }
 
-/// The maximum lifetime of a URL: seven days, as signature version 4 requires.
+/// The maximum lifetime of a URL: seven days, as Signature Version 4 requires.
 const MAX_LIFETIME_S: i64 = 7 * 86_400;
 
 /// Returns a URL for `method` (`None` means GET) that is valid for `lifetime_s` seconds. The lifetime is limited to at

@@ -24,7 +24,7 @@ use crate::status::Status;
 
 /// The time after which a call to `S3_runonce_request_context` starts no further work.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The maximum number of concurrent requests to other machines in a context. Each one occupies a thread.
+/// The maximum number of concurrent requests to other machines in a context. Each request occupies a thread.
 const REMOTE_MAX: usize = 256;
 /// The maximum number of concurrent requests for local files on worker threads in a context. More requests would not
 /// increase disk throughput.
@@ -117,7 +117,8 @@ impl Default for QueueState {
 
 impl QueueState {
     /// Resets the state in a child process: creates a relay without the parent's workers, and ends the requests of
-    /// these workers as interrupted.
+    /// these workers as interrupted. If the parent ever had a worker, the unstarted requests also end as interrupted,
+    /// because a lock that they need may stay locked in the child.
     fn renew(&mut self) {
         if workers_were_started() {
             self.unstarted.clear();
@@ -228,12 +229,12 @@ impl RequestQueue {
         self.run_while(|| Instant::now() < until)
     }
 
-    /// Does all work that can be done without waiting. Errors: those of [`RequestQueue::run_once`].
+    /// Does all work that can be done without waiting. Errors: as for [`RequestQueue::run_once`].
     pub(crate) fn run_ready(&self) -> RequestResult {
         self.run_while(|| true)
     }
 
-    /// Carries out all requests, including those that callbacks add. Errors: those of [`RequestQueue::run_once`].
+    /// Carries out all requests, including requests that callbacks add. Errors: as for [`RequestQueue::run_once`].
     pub(crate) fn run_all(&self) -> RequestResult {
         loop {
             self.run_ready()?;

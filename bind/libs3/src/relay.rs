@@ -23,14 +23,14 @@ use crate::status::Status;
 
 /// How long a worker waits for another request before it exits.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long destroying a context waits for workers that can exit as soon as they get processor time.
+/// How long destroying a context waits for workers that can exit as soon as they get CPU time.
 const LEAVE_MAX: Duration = Duration::from_millis(100);
 
 /// A request's number in its context. Requests are numbered in the order in which they are added.
 pub(crate) type RequestNumber = u64;
 
-/// The remaining work of a request. It may run on any thread. It uses the program's memory (pointers for callbacks, and
-/// memory for results) only within [`CallbackResponder::call`].
+/// The remaining work of a request. The work may run on any thread, but uses the program's memory (pointers for
+/// callbacks, and memory for results) only within [`CallbackResponder::call`].
 pub(crate) type RequestWork = Box<dyn FnOnce(&CallbackResponder) -> RequestResult>;
 
 /// A request for a worker.
@@ -84,7 +84,8 @@ impl WaitingCallback {
 
 impl Drop for WaitingCallback {
     fn drop(&mut self) {
-        // If a callback forked, the child has no worker, and the worker's memory may have been reused.
+        // Notify no worker in a child process that a callback forked: the child has no worker, and the worker's memory
+        // may have been reused.
         if self.process.is_current() {
             // SAFETY: `progress` remains valid until this store, and is not used after it.
             unsafe { (*self.progress).store(self.end, Ordering::Release) };
@@ -247,7 +248,8 @@ impl CallbackRelay {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Prevents further callbacks, and waits for workers that are idle or waiting for a callback.
+    /// Prevents further callbacks, and waits for at most [`LEAVE_MAX`] until the workers that are idle or waiting for a
+    /// callback have exited.
     pub(crate) fn close(&self) {
         let (events, jobs, busy) = {
             let mut state = self.locked();

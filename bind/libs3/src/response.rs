@@ -76,7 +76,8 @@ pub(crate) struct SuccessProperties<'a> {
 }
 
 impl<'a> SuccessProperties<'a> {
-    /// Describes an object whose next `content_bytes` bytes follow.
+    /// Describes an object. `content_bytes` is the number of bytes that the request transfers, or the object's size if
+    /// the request only queries the object.
     pub(crate) fn of_object(info: &'a ObjectInfo, content_bytes: u64) -> Self {
         SuccessProperties {
             metadata: Some(&info.metadata),
@@ -109,12 +110,12 @@ impl CallbackResponder {
         CallbackResponder { abi, handler, data, route: CallbackRoute::Direct }
     }
 
-    /// Returns the same responder, for use on the thread that drives `relay`'s context.
+    /// Returns a copy of the responder, for use on the thread that drives `relay`'s context.
     pub(crate) fn on_driver(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Driver(relay, Cell::default()), ..*self }
     }
 
-    /// Returns the same responder, for use on a worker of `relay`'s context.
+    /// Returns a copy of the responder, for use on a worker of `relay`'s context.
     pub(crate) fn on_worker(&self, relay: Arc<CallbackRelay>) -> Self {
         CallbackResponder { route: CallbackRoute::Worker(relay), ..*self }
     }
@@ -379,7 +380,8 @@ impl From<Error> for RequestFailure {
 }
 
 /// Starts logging, including panics, to standard error with the filter in `FORDWAY_LOG` (such as `debug` or
-/// `fordway_libs3=trace`). Every entry point calls this; only the first call has an effect.
+/// `fordway_libs3=trace`). Every function that makes a request or returns a status calls this function. Only the first
+/// call has an effect.
 pub(crate) fn start_diagnosis() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -401,7 +403,7 @@ pub(crate) fn start_diagnosis() {
 /// The size of a piece in bytes. A piece must fit in the L2 cache, because larger pieces cost more in cache misses than
 /// they save in system calls. The following costs were measured with 2 MiB on tmpfs, relative to one `pwrite` or
 /// `pread` without a copy. Pieces of 32 KiB cost 14 % more to write and 18 % more to read. Pieces of 128 or 256 KiB
-/// cost 10 % and 14 % more, and pieces of 1 MiB cost 23 % and 29 % more.
+/// cost 10 % more to write and 14 % more to read. Pieces of 1 MiB cost 23 % more to write and 29 % more to read.
 pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 /// The maximum size, in bytes, of local file content that the driving thread transfers itself. Exchanging this much

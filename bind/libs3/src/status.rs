@@ -124,7 +124,7 @@ impl Status {
 
     /// Returns the status for an S3 error code, which is the status's name without the prefix `Error`.
     pub fn from_s3_code(code: &str) -> Option<Status> {
-        // AWS's name for this error has another ending than the name in libs3.
+        // AWS's name for this error has a different ending from the name in libs3.
         let code = if code == "KeyTooLongError" { "KeyTooLong" } else { code };
         let is_named =
             |status: &Status| status.name().to_bytes().strip_prefix(b"Error") == Some(code.as_bytes());
@@ -149,7 +149,7 @@ impl Status {
 }
 
 impl From<&Error> for Status {
-    /// The S3 error code of a server determines the status, because several codes have the same kind.
+    /// If a server returned an S3 error code, the code determines the status, because several codes have the same kind.
     fn from(error: &Error) -> Status {
         let stated = error.s3_code().and_then(Status::from_s3_code);
         stated.unwrap_or_else(|| error.kind().into())
@@ -236,7 +236,8 @@ mod tests {
         assert_eq!(Status::from(&Error::new(ErrorKind::Unavailable, "")), Status::FailedToConnect);
     }
 
-    /// A directory reports errors by kind, and its gateways report them by code. Both must lead to the same status.
+    /// A directory reports errors by kind, and its gateways report errors by code. The kind and the code must lead to
+    /// the same status.
     #[test]
     fn the_code_of_a_kind_has_the_status_of_the_kind() {
         for kind in ErrorKind::ALL {

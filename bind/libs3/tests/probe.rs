@@ -69,7 +69,7 @@ fn under_valgrind() {
     }
 }
 
-/// A check that cannot pass must make the program fail. Otherwise, failures of the other checks could remain
+/// A check that cannot pass must make the program fail. If it did not, failures of the other checks could remain
 /// undetected.
 #[test]
 fn the_probe_can_fail() {

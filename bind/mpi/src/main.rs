@@ -172,7 +172,8 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
         }
         let options = LaneConfigOverrides { endpoint: Some(place.clone()), ..LaneConfigOverrides::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Further targets on the same lane get a number in their names, so that every lane name in the run is unique.
+        // Further endpoints on the same lane get a number in their lane names, so that the names differ. The lane name
+        // of every plain directory is `posix`.
         let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
         let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
         let lane = LaneDescription {

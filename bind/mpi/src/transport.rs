@@ -104,7 +104,7 @@ fn by_itself(
     Ok(run.summaries.iter().all(|summary| summary.errors == 0))
 }
 
-/// The link to the other rank. MPI aborts the job if a message cannot be sent, so nothing here returns an error.
+/// The link to the other rank. MPI aborts the job if a message cannot be sent, so no method returns an error.
 struct MpiLink {
     world: SimpleCommunicator,
     other: Rank,
@@ -149,7 +149,7 @@ impl MessageLink for MpiLink {
     }
 
     fn receive_idly(&mut self, buffer: &mut [u8]) -> Result<()> {
-        // A blocking MPI receive would busy-poll, and take processor time from the transports being measured.
+        // A blocking MPI receive would busy-poll, and take CPU time from the transports being measured.
         while self.other().immediate_probe().is_none() {
             std::thread::sleep(IDLE);
         }

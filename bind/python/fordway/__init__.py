@@ -74,7 +74,8 @@ __all__ = [
     "open_url",
 ]
 
-# Register both classes as raw files of `io`, because some libraries check for that base class.
+# Register both classes as virtual subclasses of `io.RawIOBase`, because some libraries check for that base
+# class.
 io.RawIOBase.register(ObjectStream)
 io.RawIOBase.register(ObjectWriter)
 

@@ -311,7 +311,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     if "Range" not in parameters:
         status, part = 200, None
     else:
-        # Checksums cover the whole object, so the response with a range has no checksum.
+        # Checksums cover the whole object, so a response with a range has no checksum.
         described = {name: value for name, value in described.items() if not name.startswith("Checksum")}
         status, part = 206, f"bytes {begin}-{end - 1}/{info.size}"
     return response(
@@ -420,7 +420,7 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
         "Delimiter": delimiter,
         "MaxKeys": limit,
         "CommonPrefixes": prefixes or None,
-        # botocore itself requests this encoding, and decodes the names.
+        # botocore requests this encoding in every listing, and decodes the names itself.
         "EncodingType": "url",
     }
 

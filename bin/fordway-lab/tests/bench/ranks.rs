@@ -55,8 +55,8 @@ fn succeeds(dir: &Path, words: &[&str]) -> Output {
     output
 }
 
-/// Every workload must run on every lane, in one round or in five, without errors. The results must include ratios.
-/// Only the run file must remain.
+/// Every workload must run on every lane, in one round or in five, without errors. With five rounds, the ratio of each
+/// lane to `posix` must have a confidence interval. The run file must be the only file that remains.
 #[test]
 fn every_workload_runs_on_all_lanes() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
-/// After a request to stop, the ranks must end at their next operation, and their files must be removed.
+/// After SIGTERM, the ranks must end at their next operation, and their files must be removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();

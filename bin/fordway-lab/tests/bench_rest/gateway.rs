@@ -1,5 +1,5 @@
-//! Tests load on our own gateway, which runs as a separate process: signed requests, and the counters and processors of
-//! the gateway.
+//! Tests load on Fordway's own gateway, which runs as a separate process: signed requests, and the options that pin the
+//! client and the gateway to processors.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -191,7 +191,8 @@ fn requests_that_met_a_closed_connection_are_sent_again() {
     assert_eq!(summary["load"]["header_received_bytes_per_op"].as_f64(), Some(body));
 }
 
-/// A request is repeated only once, because a server that is shutting down must not receive requests forever.
+/// A request is repeated at most once. Otherwise, the client would repeat it forever on a server that closes every
+/// connection without a response.
 #[test]
 fn a_request_is_sent_again_once() {
     let connections = std::sync::atomic::AtomicU64::new(0);

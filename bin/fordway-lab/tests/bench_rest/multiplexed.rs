@@ -67,7 +67,7 @@ impl Certificate {
     }
 }
 
-/// A server in a thread that ends with the test.
+/// A server in its own thread. Dropping the value stops the server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,

@@ -50,7 +50,7 @@ fn assert_agrees((output, summary): (Output, Value), server: &Server, method: &s
     assert_eq!(load["reconnects"], 0);
     assert_eq!(load["tcp"].is_null(), !is_tcp);
     if is_tcp && method == "GET" {
-        // Frames have 9 bytes of overhead, and HPACK shortens the heads.
+        // Each frame has a header of 9 bytes, and HPACK compresses the request headers.
         let sent = load["header_sent_bytes_per_op"].as_f64().unwrap();
         assert!((5.0..60.0).contains(&sent), "{sent} bytes of head per request");
     }
@@ -89,7 +89,8 @@ fn http3() {
     }
 }
 
-/// HTTP/3 always uses TLS, HTTP/2 over TLS is negotiated by ALPN, and an unknown certificate is not trusted.
+/// A server whose certificate is not trusted must be reported as unreachable, and HTTP/3 must be refused for an `http`
+/// URL.
 #[test]
 fn what_a_server_does_not_speak_is_said() {
     let certificate = Certificate::make();
@@ -122,7 +123,7 @@ fn farewells_of_http2_are_no_errors() {
     assert_eq!(server.counts().0, 100);
 }
 
-/// A sweep must measure all combinations, alternate between both HTTP versions, and compute the ratio between the
+/// A sweep must measure all combinations, alternate between the two HTTP versions, and compute the ratio between the
 /// versions over five rounds.
 #[test]
 fn sweeps_compare_versions_in_turn() {

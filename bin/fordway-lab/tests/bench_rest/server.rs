@@ -19,7 +19,7 @@ pub(crate) struct Stream {
     seen: Arc<Seen>,
 }
 
-/// A server with one thread per connection; it ends with the test.
+/// A server with one thread per connection. Dropping the value stops the accepting thread.
 pub(crate) struct Server {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -114,7 +114,7 @@ pub(crate) fn serve(mut stream: Stream, wait: Duration, bytes: &[u8]) {
     }
 }
 
-/// Responds to this many requests, and closes the connection after reading one more.
+/// Responds to `count` requests, and closes the connection after reading one more request.
 pub(crate) fn serve_some(mut stream: Stream, count: usize, bytes: &[u8]) {
     for _ in 0..count {
         if !stream.receive() || !stream.send(bytes) {

@@ -81,7 +81,7 @@ fn what_is_emulated_is_marked_in_every_place() {
     assert_eq!(rows(&output)[0]["lane"], "machine", "kvm runs code on the processor itself");
 }
 
-/// Returns a directory that contains a kernel with its modules: this machine's root, or the directory to which
+/// Returns a directory that contains a kernel with its modules: this machine's root, or the directory into which
 /// `tools/vm-kernel` unpacked a kernel.
 fn kernel_root() -> Option<String> {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/vm-kernel");
@@ -145,7 +145,7 @@ fn nothing_is_left_after_a_kill_and_after_an_interrupt() {
         return;
     }
     let before = traces();
-    // These processes are the benchmark itself, two ends in each of three set-ups, and the two ends of the tunnel.
+    // The nine processes are the benchmark itself, two ends in each of three set-ups, and the two ends of the tunnel.
     let is_up = |count| count >= 9;
     for signal in ["KILL", "INT"] {
         end_in_the_middle(&["--setup", "bare,vxlan,tunnel"], signal, None, &is_up);

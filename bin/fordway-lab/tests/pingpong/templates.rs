@@ -171,7 +171,7 @@ fn pong_is_started_by_ssh_and_ends_with_the_bench() {
         "ping-port=28581".to_owned(),
     ];
     let set: Vec<&str> = set.iter().flat_map(|word| ["--set", word]).collect();
-    // The option must reach the `pong` behind ssh, so every response is delayed.
+    // The delay of every response shows that the option reaches the `pong` behind ssh.
     let delay = ["--pong-option=--delay=5ms", "--setup", "ssh", "--connection-policy", "kept"];
     let output = bench(&[&SHORT[..], &delay, &set].concat());
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

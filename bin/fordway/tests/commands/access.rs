@@ -8,7 +8,7 @@ use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
 
 use crate::binary::text;
 
-/// Runs the program with keys in the environment, and with a profile `other` in the files.
+/// Runs the program with keys in the environment, and with `config` as the content of the AWS configuration file.
 fn fordway(dir: &Path, config: &str, words: &[&str]) -> Output {
     let file = dir.join("config");
     std::fs::write(&file, config).unwrap();
@@ -55,7 +55,7 @@ fn an_explicit_profile_goes_before_the_environment_and_both_can_be_left_out() {
         text(&ran.stderr)
     );
     assert_eq!(server.requests().len(), before, "nothing was sent with other keys");
-    // The profile may still name an endpoint that needs no keys.
+    // A profile with `role_arn` can still be used for an endpoint that needs no keys.
     let local = format!("{role}endpoint_url = {}\n", dir.path().display());
     let ran = fordway(dir.path(), &local, &["ls", "--profile", "other"]);
     assert_eq!(text(&ran.stderr), "");

@@ -123,8 +123,8 @@ fn usage_errors_say_what_is_wanted() {
     }
 }
 
-/// Without an endpoint, the request is sent to AWS (without retries if there are no keys either), and the message gives
-/// the reason.
+/// Without an endpoint, the request is sent to AWS, and the message reports that no endpoint is set. If there are no
+/// keys either, the request is not retried.
 #[test]
 fn without_an_endpoint_the_message_says_so() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fordway"));
@@ -197,7 +197,8 @@ fn other_names_run_from_path() {
     }
 }
 
-/// If a Python environment is not active, the program still finds the programs in its own directory.
+/// The directory of a Python environment that is not active is not in PATH. The program in this directory must still
+/// find the other programs there.
 #[test]
 fn other_names_run_from_the_directory_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,8 @@ use fordway_store::{
 
 use crate::support::{Rig, bucket, name};
 
-/// Returns a rig with the directory `DIR/root`, which contains an object and an abandoned upload.
+/// Returns a rig with the directory `DIR/root`, which contains a bucket with an object, and the store on this
+/// directory.
 fn rig_with_a_bucket() -> (Rig, PosixStore) {
     let rig = Rig::new();
     std::fs::create_dir(rig.path("root")).unwrap();
@@ -135,8 +136,8 @@ fn what_is_not_there_is_said() {
     rig.run(&["fsck", "DIR/root"]).ended(CommandExit::Interrupted);
 }
 
-/// One owner has objects, an old version and an upload; another owner has a file, if this test has the privilege to
-/// create that file.
+/// One owner has objects, an old version and an upload. If this test is permitted to change the owner of a file,
+/// another owner has a file.
 #[test]
 fn du_counts_by_owner_what_listings_do_not_show() {
     let (rig, store) = rig_with_a_bucket();

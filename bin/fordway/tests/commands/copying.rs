@@ -153,7 +153,8 @@ fn options_for_metadata_are_not_ignored() {
     assert_eq!(rig.keys(), ["k"]);
 }
 
-/// Otherwise, the object would consist of parts of two contents.
+/// If the file changes during the upload, the upload must fail, because the object would consist of parts of two
+/// versions of the file.
 #[test]
 fn a_file_that_changes_while_its_parts_are_sent_is_not_uploaded() {
     let rig = Rig::new();
@@ -421,7 +422,7 @@ fn corrupt_content_is_found_and_leaves_no_file() {
     assert_eq!(rig.files(), ["out"]);
 }
 
-/// The CRC of an object is compared with the CRCs of the parts that arrived.
+/// The CRC of an object is compared with the combined CRC of the parts that arrived.
 #[test]
 fn downloads_in_parts_are_verified_by_crcs() {
     let body: Vec<u8> = (0..11_000_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
@@ -716,7 +717,7 @@ fn sync_removes_nothing_when_the_source_is_missing() {
     assert_eq!(rig.files(), ["down/a"]);
 }
 
-/// A part whose response states a different object size belongs to a different object, regardless of its range.
+/// A response that states a different object size comes from a different version of the object, whatever its range is.
 #[test]
 fn parts_of_a_download_agree_on_the_size() {
     const PART: usize = 5 << 20;

@@ -79,7 +79,7 @@ impl Rig {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Runs our tool; the first word is its name. Relative paths refer to the directory.
+    /// Runs our tool in the directory. The first word is the name of the tool.
     fn run(&self, words: &[&str]) -> Ended {
         self.run_program(&self.path("bin").join(words[0]), &words[1..])
     }
@@ -185,7 +185,7 @@ fn failures_have_the_codes_that_scripts_know() {
         rig.run(&["davix-mkdir", url, "--retry", "0"]).with(255);
     }
     assert!(!rig.path("got").exists(), "nothing is left of a failed download");
-    // davix-http succeeds after every response whose status is not about permission.
+    // davix-http exits with code 0 after every response whose status is neither 401 nor 403.
     let missing = rig.run(&["davix-http", &places[0].1]).with(0);
     assert!(
         missing.stdout.contains("404 Not Found") && missing.stderr.contains("HTTP status 404"),
@@ -339,7 +339,8 @@ fn client_certificates_are_shown() {
     rig.run(&["davix-get", "-k", "-E", "missing.pem", &url]).with(255);
 }
 
-/// The option selects which server makes the copy: the source, which writes, or the destination, which reads.
+/// `--copy-mode` selects the server that makes the copy: `push` the source, which writes, and `pull` the destination,
+/// which reads.
 #[test]
 fn servers_copy_to_one_another() {
     let authority = SelfSignedCertificate::new();
@@ -494,9 +495,9 @@ impl Pair {
         Some(Pair { rig: Rig::new(), theirs: tool.parent().unwrap().to_owned() })
     }
 
-    /// Runs lines with both sets of tools, and compares the exit codes, standard output and the file `out`. For lines
-    /// that end in `!`, compares only the exit codes, because the messages differ. `word` replaces placeholders; its
-    /// second argument is the name of a tree or bucket that only one set of tools changes.
+    /// Runs command lines with both sets of tools, and compares the exit codes, standard output and the file `out`. For
+    /// command lines that end in `!`, compares only the exit codes, because the messages differ. `word` replaces
+    /// placeholders; its second argument is the name of a tree or bucket that only one set of tools changes.
     fn compare(&self, lines: &[&str], word: &dyn Fn(&str, &str) -> String) {
         for line in lines {
             let run = |directory: &Path, tree: &str| {

@@ -141,7 +141,7 @@ fn the_environment_names_the_version() {
     assert!(text(&ran.stderr).contains("FORDWAY_HTTP_VERSION"), "{}", text(&ran.stderr));
 }
 
-/// At this address, nginx requires a client certificate.
+/// nginx requires a client certificate for the files below `cert/`.
 #[test]
 fn a_client_certificate_is_shown_over_each_version() {
     let authority = SelfSignedCertificate::new();

@@ -210,7 +210,8 @@ fn replicas_that_fail_leave_no_part() {
     assert!(std::fs::read(rig.path("copy")).unwrap() == content());
 }
 
-/// The server responds to one request and stalls in the next, so that an incomplete download remains.
+/// The server responds to the first two requests and stalls in all later requests, so that an incomplete download
+/// remains.
 #[test]
 fn a_copy_that_was_killed_is_gone_on_with() {
     let large = content().repeat(10);

@@ -98,7 +98,7 @@ fn rm_removes_what_mkdir_made() {
     assert_eq!(rig.keys(), ["mk/a"]);
 }
 
-/// `ls`, `stat` and `rm` know such objects too.
+/// `cat`, `cp` and `mv` accept an object whose key ends in a slash, as `ls`, `stat` and `rm` do.
 #[test]
 fn an_object_whose_key_ends_in_a_slash_is_copied_alone() {
     let rig = Rig::new();

@@ -4,7 +4,8 @@ use crate::support::{Rig, bucket, name};
 use fordway_command::CommandExit;
 use fordway_store::{GetOptions, ObjectVersionOperations, Objects, VersionsQuery};
 
-/// Returns a bucket that keeps versions, with two versions of `d/k`, and their IDs, oldest first.
+/// Returns a rig whose bucket keeps versions and contains two versions of `d/k`. Also returns the IDs of the two
+/// versions, oldest first.
 fn versioned() -> (Rig, [String; 2]) {
     let rig = Rig::new();
     rig.run(&["versioning", "s3://bkt", "enable"]).ok();

@@ -88,7 +88,7 @@ fn a_file_without_a_stated_size_is_copied_as_it_comes() {
     );
     let cut = unsized_file().always(ResponseFault::CloseAt(500_000));
     let wrong = unsized_file().always(stated).always(ResponseFault::Flipped);
-    // A body that ends with the connection may be truncated.
+    // The body ends when the connection closes, so the client cannot detect a truncated body.
     let endless =
         ResponseFaultScript::honest().always(ResponseFault::WholeForRange).always(ResponseFault::UntilClose);
     for (script, words) in

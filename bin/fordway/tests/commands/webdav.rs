@@ -1,4 +1,5 @@
-//! Tests commands on WebDAV servers. Copies between servers use XRootD, and all other tests use Apache httpd.
+//! Tests commands on WebDAV servers. Copies between servers use XRootD. All other tests that need a WebDAV server use
+//! Apache httpd.
 
 use std::process::Command;
 
@@ -160,7 +161,7 @@ fn a_move_removes_only_what_was_copied() {
     let [removal] = removals(&requests)[..] else { panic!("one DELETE in {requests:?}") };
     assert_eq!(requests[removal].header("if-match"), Some("\"version-0\""));
 
-    // The file is replaced after the copy, just before it is looked up again.
+    // The file is replaced after the copy, just before the program reads its properties again.
     let (kept, requests) = mv(removes().on_requests(removal - 1..removal, ResponseFault::Version(1)));
     assert_eq!((kept.exit, removals(&requests)), (CommandExit::Conflict, Vec::new()));
     assert!(kept.stderr.contains("was changed during the copy"), "{}", kept.stderr);

@@ -1,5 +1,5 @@
-//! Tests the HTTP gateway as a separate process: users, signals (including SIGKILL), a root that disappears, and many
-//! gateways on one directory.
+//! Tests the HTTP gateway as a separate process: users, signals (including SIGKILL), a root that disappears, and
+//! several gateways on one directory.
 
 mod events;
 mod hand_over;
@@ -78,7 +78,8 @@ fn credentials_that_cannot_be_used_are_said_at_the_start() {
     assert!(said.contains("may be read or written by others") && said.contains("chmod 600"), "{said}");
 }
 
-/// The gateway must not log an error if an entry is not in the kernel's cache, so that another thread must look it up.
+/// The gateway must not log an error if an entry is not in the kernel's cache and another thread therefore has to look
+/// the entry up.
 #[test]
 fn what_is_asked_for_the_first_time_is_no_error_in_the_log() {
     let dir = place();

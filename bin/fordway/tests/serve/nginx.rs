@@ -1,4 +1,4 @@
-//! Tests nginx as a load balancer and cache in front of two gateways, with the configuration that we ship.
+//! Tests nginx as a load balancer and cache in front of two gateways, with the configuration in `contrib/nginx`.
 
 use std::net::TcpListener;
 use std::path::Path;

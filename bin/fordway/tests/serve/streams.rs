@@ -14,10 +14,10 @@ use crate::process::{Process, bucket, place};
 
 const CONNECTIONS: usize = 20;
 const STREAMS: usize = 256;
-/// The object's size in bytes, which is larger than any window.
+/// The object's size in bytes, which is larger than the flow-control window of any stream.
 const OBJECT_BYTES: usize = 4 << 20;
-/// The maximum memory of the gateway during these requests, in MiB: 32 KiB for each request. [`AFTER_MIB_MAX`] is the
-/// maximum after the requests.
+/// The maximum growth of the gateway's memory during these requests, in MiB: 32 KiB for each request. [`AFTER_MIB_MAX`]
+/// is the maximum that remains after the requests.
 const BESIEGED_MIB_MAX: u64 = 160;
 const AFTER_MIB_MAX: u64 = 40;
 
@@ -31,7 +31,8 @@ async fn connect(address: &str, each: u32, of_all: u32) -> (SendRequest<Bytes>, 
     (send, tokio::spawn(async move { drop(connection.await) }))
 }
 
-/// Requests the object on every stream of every connection, waits for all heads, and reads none of the bodies.
+/// Requests the object on every stream of every connection, waits for the heads of all responses, and reads none of the
+/// bodies.
 async fn besiege(address: &str, url: &str, (each, of_all): (u32, u32)) -> Vec<JoinHandle<()>> {
     let (mut held, mut connections) = (Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {

@@ -80,12 +80,12 @@ fn certificates_are_those_of_the_bundle() {
     assert_eq!(run(&mut command), baskets.said());
 }
 
-/// Batches in flight are cancelled before their memory is freed; otherwise the sanitizer would report an error.
+/// Batches in flight must be cancelled before their memory is freed. If they are not, the sanitizer reports an error.
 #[test]
 fn what_goes_wrong_ends_it_with_a_sentence() {
     let baskets = Baskets::new();
-    // Each of the eleven batches takes at least one request, after the requests for HEAD, the head of the file and the
-    // vectored read.
+    // Each of the eleven batches takes at least one request. The program sends the HEAD request, the read of the file's
+    // first bytes and the vectored read before the batches.
     for (lie, why) in [
         (ResponseFault::Version(7), "what was read before is of no use"),
         (ResponseFault::Status(403, None), "HTTP status 403"),

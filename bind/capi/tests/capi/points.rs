@@ -132,7 +132,8 @@ fn the_example_of_the_manual_runs() {
     run(Command::new("c++").args(["-x", "c++", "-fsyntax-only", "-Wall", "-Werror"]).arg(header));
 }
 
-/// A check that cannot pass must make the program fail. Otherwise, the results of the other checks mean nothing.
+/// A check that cannot pass must make the program fail. If it did not, the results of the other checks would mean
+/// nothing.
 #[test]
 fn the_probe_can_fail() {
     let probe = Probe::new(Build::Plain);

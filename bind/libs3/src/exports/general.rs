@@ -59,8 +59,8 @@ fn fits_a_set(fd: RawFd) -> bool {
 exported! {
     when all();
 
-    /// Sets the default host for requests that do not name one. Calling it is optional. If it is called again before
-    /// `S3_deinitialize`, the first host remains.
+    /// Sets the default host for requests that do not name one. Calling this function is optional. If a program calls
+    /// it again before `S3_deinitialize`, the first host remains.
     fn S3_initialize(_user_agent: *const c_char, _flags: c_int, default_host: *const c_char) -> S3StatusCode {
         status_of(|| {
             // SAFETY: guaranteed by the caller.
@@ -164,7 +164,8 @@ exported! {
     }
 
     /// Returns the descriptor to wait for. The descriptor is readable if and only if a callback is waiting or a request
-    /// can be started. Returns no descriptor if all requests are finished.
+    /// can be started. Returns no descriptor if all requests are finished, or if the descriptor is too large for
+    /// `select`.
     fn S3_get_request_context_fdsets(
         context: *mut RequestContext,
         read: *mut libc::fd_set,

@@ -1,4 +1,5 @@
-//! The functions of libs3 2.0 whose arguments differ from those of 4.1: they have no time limits, tokens or regions.
+//! The functions of libs3 2.0 whose arguments differ from the arguments in 4.1: they include no time limits, tokens or
+//! regions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -20,7 +21,7 @@ use crate::response::{seconds, write_text};
 exported! {
     when feature = "abi-2-0";
 
-    /// Writes a presigned URL (signature version 4) that expires at `expires_s`, but after at most seven days.
+    /// Writes a presigned URL (Signature Version 4) that expires at `expires_s`, but after at most seven days.
     /// `expires_s` is in seconds since the epoch; a negative value means as late as possible. If the time has already
     /// passed, the URL is valid for one second.
     fn S3_generate_authenticated_query_string(

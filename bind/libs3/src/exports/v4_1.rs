@@ -50,7 +50,7 @@ exported! {
         }
     }
 
-    /// Writes a presigned URL (signature version 4) that is valid for `expires_s` seconds; negative means as long as
+    /// Writes a presigned URL (Signature Version 4) that is valid for `expires_s` seconds; negative means as long as
     /// possible.
     fn S3_generate_authenticated_query_string(
         buffer: *mut c_char,
@@ -209,7 +209,8 @@ exported! {
     }
 
     /// Copies the bytes from `start` to `start + count`, inclusive, of an object to a part of an upload. If `count` is
-    /// 0, copies the bytes from `start` to the end. Without an upload, copies the whole object.
+    /// 0, copies the bytes from `start` to the end. Without an upload, or if `number` is not positive, copies the whole
+    /// object like `S3_copy_object`.
     fn S3_copy_object_range(
         context: *const BucketContext,
         key: *const c_char,

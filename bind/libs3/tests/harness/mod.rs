@@ -22,7 +22,7 @@ pub fn built() -> &'static Path {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let out = repository.join("target/test-libraries");
         let mut build = Command::new(repository.join("tools/build-libs3"));
-        // Use the test profile. The profile of `make libs3` would recompile all crates.
+        // Use the profile `dev`, because the profile of `make libs3` would recompile all crates.
         run(build.arg(&out).arg("dev"));
         out
     })
@@ -37,7 +37,7 @@ pub fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A C program from this directory, compiled against the header and linked to `libs3.so.4`.
+/// A C program from the directory [`TESTS`], compiled against the header and linked to `libs3.so.4`.
 pub struct Program {
     directory: TempDir,
 }

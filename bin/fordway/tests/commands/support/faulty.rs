@@ -15,17 +15,19 @@ use super::corrupted;
 
 /// A fault to inject.
 pub(crate) enum Fault {
-    /// Every call on a key that contains this text fails with this kind of error.
+    /// Reading, writing, copying, renaming, removing or tagging a key that contains this text fails with this kind of
+    /// error. Reading a bucket document of a kind that contains this text fails too.
     Fails(&'static str, ErrorKind),
     /// Reading a key that contains this text returns bytes that differ from the stored bytes.
     Corrupts(&'static str),
     /// Reading a key that contains this text acts as if the user pressed Ctrl-C.
     Interrupts(&'static str, InterruptFlag),
-    /// While a key that contains this text is written, read or copied, another program calls this function.
+    /// While a key that contains this text is written, read or copied, the store calls this function, which acts as
+    /// another program.
     Meanwhile(&'static str, Box<dyn Fn() + Send + Sync>),
     /// Storing a part with this number fails.
     FailsPart(u16),
-    /// Responses for ranges after this offset state an object size that is one byte too large.
+    /// Responses for ranges that start at or after this offset state an object size that is one byte too large.
     Grows(u64),
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Rig {
     pub(crate) input: Vec<u8>,
     pub(crate) multipart_threshold_bytes: Option<u64>,
     pub(crate) presigner: Option<Arc<dyn Presigner>>,
-    /// The options for connections to web servers, instead of those that the environment names.
+    /// The options for connections to web servers; `None` for the options from the environment.
     pub(crate) web: Option<SessionOptions>,
 }
 
@@ -258,7 +258,7 @@ impl Presigner for PlainPresigner {
     }
 }
 
-/// Changes an object's bytes so that they differ from its ETag.
+/// Changes an object's bytes, so that they no longer match its ETag.
 pub(crate) fn corrupted(object: OpenObject) -> Result<OpenObject> {
     let mut body = object.content.into_vec()?;
     if let Some(first) = body.first_mut() {
