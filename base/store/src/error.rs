@@ -46,7 +46,7 @@ kinds! {
     /// The bucket contains objects, so it cannot be removed.
     BucketNotEmpty = "empty it first, or use `fordway rb --force`";
     /// The name is not valid for a bucket.
-    InvalidBucketName = "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit";
+    InvalidBucketName = "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit";
     /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.

@@ -500,7 +500,10 @@ impl ObjectContent {
         let mut left = total;
         while left > 0 {
             let wanted = buffer.len().min(left as usize);
-            let got = reader.read(&mut buffer[..wanted]).map_err(|e| short(e, left))?;
+            let got = match reader.read(&mut buffer[..wanted]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.map_err(|error| short(error, left))?,
+            };
             if got == 0 {
                 return Err(short(io::ErrorKind::UnexpectedEof.into(), left));
             }

@@ -122,10 +122,18 @@ pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
     }
-    let done = work();
-    // SAFETY: `before` is a valid set of signals, so this call cannot fail.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    done
+    let _restore = SignalMask(before);
+    work()
+}
+
+/// The signals that a thread blocks when this value is dropped, also after a panic.
+struct SignalMask(libc::sigset_t);
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // SAFETY: the field is a valid set of signals, so this call cannot fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
 }
 
 /// Returns the number of the processor that the calling thread runs on. Cost: no system call.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use fordway_http::vector::{FragmentMemory, RangeReadTicket, RemoteFile};
 
@@ -18,11 +18,12 @@ use crate::source::OpenFileBackend;
 pub(crate) struct OpenFile {
     pub(crate) source: OpenFileBackend,
     submitted: Mutex<PendingReadTable>,
+    /// Whether the file was closed. Locked for reading while a read is submitted, so that closing waits for the read.
+    is_closed: RwLock<bool>,
 }
 
 #[derive(Default)]
 struct PendingReadTable {
-    is_closed: bool,
     last: i64,
     tickets: HashMap<i64, PendingRead>,
 }
@@ -39,7 +40,7 @@ static NEXT: AtomicI32 = AtomicI32::new(1);
 
 /// Registers a file, and returns its number.
 pub(crate) fn insert(source: OpenFileBackend) -> c_int {
-    let file = Arc::new(OpenFile { source, submitted: Mutex::default() });
+    let file = Arc::new(OpenFile { source, submitted: Mutex::default(), is_closed: RwLock::default() });
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let files = files.get_or_insert_default();
     loop {
@@ -62,9 +63,8 @@ pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
     let file = files.as_mut().and_then(|files| files.remove(&number)).ok_or_else(|| not_open(number))?;
     drop(files);
-    let mut submitted = file.locked();
-    submitted.is_closed = true;
-    submitted.tickets.clear();
+    *file.is_closed.write().unwrap_or_else(PoisonError::into_inner) = true;
+    file.locked().tickets.clear();
     if let OpenFileBackend::Remote { file, .. } = &file.source {
         file.cancel_all();
     }
@@ -82,9 +82,9 @@ impl OpenFile {
     /// Submits reads into `buffers`, and returns a ticket. Errors: any failure detected at submission.
     pub(crate) fn submit(&self, mut buffers: ReadBuffers) -> Result<i64, CallFailure> {
         let bytes = buffers.total_bytes()?;
-        // The table stays locked until the ticket is stored, so that no read is submitted for a closed file.
-        let mut submitted = self.locked();
-        if submitted.is_closed {
+        // The state stays locked until the ticket is stored, so that no read is submitted for a closed file.
+        let is_closed = self.is_closed();
+        if *is_closed {
             return Err(closed());
         }
         let pending = match &self.source {
@@ -97,6 +97,7 @@ impl OpenFile {
                 PendingRead::Done(bytes)
             }
         };
+        let mut submitted = self.locked();
         submitted.last += 1;
         let number = submitted.last;
         submitted.tickets.insert(number, pending);
@@ -110,7 +111,7 @@ impl OpenFile {
             PendingRead::Done(bytes) => return Ok(bytes),
         };
         match file.wait(ticket) {
-            Err(_) if self.locked().is_closed => Err(closed()),
+            Err(_) if *self.is_closed() => Err(closed()),
             waited => Ok(waited.map(|_| bytes)?),
         }
     }
@@ -134,6 +135,10 @@ impl OpenFile {
 
     fn locked(&self) -> MutexGuard<'_, PendingReadTable> {
         self.submitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_closed(&self) -> RwLockReadGuard<'_, bool> {
+        self.is_closed.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -172,16 +172,10 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
         }
         let options = LaneConfigOverrides { endpoint: Some(place.clone()), ..LaneConfigOverrides::default() };
         let store = fordway_lanes::open(&options)?.store;
-        // Further endpoints on the same lane get a number in their lane names, so that the names differ. The lane name
-        // of every plain directory is `posix`.
-        let same = sites.iter().filter(|site| site.lane().name.starts_with(store.lane())).count();
-        let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane = LaneDescription {
-            name: format!("{}{number}", store.lane()),
-            description: format!("S3 on {place}"),
-        };
+        let lane = LaneDescription { name: store.lane().to_owned(), description: format!("S3 on {place}") };
         sites.push(WorkloadLocation::objects(lane, store, setting.name.clone(), None));
     }
+    WorkloadLocation::number_lanes(&mut sites);
     Ok(sites)
 }
 

@@ -100,11 +100,15 @@ class AsyncStore:
     def __init__(self, store: fordway.Store) -> None:
         self.store = store
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fordway")
+        self._is_closed = False
 
     async def run(
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Calls `method` with the store on a thread. `method` can be any function of a store."""
+        if self._is_closed:
+            why = "the store is closed; open another with fordway.open()"
+            raise InvalidArgumentError(why, "InvalidArgument")
         call = functools.partial(method, self.store, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
@@ -154,6 +158,7 @@ class AsyncStore:
 
     async def close(self) -> None:
         """Waits for the calls in progress, and then closes the store."""
+        self._is_closed = True
         await asyncio.to_thread(self._threads.shutdown)
         self.store.close()
 

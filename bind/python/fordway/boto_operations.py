@@ -57,7 +57,7 @@ interprets other names as ARNs, or refuses them.
 NEW_BUCKET = re.compile(r"[a-z0-9.-]{1,63}")
 NOT_NEW = (
     '"{}" is not 3 to 63 lower-case letters, digits, dots and hyphens; '
-    "use 3 to 63 letters, digits, dots, hyphens or underscores, starting with a letter or digit"
+    "use 3 to 63 lower-case letters, digits, dots and hyphens, starting with a letter or digit"
 )
 """A gateway's error message for a name of a new bucket that S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -230,7 +230,16 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
 
 
 def _tags(text: str | None) -> dict[str, str] | None:
-    return dict(parse_qsl(text, keep_blank_values=True)) if text else None
+    """Parses the tags of a header. Raises `InvalidArgumentError` if a name occurs twice."""
+    if not text:
+        return None
+    tags: dict[str, str] = {}
+    for name, value in parse_qsl(text, keep_blank_values=True):
+        if name in tags:
+            why = f'Cannot provide multiple Tags with the same key (TagKey "{name}")'
+            raise InvalidArgumentError(why, "InvalidTag", detail=why)
+        tags[name] = value
+    return tags
 
 
 def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
@@ -393,10 +402,9 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
     limit = parameters.get("MaxKeys", 1000)
     if type(limit) is not int or not limit >= 1:
         return None
-    prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter")
-    page = store.list_page(
-        parameters["Bucket"], prefix, delimiter or None, start_after=after or None, limit=min(limit, 1000)
-    )
+    limit = min(limit, 1000)
+    prefix, delimiter = parameters.get("Prefix", ""), parameters.get("Delimiter") or None
+    page = store.list_page(parameters["Bucket"], prefix, delimiter, start_after=after or None, limit=limit)
     encode = quote if parameters.get("EncodingType") == "url" else str
     contents = [
         {
@@ -417,7 +425,7 @@ def _page(store: Store, parameters: Parameters, after: str | None, **entry_field
         "Contents": contents or None,
         "Name": parameters["Bucket"],
         "Prefix": encode(prefix),
-        "Delimiter": delimiter,
+        "Delimiter": None if delimiter is None else encode(delimiter),
         "MaxKeys": limit,
         "CommonPrefixes": prefixes or None,
         # botocore requests this encoding in every listing, and decodes the names itself.
@@ -439,12 +447,13 @@ def list_objects_v2(store: Store, parameters: Parameters) -> Response | None:
     if page is None:
         return None
     # The token has the gateway's form, because a gateway may return the next page.
-    following = _token(page.pop("next"))
+    following, start = _token(page.pop("next")), parameters.get("StartAfter")
+    encode = quote if parameters.get("EncodingType") == "url" else str
     return response(
         KeyCount=len(page["Contents"] or ()) + len(page["CommonPrefixes"] or ()),
         ContinuationToken=token,
         NextContinuationToken=following,
-        StartAfter=parameters.get("StartAfter"),
+        StartAfter=None if start is None else encode(start),
         **page,
     )
 

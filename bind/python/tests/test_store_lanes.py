@@ -419,6 +419,21 @@ def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fo
     assert (keys(store), store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (["key"], b"part", [])
 
 
+def test_a_closed_twin_raises_the_error_of_a_closed_store(place: str, store: fordway.Store) -> None:
+    store.put(BUCKET, "key", b"content")
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            upload = await twin.upload(BUCKET, "upload")
+            await upload.abort()
+        with pytest.raises(errors.InvalidArgumentError, match="the store is closed"):
+            await twin.get(BUCKET, "key")
+        with pytest.raises(errors.InvalidArgumentError, match="the store is closed"):
+            await upload.put_part(1, b"part")
+
+    asyncio.run(work())
+
+
 def test_each_call_of_a_store_has_a_twin() -> None:
     calls = {name for name in dir(fordway.Store) if not name.startswith("_")}
     # Calls that return files or iterators have no asynchronous version. Programs can use `run` for these

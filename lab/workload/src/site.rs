@@ -5,6 +5,7 @@
 //! hash of writer and offset, which costs one memory write per 4 KiB. A page from another offset, another writer or an
 //! earlier transfer is therefore detected, and verification is a plain memory comparison.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -39,7 +40,8 @@ pub(crate) enum LocationBackend<'s> {
 impl WorkloadLocation {
     /// Creates a site for the directory `name` in `parent`: plain files, each written in place.
     pub fn files(parent: &Path, name: Bucket) -> Self {
-        let description = "plain open, pwrite, pread, stat and unlink by absolute path, in place".into();
+        let description =
+            format!("plain open, pwrite, pread, stat and unlink by absolute path below {}", parent.display());
         let lane = LaneDescription { name: "posix".into(), description };
         WorkloadLocation { lane, name, kind: WorkloadLocationKind::Files { parent: parent.to_owned() } }
     }
@@ -53,6 +55,18 @@ impl WorkloadLocation {
         server_pid: Option<u32>,
     ) -> Self {
         WorkloadLocation { lane, name, kind: WorkloadLocationKind::Objects { store, server_pid } }
+    }
+
+    /// Makes the name of each lane unique: the second `posix` becomes `posix-2`.
+    pub fn number_lanes(sites: &mut [WorkloadLocation]) {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for site in sites {
+            let count = counts.entry(site.lane.name.clone()).or_default();
+            *count += 1;
+            if *count > 1 {
+                site.lane.name += &format!("-{count}");
+            }
+        }
     }
 
     /// Returns a site for another bucket or directory, whose name is this site's name with a suffix.

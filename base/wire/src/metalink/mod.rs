@@ -91,17 +91,20 @@ impl Metalink {
         start.trim_start_matches('\u{feff}').trim_start().starts_with('<') && start.contains("<metalink")
     }
 
-    /// Returns the file whose name has the same last component as `name`; without a `name`, returns the only file.
-    /// Errors: `InvalidArgument` if there is no such file, or several; the message lists the first ten names.
+    /// Returns the file with this name, or else the file whose name has the same last component as `name`. Without a
+    /// `name`, returns the only file. Errors: `InvalidArgument` if there is no such file, or several; the message lists
+    /// the first ten names.
     pub fn file(self, name: Option<&str>) -> Result<MetalinkFile> {
         let names: Vec<String> = self.files.iter().take(10).map(|file| format!("{:?}", file.name)).collect();
         let mut files = self.files.into_iter();
         let found = match name {
             Some(name) => {
                 let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-                let is_it = |file: &MetalinkFile| file.name == name || base(&file.name) == base(name);
-                let mut of_name: Vec<_> = files.filter(is_it).collect();
-                if of_name.len() == 1 { of_name.pop() } else { None }
+                let (mut exact, others): (Vec<_>, Vec<_>) = files.partition(|file| file.name == name);
+                if exact.is_empty() {
+                    exact = others.into_iter().filter(|file| base(&file.name) == base(name)).collect();
+                }
+                if exact.len() == 1 { exact.pop() } else { None }
             }
             None if files.len() == 1 => files.next(),
             None => None,
@@ -441,6 +444,9 @@ mod tests {
         let two = Metalink { files: vec![named("d/a"), named("b")] };
         assert_eq!(two.clone().file(Some("a")).unwrap().name, "d/a");
         assert_eq!(two.clone().file(Some("x/b")).unwrap().name, "b");
+        let alike = Metalink { files: vec![named("d/a"), named("e/a")] };
+        assert_eq!(alike.clone().file(Some("e/a")).unwrap().name, "e/a");
+        assert!(alike.file(Some("a")).is_err());
         assert!(two.clone().file(None).unwrap_err().to_string().contains("\"d/a\", \"b\""));
         assert!(two.file(Some("c")).is_err() && Metalink::default().file(None).is_err());
         assert_eq!(Metalink { files: vec![named("b")] }.file(None).unwrap().name, "b");

@@ -206,6 +206,8 @@ fn a_signal_keeps_the_complete_rounds() {
     let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
     let is_said = run.warnings.iter().any(|warning| warning.starts_with("interrupted after "));
     assert!(is_said, "{:?}", run.warnings);
+    let lanes: Vec<_> = run.lanes.iter().map(|lane| lane.name.as_str()).collect();
+    assert_eq!(lanes, ["posix", "posix-2"]);
     let operations: Vec<u64> = run.summaries.iter().map(|row| row.operations).collect();
     assert!(operations.iter().all(|count| *count == operations[0] && count % 4000 == 0), "{operations:?}");
     assert!(["a", "b"].iter().all(|place| entries(&dir.path().join(place)).is_empty()));

@@ -189,6 +189,7 @@ impl BenchLocations {
                 None,
             );
         }
+        WorkloadLocation::number_lanes(&mut places.sites);
         Ok(places)
     }
 
@@ -216,11 +217,7 @@ impl BenchLocations {
     }
 
     fn add_store(&mut self, store: Arc<dyn Store>, behind: &str, name: &Bucket, server_pid: Option<u32>) {
-        let lane = store.lane();
-        let same = self.sites.iter().filter(|site| site.lane().name.split('-').next() == Some(lane)).count();
-        let number = if same == 0 { String::new() } else { format!("-{}", same + 1) };
-        let lane =
-            LaneDescription { name: format!("{lane}{number}"), description: format!("S3 on {behind}") };
+        let lane = LaneDescription { name: store.lane().to_owned(), description: format!("S3 on {behind}") };
         self.sites.push(WorkloadLocation::objects(lane, store, name.clone(), server_pid));
     }
 
