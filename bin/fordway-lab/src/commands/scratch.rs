@@ -10,14 +10,17 @@ use std::time::Duration;
 use fordway_sys::{FileSystemSharing, Mode, OFlags, open_in, user_id};
 use tempfile::TempDir;
 
+/// The name of the locked file.
+const LOCK: &str = ".lock";
+
 /// A directory younger than this may belong to a command that has not locked it yet.
 const NEW: Duration = Duration::from_secs(60);
 
-/// A temporary directory that is removed when this value is dropped. The directory is locked while the command runs.
+/// A temporary directory that is removed when this value is dropped. A file in it is locked while the command runs.
 pub(super) struct ScratchDirectory {
     dir: TempDir,
-    /// The directory with the lock; `None` if the file system has no such locks.
-    _lock: Option<File>,
+    /// The locked file. The directory itself cannot be locked, because a gateway locks the directory of its socket.
+    _lock: File,
 }
 
 impl ScratchDirectory {
@@ -28,7 +31,9 @@ impl ScratchDirectory {
         // What cannot be removed now must not stop this command.
         let _ = remove_abandoned(&prefix, parent);
         let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?;
-        let lock = File::open(dir.path()).ok().filter(|opened| opened.try_lock().is_ok());
+        let lock = File::create(dir.path().join(LOCK))?;
+        // A file system without such locks does not stop the command. Nothing is removed there.
+        let _ = lock.try_lock();
         Ok(ScratchDirectory { dir, _lock: lock })
     }
 
@@ -66,7 +71,8 @@ fn is_abandoned(dir: &File) -> bool {
         let age = state.modified().ok().and_then(|modified| modified.elapsed().ok());
         state.uid() == user_id() && age.is_some_and(|age| age > NEW)
     };
-    dir.metadata().is_ok_and(is_old) && dir.try_lock().is_ok()
+    let lock = || open_in(dir, LOCK, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from);
+    dir.metadata().is_ok_and(is_old) && lock().is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
 #[cfg(test)]
@@ -82,6 +88,7 @@ mod tests {
             let path = parent.path().join(name);
             std::fs::create_dir(&path).unwrap();
             std::fs::write(path.join("file"), b"content").unwrap();
+            std::fs::write(path.join(LOCK), b"").unwrap();
             File::open(&path).unwrap().set_modified(SystemTime::now() - age).unwrap();
             path
         };
@@ -89,7 +96,7 @@ mod tests {
         let (other, foreign) = (make("fordway-ledger-a", 2 * NEW), make("compare", 2 * NEW));
         std::os::unix::fs::symlink(&foreign, parent.path().join("fordway-compare-c")).unwrap();
         let running = make("fordway-compare-d", 2 * NEW);
-        let lock = File::open(&running).unwrap();
+        let lock = File::open(running.join(LOCK)).unwrap();
         lock.try_lock().unwrap();
         let made = ScratchDirectory::new("compare", parent.path()).unwrap();
         assert!(!killed.exists());
