@@ -13,7 +13,8 @@ use fordway_posix::{PosixConfig, PosixStore};
 use fordway_serve::node::{NodeGateway, NodeGatewayConfig};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, RunningGateway, Users};
 use fordway_store::{
-    Bucket, DeleteOptions, ErrorKind, ExpectedContent, GetOptions, Key, ListQuery, Objects, PutOptions, Store,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, ErrorKind, ExpectedContent,
+    GetOptions, Key, ListQuery, Objects, PutOptions, Store,
 };
 
 /// A small tmpfs, which is unmounted when this value is dropped.
@@ -72,6 +73,32 @@ fn fills_up(store: &dyn Store) {
     assert_eq!(old.content.into_vec().unwrap(), vec![7; 1000]);
     store.delete(&bucket, &key("filler"), &DeleteOptions::default()).unwrap();
     put("dir/new", 700_000).unwrap();
+}
+
+/// Objects whose removals are reported must be removable from a full disk.
+#[test]
+fn reported_objects_are_removed_from_a_full_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path()) else { return };
+    let store = PosixStore::open(&disk.0, PosixConfig::default()).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), |name: &str| Key::new(name).unwrap());
+    store.create_bucket(&bucket).unwrap();
+    let rules = b"<NotificationConfiguration><QueueConfiguration><Queue>arn:fordway:sqs::ci:webhook</Queue>\
+        <Event>s3:ObjectRemoved:*</Event></QueueConfiguration></NotificationConfiguration>";
+    store.set_document(&bucket, &BucketDocumentKind::known("notification"), rules).unwrap();
+    let put = |name: &str, size: usize| {
+        store.put(&bucket, &key(name), &vec![7; size], &PutOptions::default()).is_ok()
+    };
+    assert!(put("large", 1_000_000));
+    let mut count = 0;
+    while put(&format!("{count}"), 4096) {
+        count += 1;
+    }
+    let fill = |number: usize| std::fs::write(disk.0.join(format!("rest-{number}")), b"x").is_ok();
+    (0..1000).take_while(|number| fill(*number)).count();
+    store.delete(&bucket, &key("large"), &DeleteOptions::default()).unwrap();
+    let waiting = store.event_journal().waiting(&bucket, "ci", 10).unwrap();
+    assert_eq!(waiting.total, 1);
 }
 
 /// The number of inodes of the file system that [`empties`] fills with files.

@@ -112,7 +112,10 @@ impl PosixStoreState {
             self.volume.open_dir(bucket.as_str()).map_err(|errno| from_errno(errno, "opening the bucket"))?;
         self.check_removable(bucket, &dir)?;
         let settings = self.settings(bucket)?;
-        let removed = self.remove_bucket(bucket, &dir);
+        let removed = match self.is_removed_at_once(bucket)? {
+            true => Ok(()),
+            false => self.remove_bucket(bucket, &dir),
+        };
         self.volume.private.forget(bucket);
         match removed {
             Ok(()) => self.sync_root(),
@@ -166,6 +169,17 @@ impl PosixStoreState {
             .and_then(|dir| read_dir(dir, |name, _| holds_more |= name != PRIVATE_DIR.as_bytes()))
             .map_err(failed)?;
         if holds_more || !holds_only_ours(dir) { Err(holds_no_objects()) } else { Ok(()) }
+    }
+
+    /// Removes the bucket's directory if it is empty, and returns whether it was. The kernel checks whether the caller may
+    /// remove the directory before it checks whether the directory is empty. A caller who may not remove the bucket
+    /// therefore does not lose its uploads and waiting events. Cost: one `unlinkat`.
+    fn is_removed_at_once(&self, bucket: &Bucket) -> Result<bool> {
+        match remove_dir(self.volume.root.dir(), bucket.as_str()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(from_errno(errno, "removing the bucket")),
+        }
     }
 
     /// Like [`PosixStoreState::try_remove_bucket`]. If the bucket is in use on a file system that other nodes may

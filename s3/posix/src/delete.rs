@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, DeleteOptions, DeleteResult, ErrorKind, Key, Result, VersionId, VersioningState,
+    Bucket, DeleteOptions, DeleteResult, Error, ErrorKind, Key, Result, VersionId, VersioningState,
 };
 use fordway_sys::{
     Errno, Mode, OFlags, get_xattr_in, name_to_text, open_in, read_dir, remove_dir, remove_file,
@@ -13,10 +13,14 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::events::EventFacts;
+use crate::events::{EventFacts, unrecorded};
 use crate::layout::{ATTRIBUTE, OUR_DIR, ObjectPath, marked_dir, odd, plain, private_dir, split};
 use crate::private::PrivateDirectoryContents;
 use crate::sidecar::UnlinkingFile;
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::QuotaExceeded)
+}
 
 impl PosixStoreState {
     pub(crate) fn delete(
@@ -28,7 +32,7 @@ impl PosixStoreState {
         if !options.conditions.is_empty() {
             self.require_locks("If-Match on deletes")?;
         }
-        let mut pending = None;
+        let (mut pending, mut late) = (None, None);
         let delete = |contents: PrivateDirectoryContents| {
             if !options.conditions.is_empty() {
                 self.volume.refresh(bucket, key, contents)?;
@@ -43,7 +47,11 @@ impl PosixStoreState {
                 }
             }
             let kind = PosixStoreState::kind_of_delete(options, contents);
-            pending = self.pending_event((bucket, key), contents, kind)?;
+            match self.pending_event((bucket, key), contents, kind) {
+                // On a full file system, the removal itself makes room for its record.
+                Err(error) if is_full(&error) => late = Some((contents, kind)),
+                prepared => pending = prepared?,
+            }
             if contents.versioning != VersioningState::Unversioned {
                 return self.delete_versioned((bucket, key), options, contents);
             }
@@ -58,6 +66,10 @@ impl PosixStoreState {
             true => self.locked_if_room(bucket, key, delete),
             false => self.locked(bucket, key, delete),
         }?;
+        if let Some((contents, kind)) = late {
+            let prepared = self.pending_event((bucket, key), contents, kind);
+            pending = prepared.map_err(|error| unrecorded(kind, key, error))?;
+        }
         if let Some(pending) = pending {
             pending.record(EventFacts::removed(deleted.version.clone()))?;
         }

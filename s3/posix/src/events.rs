@@ -227,13 +227,18 @@ impl PendingEvent {
             Ok(false) => Error::new(ErrorKind::ConditionalConflict, "the name of the record is taken"),
             Err(error) => error,
         };
-        let detail = format!(
-            "{} of {key} has taken effect, but is not in the bucket's journal of events: {}; repeat the request",
-            kind.name(),
-            why.detail()
-        );
-        Err(Error::new(why.kind(), detail).caused_by(why))
+        Err(unrecorded(kind, &key, why))
     }
+}
+
+/// Returns the error for a change that was made, but whose record failed because of `why`.
+pub(crate) fn unrecorded(kind: EventKind, key: &Key, why: Error) -> Error {
+    let detail = format!(
+        "{} of {key} has taken effect, but is not in the bucket's journal of events: {}; repeat the request",
+        kind.name(),
+        why.detail()
+    );
+    Error::new(why.kind(), detail).caused_by(why)
 }
 
 impl StagedFile {

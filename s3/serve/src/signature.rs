@@ -38,6 +38,9 @@ pub(crate) fn check_form(
 ) -> Result<(), GateRefusal> {
     let query = PresignedParameters::read(uri);
     let header = headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or_default().to_owned());
+    if header.is_some() && (query.is_signed() || query.has("Signature")) {
+        return Err(signed_twice());
+    }
     let is_version_2 = header.as_deref().is_some_and(|value| value.starts_with("AWS "));
     if is_version_2 || query.has("Signature") {
         let is_whole = !is_version_2 || header.is_some_and(|value| value.contains(':'));
@@ -48,13 +51,22 @@ pub(crate) fn check_form(
         };
     }
     match header {
-        _ if query.is_signed() => query.check(region),
+        None if query.is_signed() => query.check(region),
         Some(value) => {
             check_header(&value, headers, region)?;
             check_payload_hash(headers)
         }
         None => Ok(()),
     }
+}
+
+/// Returns the error for a request whose URL is signed and which has the header `Authorization` too. The conditions of a
+/// policy must not depend on a header that nobody verifies.
+fn signed_twice() -> GateRefusal {
+    let words = "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \
+                 parameter or the Authorization header should be specified";
+    let detail = "send the presigned URL without the header Authorization";
+    bad("InvalidArgument", composed(words, detail, &[("ArgumentName", "Authorization")]))
 }
 
 /// AWS's message for a request that does not state its time.
@@ -528,6 +540,26 @@ mod tests {
             assert_eq!(code(cut), Err("SignatureDoesNotMatch"), "{cut}");
         }
         assert_eq!(code(""), Err("AuthorizationQueryParametersError"));
+    }
+
+    /// The conditions of a policy must not depend on a header that nobody verifies.
+    #[test]
+    fn a_signed_url_excludes_the_header_authorization() {
+        for query in ["X-Amz-Signature=a", "X-Amz-Credential=a", "Signature=a&AWSAccessKeyId=b&Expires=1"] {
+            for header in ["", "Bearer x", "AWS4-x", "AWS a:b", "AWS4-HMAC-SHA256 Credential=a"] {
+                let mut headers = HeaderMap::from_iter([(AUTHORIZATION, header.parse().unwrap())]);
+                let uri = format!("/b/k?{query}").parse().unwrap();
+                for allows_version_2 in [false, true] {
+                    let refused = check_form(&mut headers, &uri, "us-east-1", allows_version_2);
+                    let refused = refused.map_err(|refusal| (refusal.status, refusal.code));
+                    assert_eq!(
+                        refused,
+                        Err((StatusCode::BAD_REQUEST, "InvalidArgument")),
+                        "{query} {header}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

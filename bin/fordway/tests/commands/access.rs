@@ -61,6 +61,29 @@ fn an_explicit_profile_goes_before_the_environment_and_both_can_be_left_out() {
     assert_eq!(text(&ran.stderr), "");
 }
 
+/// A daemon may ignore SIGCHLD, and the programs that it starts inherit this. The kernel then keeps no exit status.
+#[test]
+fn a_credential_process_works_where_sigchld_is_ignored() {
+    let server = HostileServer::start("content", ResponseFaultScript::honest());
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("keys");
+    std::fs::write(&program, r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "SK"}"#).unwrap();
+    let config = dir.path().join("config");
+    let profile = format!("[profile p]\ncredential_process = cat {}\n", program.display());
+    std::fs::write(&config, profile).unwrap();
+    let ran = Command::new("sh")
+        .args(["-c", "trap '' CHLD; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_fordway")])
+        .args(["cat", "s3://bkt/k", "--profile", "p", "--endpoint", &format!("http://{}", server.address())])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("AWS_CONFIG_FILE", &config)
+        .output()
+        .unwrap();
+    assert_eq!((text(&ran.stdout).as_str(), text(&ran.stderr).as_str()), ("content", ""));
+    let signed = server.requests()[0].header("authorization").map(str::to_owned);
+    assert!(signed.is_some_and(|header| header.contains("Credential=AK/")));
+}
+
 #[test]
 fn certificates_are_verified_unless_that_is_turned_off() {
     let authority = SelfSignedCertificate::new();

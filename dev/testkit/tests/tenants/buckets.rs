@@ -2,7 +2,7 @@
 
 use fordway_store::{CopyOptions, MultipartUploadOperations, Objects};
 
-use crate::ground::{ALICE, BOB, Ground, Lane, bucket, is_root, key, put, read};
+use crate::ground::{ALICE, BOB, Ground, Lane, bucket, chmod, is_root, key, put, read};
 
 /// A directory whose name AWS does not allow for a bucket can be the source of a copy, like any other bucket.
 #[test]
@@ -61,6 +61,28 @@ fn a_user_who_may_write_only_below_a_bucket_is_told_what_else_needs() {
                 "{lane:?}: {told}"
             );
             assert_eq!(read(store, &lab, "alice/x").unwrap(), b"first");
+        });
+    }
+}
+
+/// A user who may not write to the root cannot remove a bucket. The attempt must not remove the bucket's uploads and
+/// waiting events.
+#[test]
+fn an_owner_who_may_not_remove_a_bucket_loses_nothing() {
+    if !is_root() {
+        return;
+    }
+    for (lane, root_mode) in Lane::ALL.into_iter().flat_map(|lane| [(lane, 0o755), (lane, 0o1777)]) {
+        let ground = Ground::new();
+        // In a sticky root, only the owner of the bucket may remove it.
+        let (owner, mode) = if root_mode == 0o755 { (ALICE, 0o755) } else { (BOB, 0o777) };
+        let lab = ground.bucket("lab", owner, mode);
+        chmod(&ground.path(""), root_mode);
+        ground.on(lane, ALICE, |store| {
+            let upload = store.create_upload(&lab, &key("up"), &Default::default()).unwrap();
+            let error = store.delete_bucket(&lab).expect_err("the root is not hers");
+            assert_eq!(error.kind(), fordway_store::ErrorKind::AccessDenied, "{lane:?}: {error}");
+            store.abort_upload(&lab, &key("up"), &upload).unwrap();
         });
     }
 }

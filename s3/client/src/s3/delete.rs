@@ -41,12 +41,26 @@ pub(super) fn delete(
     }
 }
 
-/// Deletes objects, and returns one result per key, in order. Cost: one request per 1,000 keys.
+/// Deletes objects, and returns one result per key, in order. Cost: one request per 1,000 keys, and one for each key
+/// with a character that XML 1.0 excludes.
 pub(super) fn delete_many(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
-    keys.chunks(MAX_BATCH).flat_map(|batch| delete_batch(session, bucket, batch)).collect()
+    let runs = keys.chunk_by(|one, next| is_text(one) == is_text(next));
+    let batches = runs.flat_map(|run| run.chunks(if is_text(&run[0]) { MAX_BATCH } else { 1 }));
+    batches.flat_map(|batch| delete_batch(session, bucket, batch)).collect()
+}
+
+/// Returns whether an XML 1.0 document can contain the key (section 2.2).
+fn is_text(key: &Key) -> bool {
+    let is_excluded = |character: char| matches!(character, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}');
+    !key.as_str().contains(is_excluded)
 }
 
 fn delete_batch(session: &S3Session, bucket: &Bucket, keys: &[Key]) -> Vec<Result<DeleteResult>> {
+    if let [key] = keys
+        && !is_text(key)
+    {
+        return vec![delete(session, bucket, key, &DeleteOptions::default())];
+    }
     let document = s3_xml::delete(keys.iter().map(Key::as_str));
     let call = S3Call::on_bucket("POST", "delete", bucket).query("delete", "").document(&document);
     let answer = session

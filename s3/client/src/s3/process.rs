@@ -125,7 +125,14 @@ impl RunningProcess {
         let mut is_open = true;
         loop {
             // The status comes first: when the program has ended, everything that it has printed is in the pipe.
-            let status = self.child.try_wait().map_err(KillReason::Io)?;
+            let status = match self.child.try_wait() {
+                // This process ignores SIGCHLD or waits for all of its children, so the kernel no longer has the status
+                // of the program, which has ended. The output decides.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::CHILD.raw_os_error()) => {
+                    Some(ExitStatus::default())
+                }
+                waited => waited.map_err(KillReason::Io)?,
+            };
             let left = end.saturating_duration_since(Instant::now());
             let wait = if status.is_some() { Duration::ZERO } else { EXIT_NOTICE.min(left) };
             is_open = is_open && self.read_output(&mut output, wait)?;

@@ -294,6 +294,23 @@ fn many_deletions_are_one_request_and_each_has_its_result() {
     assert!(String::from_utf8_lossy(&seen[0].body).contains("<Key>c&amp;</Key>"));
 }
 
+/// No XML document can contain these characters (XML 1.0, section 2.2), so their keys have requests of their own.
+#[test]
+fn keys_that_xml_excludes_are_deleted_one_by_one() {
+    let batch = || answer(200, "", "<DeleteResult/>");
+    let answers = vec![batch(), answer(204, "", ""), answer(403, "", ""), batch()];
+    let server = Server::answering(answers);
+    let keys = [key("a"), key("b"), key("\u{1}"), key("\u{ffff}"), key("tab\t\r\n")];
+    let results = server.store(|_| {}).delete_many(&bucket(), &keys);
+    let kinds: Vec<_> =
+        results.iter().map(|result| result.as_ref().err().map(|error| error.kind())).collect();
+    assert_eq!(kinds, [None, None, None, Some(ErrorKind::AccessDenied), None]);
+    let lines: Vec<_> = server.seen().iter().map(|request| request.line().to_owned()).collect();
+    assert_eq!(lines[0], "POST /bucket?delete= HTTP/1.1");
+    assert_eq!(lines[1..3], ["DELETE /bucket/%01 HTTP/1.1", "DELETE /bucket/%EF%BF%BF HTTP/1.1"]);
+    assert_eq!(lines[3], "POST /bucket?delete= HTTP/1.1");
+}
+
 #[test]
 fn presigned_urls_carry_everything() {
     let server = Server::start(vec![]);
