@@ -117,7 +117,7 @@ impl ListingPrinter<'_> {
         for entry in plan::objects(self.context.store()?, bucket.clone(), query) {
             match entry? {
                 ListEntry::CommonPrefix(key) => {
-                    let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
+                    let shown = last_segment(key.strip_suffix('/').unwrap_or(&key)).to_owned() + "/";
                     self.print(&ListingLine::Prefix { key, shown })?;
                 }
                 ListEntry::Object(object) if wildcard.as_ref().is_none_or(|w| w.matches(&object.key)) => {
@@ -274,7 +274,7 @@ impl ListingPrinter<'_> {
     }
 
     fn prefix(&mut self, key: String) -> Result<()> {
-        let shown = last_segment(key.trim_end_matches('/')).to_owned() + "/";
+        let shown = last_segment(key.strip_suffix('/').unwrap_or(&key)).to_owned() + "/";
         self.print(&ListingLine::Prefix { key, shown })
     }
 

@@ -31,7 +31,7 @@ use std::fmt::{self, Display};
 use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error, shown_name};
 use fordway_lanes::Lane;
@@ -178,7 +178,8 @@ pub(crate) fn run(
     actions: impl Iterator<Item = Result<TransferAction>>,
 ) -> Result<CommandExit> {
     let (tally, made) = (SharedTransferCounts::default(), MadeDirectories::default());
-    let runner = TransferRunner { context, settings, lane: context.lane()?, tally, made };
+    let (lane, found) = (context.lane()?, Mutex::default());
+    let runner = TransferRunner { context, settings, lane, tally, made, found };
     let actions = actions.take_while(|_| !context.interrupt.is_raised());
     context.output.start_progress();
     for_each(settings.jobs, upload::batched(actions), |task| runner.perform(task));
@@ -193,6 +194,8 @@ struct TransferRunner<'c> {
     lane: Lane,
     tally: SharedTransferCounts,
     made: MadeDirectories,
+    /// The buckets that a dry run has found.
+    found: Mutex<HashSet<Bucket>>,
 }
 
 impl TransferRunner<'_> {
@@ -219,6 +222,7 @@ impl TransferRunner<'_> {
             return Ok(FileCopyOutcome::Skipped);
         }
         if self.settings.dry_run {
+            self.rehearse(from, to, size)?;
             return Ok(FileCopyOutcome::Done(size));
         }
         self.context.output.expect_bytes(size.unwrap_or(0));
@@ -241,6 +245,28 @@ impl TransferRunner<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Checks that the source exists, unless a listing stated its size, and that the destination's bucket exists.
+    /// Errors: the error of a copy without source or bucket. Cost: at most one request for a source without size, and
+    /// one for each bucket.
+    fn rehearse(&self, from: &StorageAddress, to: &StorageAddress, size: Option<u64>) -> Result<()> {
+        match from {
+            StorageAddress::S3(bucket, key) if size.is_none() => {
+                self.lane.store.head(bucket, &Key::new(key)?, &self.source())?;
+            }
+            StorageAddress::Local(path) if size.is_none() => {
+                path.metadata().map_err(|error| file_error("reading", path.display(), error))?;
+            }
+            _ => {}
+        }
+        let StorageAddress::S3(bucket, _) = to else { return Ok(()) };
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if !found.contains(bucket) {
+            self.lane.store.head_bucket(bucket)?;
+            found.insert(bucket.clone());
+        }
+        Ok(())
     }
 
     /// Renames the object in one step, if this is a move within one bucket and the store supports renaming. Returns

@@ -71,11 +71,12 @@ fn a_credential_process_works_where_sigchld_is_ignored() {
     let config = dir.path().join("config");
     let profile = format!("[profile p]\ncredential_process = cat {}\n", program.display());
     std::fs::write(&config, profile).unwrap();
-    let ran = Command::new("sh")
-        .args(["-c", "trap '' CHLD; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_fordway")])
+    let ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let ran = Command::new("python3")
+        .args(["-c", ignore, env!("CARGO_BIN_EXE_fordway")])
         .args(["cat", "s3://bkt/k", "--profile", "p", "--endpoint", &format!("http://{}", server.address())])
         .env_clear()
-        .env("PATH", "/usr/bin:/bin")
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("AWS_CONFIG_FILE", &config)
         .output()
         .unwrap();

@@ -368,6 +368,14 @@ fn dry_run_touches_nothing() {
     assert_eq!(rig.keys(), ["k/b"]);
     assert_eq!(rig.files(), ["t/a"]);
     assert!(!rig.path("none").exists());
+    for words in [
+        ["cp", "DIR/missing", "s3://bkt/"],
+        ["cp", "s3://bkt/missing", "DIR/x"],
+        ["mv", "DIR/t/a", "s3://nowhere/x"],
+    ] {
+        let ran = rig.run(&[&words[..], &["--dry-run"]].concat()).ended(CommandExit::NotFound);
+        assert!(!ran.stdout.contains("(dryrun)"), "{words:?}: {}", ran.stdout);
+    }
 }
 
 #[test]

@@ -39,6 +39,9 @@ fn ls_has_the_columns_of_aws() {
 fn ls_that_finds_nothing() {
     let rig = Rig::new();
     rig.run(&["ls", "s3://bkt"]).ok();
+    rig.put("pre//c", "");
+    let empty = format!("{:>30} /", "PRE");
+    assert!(columns(&rig.run(&["ls", "s3://bkt/pre/"]).ok().stdout).contains(&empty));
     rig.run(&["ls", "s3://bkt/none"]).ended(CommandExit::Failure);
     rig.run(&["ls", "s3://bkt/none*"]).ended(CommandExit::Failure);
     rig.run(&["ls", "s3://nobucket"]).ended(CommandExit::NotFound);
