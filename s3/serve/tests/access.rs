@@ -111,14 +111,11 @@ fn version_2_signatures_are_taken_only_where_that_was_said_and_only_fresh() {
     assert_eq!(answer_to_version_2(&willing, &now, "").status, 200);
     let old = date::format_http(SystemTime::now() - Duration::from_secs(16 * 60));
     assert_eq!(answer_to_version_2(&willing, &old, "").error(), (403, "RequestTimeTooSkewed".to_owned()));
-    // A query that looks like a version 4 signature does not change the response to a request with a version 2
-    // signature.
-    let disguise = "?X-Amz-Signature=00";
-    assert_eq!(answer_to_version_2(&serve(), &now, disguise).error(), (400, "InvalidRequest".to_owned()));
-    assert_eq!(
-        answer_to_version_2(&willing, &old, disguise).error(),
-        (403, "RequestTimeTooSkewed".to_owned())
-    );
+    // A request with two signatures is refused, whatever they are.
+    let twice = "?X-Amz-Signature=00";
+    for gateway in [&serve(), &willing] {
+        assert_eq!(answer_to_version_2(gateway, &now, twice).error(), (400, "InvalidArgument".to_owned()));
+    }
     assert_eq!(answer_to_version_2(&willing, "soon", "").error(), (403, "AccessDenied".to_owned()));
 }
 
@@ -183,13 +180,13 @@ fn what_was_not_signed_changes_nothing() {
     let more = head.replacen("\r\n\r\n", "\r\nx-amz-copy-source: /data/secret\r\n\r\n", 1);
     assert_eq!(fixture.client.send_raw("PUT", &more).error(), (403, "AccessDenied".to_owned()));
     fixture.client.send_raw("PUT", &head).ok();
-    // A percent-encoded parameter name, and a forged signature in a header, do not make the gateway accept the unsigned
-    // header.
+    // A forged signature in a header does not make the gateway accept the unsigned header, even if the name of a
+    // parameter is percent-encoded.
     let hidden = query.replace("X-Amz-Signature", "%58-Amz-Signature");
     let pretence = "authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=x-amz-copy-source, Signature=00\r\n\
                     x-amz-copy-source: /data/secret\r\n";
     for query in [&query, &hidden] {
-        assert_eq!(put_to(query, pretence).error(), (403, "AccessDenied".to_owned()), "{query}");
+        assert_eq!(put_to(query, pretence).error(), (400, "InvalidArgument".to_owned()), "{query}");
     }
     // A signature covers all parameters of the URL.
     let further = format!("{query}&x-amz-copy-source=%2Fdata%2Fsecret");
