@@ -133,6 +133,60 @@ def test_a_link_adds_a_round_trip_and_the_bytes_that_it_is_slower_with(
     assert get == pytest.approx(expected_us / 1e6, rel=0.001)
 
 
+def with_targets(**targets: object) -> Callable[[dict[str, Any]], object]:
+    return lambda info: info["parameters"].update(targets=targets)
+
+
+def test_a_target_takes_the_link_that_its_url_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lanes = dict.fromkeys(["minio", "https-far", "httpd", "node", "http"], Lane(80))
+    change = with_targets(
+        minio="http://127.0.0.1:9000/bucket",
+        node="unix:///run/s3.sock",
+        httpd="file:///data",
+        **{"https-far": "https://storage.example.org"},
+    )
+    run = write_machine(tmp_path / "x.run", lanes, change=change)
+    words = ("--sizes", "64KiBx100", "--phase", "head")
+    here = advised(capsys, run, *words)
+    there = advised(capsys, run, *words, "--rtt", "10ms")
+    more = {
+        lane: of_lane(there, "head", lane)["seconds"] - of_lane(here, "head", lane)["seconds"]
+        for lane in lanes
+    }
+    assert more == pytest.approx({"minio": 1, "https-far": 0, "httpd": 0, "node": 0, "http": 1})
+    for found in (here, there):
+        named = [each for each in found["warnings"] if "over the network to" in each]
+        assert [each.startswith("the lane https-far was measured") for each in named] == [True]
+    assert any("over loopback, as measured" in each for each in here["warnings"])
+    assert not any("over loopback, as measured" in each for each in there["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("host", "is_far"),
+    [
+        *((host, False) for host in ("localhost", "s3.localhost", "127.8.0.1", "[::1]", "0.0.0.0")),
+        *((host, True) for host in ("10.0.0.1", "[fe80::1]", "store", "localhost.example.org")),
+    ],
+)
+def test_only_loopback_addresses_are_no_network(host: str, is_far: bool) -> None:
+    targets = {"own": f"http://{host}:9000"}
+    assert link.is_over_network("own", targets) == is_far
+    assert link.crosses("own", targets) != is_far
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [({"own": 5}, "parameters.targets does not"), ({"own": "http://[::1"}, "is not a URL")],
+)
+def test_damaged_targets_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], targets: dict[str, object], says: str
+) -> None:
+    run = write_machine(tmp_path / "x.run", LANES, rounds=1, change=with_targets(**targets))
+    assert says in refused(capsys, "advise", "--machine", str(run), "--sizes", "1B")
+
+
 def test_slow_start_ends_where_the_line_is_full() -> None:
     path = link.Link(30_000, 125)
     full = path.slow_start_us(2**40, "get")
