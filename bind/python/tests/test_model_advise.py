@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from advice_data import Lane, Tree, write_machine
 from model_data import model, refused
-from sample_run import write_sample_run
+from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_arrow, write_sample_run
 
 from fordway.model.advice import link, objects
 
@@ -90,6 +91,26 @@ def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.C
     assert np.mean(held) >= 0.86
     widths = [each["high"] / each["low"] for part in found["phases"] for each in part["lanes"]]
     assert np.median(widths) < 4
+
+
+def test_a_single_slow_operation_does_not_make_an_interval_endless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_machine(tmp_path / "x.run", {"slow": Lane(10, noise=0.1)}, Tree(300), rounds=1)
+    operations, blocks = (
+        pa.ipc.open_file((run / f"{name}.arrow").read_bytes()).read_pandas()
+        for name in ("operations", "blocks")
+    )
+    at = operations.index[operations["phase"] == "put"][0]
+    pause_ns = 60_000_000_000
+    operations.loc[at, "duration_ns"] += pause_ns
+    of_block = blocks["block"] == operations.loc[at, "block"]
+    blocks.loc[of_block & (blocks["phase"] == "put"), "elapsed_ns"] += pause_ns
+    write_arrow(run / "operations.arrow", operations, OPERATION_TYPES)
+    write_arrow(run / "blocks.arrow", blocks, BLOCK_TYPES)
+    each = of_lane(advised(capsys, run, "--sizes", "1KiBx1", "--phase", "put"), "put", "slow")
+    assert each["low"] <= each["seconds"] <= each["high"]
+    assert each["high"] < 100 * pause_ns / 1e9
 
 
 def test_lanes_that_differ_less_than_they_scatter_are_not_told_apart(
