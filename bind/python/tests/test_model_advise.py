@@ -13,7 +13,7 @@ from advice_data import Lane, Tree, write_machine
 from model_data import model, refused
 from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_arrow, write_sample_run
 
-from fordway.model.advice import link, objects
+from fordway.model.advice import cost, link, objects
 
 LANES = {"posix": Lane(10, 0.0002), "http": Lane(80, 0.0006, made_us=9)}
 PHASES = ["put", "list", "head", "get", "range", "delete"]
@@ -111,6 +111,32 @@ def test_a_single_slow_operation_does_not_make_an_interval_endless(
     each = of_lane(advised(capsys, run, "--sizes", "1KiBx1", "--phase", "put"), "put", "slow")
     assert each["low"] <= each["seconds"] <= each["high"]
     assert each["high"] < 100 * pause_ns / 1e9
+
+
+class Counted(np.ndarray):
+    """An array that counts the elements that NumPy's elementwise functions read from it."""
+
+    elements = 0
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+        Counted.elements += sum(each.size for each in inputs if isinstance(each, Counted))
+        plain = [each.view(np.ndarray) if isinstance(each, Counted) else each for each in inputs]
+        return getattr(function, method)(*plain, **options)
+
+
+def test_the_sums_of_blocks_read_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    for blocks in (100, 800):
+        random = np.random.default_rng(1)
+        group = random.permutation(np.repeat(np.arange(blocks), 5))
+        columns, times, weights = random.random((5 * blocks, 2)), *random.random((2, 5 * blocks))
+        monkeypatch.setattr(Counted, "elements", 0)
+        found = cost._sums(columns, times, weights, group.view(Counted), blocks)
+        read.append(Counted.elements)
+        own = group == 7
+        assert found.squares[7] == pytest.approx((columns[own] * weights[own, None]).T @ columns[own])
+        assert found.products[7] == pytest.approx((columns[own] * weights[own, None]).T @ times[own])
+    assert read[1] <= 8 * read[0]
 
 
 def test_lanes_that_differ_less_than_they_scatter_are_not_told_apart(

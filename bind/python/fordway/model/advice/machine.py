@@ -121,9 +121,9 @@ def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFr
         )
         return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
     objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")
-    parts = []
+    of_round, parts = dict(iter(objects.groupby("round"))), []
     for (_, phase, number), group in rows.groupby(["lane", "phase", "round"], sort=False):
-        own = objects[objects["round"] == number]
+        own = of_round.get(number, objects.iloc[:0])
         parts.append(_listing(group, own) if phase == LIST else _each(path, group, own, phase))
     return pd.concat(parts)
 
