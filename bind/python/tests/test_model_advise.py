@@ -1,6 +1,8 @@
 """Tests advice from runs with known costs: times, intervals, choices and refusals."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,6 +254,38 @@ def test_a_tree_is_its_regular_files(tmp_path: Path) -> None:
     found = objects.of_tree(tmp_path)
     assert (found.count, found.bytes, found.directories) == (2, 5, 2)
     assert sorted(found.rows["directories"]) == [0, 2]
+
+
+def test_directories_without_access_are_left_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("open", "listed", "closed", "only-links"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "open" / "one").write_bytes(b"12345")
+    for name in ("one", "two"):
+        (tmp_path / "listed" / name).write_bytes(b"1")
+    (tmp_path / "only-links" / "link").symlink_to(tmp_path / "open" / "one")
+    stat, scandir = Path.stat, os.scandir
+
+    def stat_outside(path: Path, **options: bool) -> os.stat_result:
+        if path.parent.name == "listed":
+            raise PermissionError(errno.EACCES, "denied", str(path))
+        return stat(path, **options)
+
+    def scandir_outside(path: str) -> Any:  # noqa: ANN401
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "denied", path)
+        return scandir(path)
+
+    # The tests may run as root, for whom permissions do not count.
+    monkeypatch.setattr(Path, "stat", stat_outside)
+    monkeypatch.setattr(os, "scandir", scandir_outside)
+    found = objects.of_tree(tmp_path)
+    assert (found.count, found.bytes, found.directories) == (1, 5, 1)
+    assert [note.partition(" ")[0] for note in found.notes] == ["3"]
+    run = write_machine(tmp_path / "x.run", LANES, rounds=1)
+    said = refused(capsys, "advise", "--machine", str(run), "--tree", str(tmp_path / "listed"))
+    assert "no regular file that can be read" in said
 
 
 @pytest.mark.parametrize(
