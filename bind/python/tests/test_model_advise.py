@@ -350,6 +350,7 @@ def other_machine(info: dict[str, Any]) -> None:
         (["--sizes", "4KiBx0"], "all counts are 0"),
         (["--sizes", "4096"], "is not a size"),
         (["--sizes", ""], "is not a size"),
+        (["--sizes", "1MiB, 0x5"], "'0x5': '0' is not a size: write a number and a unit"),
         (["--sizes", "4KiBx-3"], "is not a size"),
         (["--histogram", "{tmp}/none.csv"], "cannot be read"),
         (["--histogram", "{tmp}"], "is a directory"),

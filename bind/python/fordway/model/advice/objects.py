@@ -126,7 +126,12 @@ def of_sizes(text: str) -> Objects:
 
 def _pair(part: str) -> tuple[float, float]:
     found = re.fullmatch(r"\s*(.*?)\s*(?:[x×*]\s*([0-9]+))?\s*", part)
-    size = quantities.parse(found[1], "size")
+    try:
+        size = quantities.parse(found[1], "size")
+    except DataError as error:
+        if found[2] is None:
+            raise
+        raise DataError(f"{part.strip()!r}: {error}") from error
     return size, float(found[2] or 1)
 
 
