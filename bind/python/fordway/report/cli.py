@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fordway import output
+
 if TYPE_CHECKING:
     from fordway.report import runfile
 
@@ -38,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"the report cannot be written: {error}")
-    sys.stdout.write(f"{out}\n")
+    try:
+        output.write(f"{out}\n")
+    except output.OutputError as error:
+        return _fail(f"{out} was written, but {error}")
     if options.open:
         webbrowser.open(out.resolve().as_uri())
     return 0
