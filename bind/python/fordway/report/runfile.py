@@ -138,8 +138,7 @@ def read_info(directory: Path) -> dict[str, Any]:
     missing = [name for name in shape.RUN if name not in info]
     if missing:
         raise RunFileError(f"{path} lacks {', '.join(missing)}: it is not a complete run; measure again")
-    form = shape.RUN | {"schema_version": int}
-    problem = shape.problem(info, form) or shape.problem(info.get("conditions"), shape.Or(shape.CONDITIONS))
+    problem = shape.problem(info, shape.RUN | shape.MORE)
     if not problem and not info["lanes"]:
         problem = "lanes is empty"
     if problem:
