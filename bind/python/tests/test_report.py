@@ -142,6 +142,21 @@ def test_figures_are_written_where_asked(tmp_path: Path) -> None:
         assert all(file.read_bytes().startswith(start) for file in files)
 
 
+def test_figures_of_runs_with_the_same_name_are_all_written(tmp_path: Path) -> None:
+    runs = [str(write_sample_run(tmp_path / name / "x.run", blocks=1)) for name in ("a", "b")]
+    words = ["--svg", str(tmp_path / "svg"), "--out", str(tmp_path / "page.html")]
+    assert cli.main([*runs, *words]) == 0
+    names = [file.stem for file in (tmp_path / "svg").iterdir()]
+    assert {name for name in names if name.endswith("ratios")} == {"x-ratios", "x-2-ratios"}
+    assert len(names) % 2 == 0
+
+
+def test_the_names_of_figures_differ() -> None:
+    pairs = [("x", ["latency"]), ("x-2", ["latency"]), ("x", ["latency"]), ("x", ["cpu"])]
+    assert cli.figure_stems(pairs) == ["x", "x-2", "x-3", "x"]
+    assert cli.figure_stems([("x", ["transfer-cpu"]), ("x-transfer", ["cpu"])]) == ["x", "x-transfer-2"]
+
+
 def test_a_run_of_any_size_gives_a_page_of_the_same_size(tmp_path: Path) -> None:
     small = len(report(write_sample_run(tmp_path / "small.run", blocks=12)))
     large = len(report(write_sample_run(tmp_path / "large.run", blocks=240)))
