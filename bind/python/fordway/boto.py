@@ -4,10 +4,11 @@
 >>> fordway.boto.install("file:///data/objects")
 >>> s3 = boto3.client("s3")
 
-botocore lets a program add attributes to the class of a client before botocore creates the class. `install`
-adds its own `_make_api_call`. This module carries out a call in the process if three conditions hold: it
-supports the operation and all parameters of the call; only botocore, boto3, s3transfer and awscli have
-registered handlers for the client's events; and the program itself has not selected another endpoint.
+botocore creates a class for each client. After `install`, the class of an S3 client is derived from
+botocore's class, and has its own `_make_api_call`. This module carries out a call in the process if three
+conditions hold: it supports the operation and all parameters of the call; only botocore, boto3, s3transfer
+and awscli have registered handlers for the client's events; and the program itself has not selected another
+endpoint.
 botocore sends all other calls, with its own events, validation and signature. A call fails if botocore would
 send it to AWS only because no other endpoint is configured: a program that works on a local store must not
 reach buckets of the same name at AWS.
@@ -23,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from botocore import configprovider
-from botocore.client import BaseClient
+from botocore.client import BaseClient, ClientCreator
 from botocore.exceptions import ClientError
-from botocore.handlers import BUILTIN_HANDLERS
 from botocore.regions import EndpointResolverBuiltins
 from botocore.validate import ParamValidator
 
@@ -56,7 +56,8 @@ OWN_ENDPOINTS = ("/", "file:", "unix:", "tcp:")
 
 AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn")
 
-CREATING = "creating-client-class.s3"
+S3_ID = "S3"
+"""The ID of the service in botocore's service models."""
 
 answered: Counter[tuple[str, str]] = Counter()
 """Number of calls, including calls that failed, for each pair of an operation and the path of its calls,
@@ -80,6 +81,9 @@ _call = threading.local()
 
 _botocore_call = BaseClient._make_api_call
 
+_botocore_create: Callable[..., type] | None = None
+"""The method of `ClientCreator` that `_create_class` replaces. `None` if it is not replaced."""
+
 _store: Store | None = None
 
 # Older versions of botocore do not read endpoints from the environment.
@@ -97,16 +101,20 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def install(endpoint: str | os.PathLike[str] | None = None) -> Store:
-    """Makes all S3 clients that are created afterwards call the store at `endpoint`.
+    """Makes all S3 clients that are created afterwards call the store at `endpoint`, also if their session
+    was created before.
 
     The default endpoint is the environment variable `FORDWAY_STORE`. If it is not set, `fordway.open`
     determines the endpoint. A second call of `install` changes the store, also for existing clients. Returns
     the store.
     """
-    global _store
+    global _store, _botocore_create
     _store = fordway.open(endpoint if endpoint is not None else os.environ.get(ENDPOINT_VARIABLE))
-    if (CREATING, _on_creating_class) not in BUILTIN_HANDLERS:
-        BUILTIN_HANDLERS.append((CREATING, _on_creating_class))
+    if _botocore_create is None:
+        # A session copies botocore's list of event handlers when it is created, but all sessions use this
+        # class when they create a client.
+        _botocore_create = ClientCreator._create_client_class
+        ClientCreator._create_client_class = _create_class
     if _provide is not None:
         _provider.provide = _provide_server
     return _store
@@ -120,9 +128,10 @@ def explanation() -> str:
 
 def uninstall() -> None:
     """Reverts `install`, so that botocore sends all calls again."""
-    global _store
-    if (CREATING, _on_creating_class) in BUILTIN_HANDLERS:
-        BUILTIN_HANDLERS.remove((CREATING, _on_creating_class))
+    global _store, _botocore_create
+    # If other code has replaced the method since, that code still calls `_create_class`.
+    if ClientCreator._create_client_class is _create_class:
+        ClientCreator._create_client_class, _botocore_create = _botocore_create, None
     if _provide is not None:
         _provider.provide = _provide
     _store = None
@@ -142,20 +151,20 @@ def _count(operation: str, way: str) -> None:
         answered[operation, way] += 1
 
 
-def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type], **_: object) -> None:
-    """Adds our `_make_api_call`, and a check for event handlers, to the class of a client that botocore is
-    about to create.
+def _create_class(creator: ClientCreator, service_name: str, service_model: Any) -> type:  # noqa: ANN401
+    """Creates the class of a client like botocore. The class of an S3 client calls the store."""
+    made = _botocore_create(creator, service_name, service_model)
+    return _calling_store(made) if _store is not None and service_model.service_id == S3_ID else made
+
+
+def _calling_store(made: type) -> type:
+    """Returns a subclass of a client's class with our `_make_api_call` and a check for event handlers.
+
+    Methods that event handlers have added to botocore's class remain effective.
     """
-    bases = tuple(base_classes)
-    # Attributes that other code added earlier remain effective.
-    parent = type("ClientParent", bases, {})
-    added_call: Callable[..., Any] | None = class_attributes.get("_make_api_call")
-    own_init: Callable[..., None] = class_attributes.get("__init__", parent.__init__)
 
     def _make_api_call(self: Any, operation_name: str, api_params: dict[str, Any]) -> Any:  # noqa: ANN401
         store = _store
-        # A test may have replaced botocore's method after this class was created.
-        own_call = added_call or parent._make_api_call
         if store is not None and not self._fordway_is_watched and not _is_replaced():
             try:
                 answer = _answer(self, store, operation_name, api_params)
@@ -167,19 +176,20 @@ def _on_creating_class(class_attributes: dict[str, Any], base_classes: list[type
                 return answer
         _count(operation_name, "botocore")
         _call.unknown = _unknown_parameters(operation_name, api_params)
-        return own_call(self, operation_name, api_params)
+        # A test may have replaced botocore's method after this class was created.
+        return made._make_api_call(self, operation_name, api_params)
 
     def __init__(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401, N807
         self._fordway_is_watched = True
-        own_init(self, *arguments, **options)
+        made.__init__(self, *arguments, **options)
         self._fordway_is_watched = _has_other_endpoint(self) or _has_foreign_handlers(self.meta.events)
         _watch_registrations(self)
         if _leads_to_aws(self):
             # `_refuse` is registered last, so that a `Stubber` can return a response first.
             self.meta.events.register_last("before-call.s3", _refuse)
 
-    class_attributes["_make_api_call"] = _make_api_call
-    class_attributes["__init__"] = __init__
+    own = {"_make_api_call": _make_api_call, "__init__": __init__, "__module__": made.__module__}
+    return type(made.__name__, (made,), own | {"__doc__": made.__doc__})
 
 
 def _answer(client: Any, store: Store, operation: str, parameters: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ANN401

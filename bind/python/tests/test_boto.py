@@ -21,7 +21,9 @@ from boto_clients import BUCKET, clients, metadata_of
 from gateways import KEYS, program
 
 boto3 = pytest.importorskip("boto3")
+import botocore.session  # noqa: E402
 from boto3.s3.transfer import TransferConfig  # noqa: E402
+from botocore.client import ClientCreator  # noqa: E402
 from botocore.exceptions import ClientError, ParamValidationError, UnStubbedResponseError  # noqa: E402
 from botocore.stub import Stubber  # noqa: E402
 
@@ -29,6 +31,7 @@ import fordway.boto  # noqa: E402
 from fordway.errors import FordwayError, UnsupportedError, exception_for  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["clients"]
@@ -306,6 +309,100 @@ def test_no_call_goes_to_aws_by_default(tmp_path: Path, monkeypatch: pytest.Monk
         assert client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "key"})
     finally:
         fordway.boto.uninstall()
+    assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"
+
+
+@pytest.fixture
+def without_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which botocore would send calls to AWS."""
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**KEYS, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+
+
+SESSIONS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "default": lambda: (boto3.client("sts"), lambda: boto3.client("s3"))[1],
+    "boto3": lambda: (lambda session: lambda: session.client("s3"))(boto3.session.Session()),
+    "botocore": lambda: (lambda session: lambda: session.create_client("s3"))(used_session()),
+    "resource": lambda: (lambda session: lambda: session.resource("s3").meta.client)(boto3.session.Session()),
+}
+"""Functions that create a session, and return a function that creates a client of this session."""
+
+
+def used_session() -> botocore.session.Session:
+    """Returns a session of botocore that has created a client."""
+    session = botocore.session.Session()
+    session.create_client("s3")
+    return session
+
+
+@pytest.mark.usefixtures("without_endpoint")
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_clients_of_sessions_from_before_the_installation_call_the_store(tmp_path: Path, kind: str) -> None:
+    (tmp_path / BUCKET).mkdir()
+    create = SESSIONS[kind]()
+    before = create()
+    fordway.boto.answered.clear()
+    fordway.boto.install(tmp_path)
+    try:
+        fordway.boto.install(tmp_path)
+        client = create()
+        client.put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+        assert [entry["Key"] for entry in client.list_objects_v2(Bucket=BUCKET)["Contents"]] == ["key"]
+        client.delete_object(Bucket=BUCKET, Key="key")
+        with pytest.raises(UnsupportedError, match="AWS_ENDPOINT_URL"):
+            client.list_object_versions(Bucket=BUCKET)
+        assert type(client).__name__ == type(before).__name__
+    finally:
+        fordway.boto.uninstall()
+    in_process = ("PutObject", "ListObjectsV2", "DeleteObject")
+    assert {call: fordway.boto.answered[call, "in process"] for call in in_process} == dict.fromkeys(
+        in_process, 1
+    )
+    assert fordway.boto.answered["ListObjectVersions", "botocore"] == 1
+    assert not hasattr(create(), "_fordway_is_watched"), "not after uninstall"
+
+
+@pytest.mark.usefixtures("without_endpoint")
+def test_handlers_that_replace_the_call_come_before_the_store(tmp_path: Path) -> None:
+    def on_creating(class_attributes: dict[str, Any], **_: object) -> None:
+        class_attributes["_make_api_call"] = lambda *_: "replaced"
+
+    (tmp_path / BUCKET).mkdir()
+    session = boto3.session.Session()
+    session.events.register("creating-client-class.s3", on_creating)
+    fordway.boto.install(tmp_path)
+    try:
+        assert session.client("s3").list_objects_v2(Bucket=BUCKET) == "replaced"
+        assert "Contents" not in boto3.client("s3").list_objects_v2(Bucket=BUCKET)
+    finally:
+        fordway.boto.uninstall()
+
+
+@pytest.mark.usefixtures("without_endpoint")
+def test_a_later_replacement_of_botocores_method_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / BUCKET).mkdir()
+    session, created = boto3.session.Session(), []
+    fordway.boto.install(tmp_path)
+    ours = ClientCreator._create_client_class
+
+    def creating(creator: ClientCreator, name: str, model: object) -> type:
+        created.append(name)
+        return ours(creator, name, model)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClientCreator, "_create_client_class", creating)
+        fordway.boto.uninstall()
+        assert not hasattr(session.client("s3"), "_fordway_is_watched")
+        fordway.boto.install(tmp_path)
+        session.client("s3").put_object(Bucket=BUCKET, Key="key", Body=b"abc")
+        assert created == ["s3", "s3"]
+    fordway.boto.uninstall()
+    assert ClientCreator._create_client_class is not ours
     assert (tmp_path / BUCKET / "key").read_bytes() == b"abc"
 
 

@@ -1,6 +1,8 @@
 """Tests `fordway diff` on runs with a known difference."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +113,56 @@ def test_a_least_change_that_is_none_is_refused(
     run = str(write_run(tmp_path / "a.run"))
     assert cli.main([run, run, f"--at-least={least}"]) == 2
     assert "give a percentage" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written_is_no_slower_run(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "a.run"))
+    for program, words in {
+        "diff": [run, run],
+        "model": ["advise", "--machine", run, "--sizes", "4KiBx10"],
+        "report": [run],
+    }.items():
+        code = f"import sys; from fordway.{program}.cli import main; sys.exit(main(sys.argv[1:]))"
+        with Path("/dev/full").open("w") as full:
+            ran = subprocess.run(
+                [sys.executable, "-c", code, *words],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        assert ran.returncode == (1 if program == "report" else 2)
+        assert "cannot be written: [Errno 28]" in ran.stderr
+        assert len(ran.stderr.splitlines()) == 1
+
+
+def replace_intended(run: Path, values: pa.Array) -> None:
+    """Replaces the column `intended_ns` of a run, including its type."""
+    table = pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all()
+    changed = table.set_column(table.schema.get_field_index("intended_ns"), "intended_ns", values)
+    with (
+        pa.OSFile(str(run / "operations.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, changed.schema) as file,
+    ):
+        file.write_table(changed)
+
+
+@pytest.mark.parametrize("value", ["late", -1, float("inf"), True])
+def test_intended_times_of_another_type_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: object
+) -> None:
+    run = write_run(tmp_path / "a.run")
+    replace_intended(run, pa.array([value] * operations_of(run)))
+    assert cli.main([str(run), str(run)]) == 2
+    assert "the column intended_ns has values that no run has" in capsys.readouterr().err
+
+
+def test_intended_times_may_be_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a.run")
+    replace_intended(run, pa.nulls(operations_of(run)))
+    assert diff(capsys, run, run)[0] == 0
+
+
+def operations_of(run: Path) -> int:
+    return pa.ipc.open_file((run / "operations.arrow").read_bytes()).read_all().num_rows

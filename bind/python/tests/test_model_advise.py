@@ -1,18 +1,21 @@
 """Tests advice from runs with known costs: times, intervals, choices and refusals."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from advice_data import Lane, Tree, write_machine
 from model_data import model, refused
-from sample_run import write_sample_run
+from sample_run import BLOCK_TYPES, OPERATION_TYPES, write_arrow, write_sample_run
 
-from fordway.model.advice import link, objects
+from fordway.model.advice import cost, link, objects
 
 LANES = {"posix": Lane(10, 0.0002), "http": Lane(80, 0.0006, made_us=9)}
 PHASES = ["put", "list", "head", "get", "range", "delete"]
@@ -92,6 +95,52 @@ def test_intervals_hold_what_another_pass_takes(tmp_path: Path, capsys: pytest.C
     assert np.median(widths) < 4
 
 
+def test_a_single_slow_operation_does_not_make_an_interval_endless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_machine(tmp_path / "x.run", {"slow": Lane(10, noise=0.1)}, Tree(300), rounds=1)
+    operations, blocks = (
+        pa.ipc.open_file((run / f"{name}.arrow").read_bytes()).read_pandas()
+        for name in ("operations", "blocks")
+    )
+    at = operations.index[operations["phase"] == "put"][0]
+    pause_ns = 60_000_000_000
+    operations.loc[at, "duration_ns"] += pause_ns
+    of_block = blocks["block"] == operations.loc[at, "block"]
+    blocks.loc[of_block & (blocks["phase"] == "put"), "elapsed_ns"] += pause_ns
+    write_arrow(run / "operations.arrow", operations, OPERATION_TYPES)
+    write_arrow(run / "blocks.arrow", blocks, BLOCK_TYPES)
+    each = of_lane(advised(capsys, run, "--sizes", "1KiBx1", "--phase", "put"), "put", "slow")
+    assert each["low"] <= each["seconds"] <= each["high"]
+    assert each["high"] < 100 * pause_ns / 1e9
+
+
+class Counted(np.ndarray):
+    """An array that counts the elements that NumPy's elementwise functions read from it."""
+
+    elements = 0
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+        Counted.elements += sum(each.size for each in inputs if isinstance(each, Counted))
+        plain = [each.view(np.ndarray) if isinstance(each, Counted) else each for each in inputs]
+        return getattr(function, method)(*plain, **options)
+
+
+def test_the_sums_of_blocks_read_each_operation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    for blocks in (100, 800):
+        random = np.random.default_rng(1)
+        group = random.permutation(np.repeat(np.arange(blocks), 5))
+        columns, times, weights = random.random((5 * blocks, 2)), *random.random((2, 5 * blocks))
+        monkeypatch.setattr(Counted, "elements", 0)
+        found = cost._sums(columns, times, weights, group.view(Counted), blocks)
+        read.append(Counted.elements)
+        own = group == 7
+        assert found.squares[7] == pytest.approx((columns[own] * weights[own, None]).T @ columns[own])
+        assert found.products[7] == pytest.approx((columns[own] * weights[own, None]).T @ times[own])
+    assert read[1] <= 8 * read[0]
+
+
 def test_lanes_that_differ_less_than_they_scatter_are_not_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +182,60 @@ def test_a_link_adds_a_round_trip_and_the_bytes_that_it_is_slower_with(
     assert get == pytest.approx(expected_us / 1e6, rel=0.001)
 
 
+def with_targets(**targets: object) -> Callable[[dict[str, Any]], object]:
+    return lambda info: info["parameters"].update(targets=targets)
+
+
+def test_a_target_takes_the_link_that_its_url_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lanes = dict.fromkeys(["minio", "https-far", "httpd", "node", "http"], Lane(80))
+    change = with_targets(
+        minio="http://127.0.0.1:9000/bucket",
+        node="unix:///run/s3.sock",
+        httpd="file:///data",
+        **{"https-far": "https://storage.example.org"},
+    )
+    run = write_machine(tmp_path / "x.run", lanes, change=change)
+    words = ("--sizes", "64KiBx100", "--phase", "head")
+    here = advised(capsys, run, *words)
+    there = advised(capsys, run, *words, "--rtt", "10ms")
+    more = {
+        lane: of_lane(there, "head", lane)["seconds"] - of_lane(here, "head", lane)["seconds"]
+        for lane in lanes
+    }
+    assert more == pytest.approx({"minio": 1, "https-far": 0, "httpd": 0, "node": 0, "http": 1})
+    for found in (here, there):
+        named = [each for each in found["warnings"] if "over the network to" in each]
+        assert [each.startswith("the lane https-far was measured") for each in named] == [True]
+    assert any("over loopback, as measured" in each for each in here["warnings"])
+    assert not any("over loopback, as measured" in each for each in there["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("host", "is_far"),
+    [
+        *((host, False) for host in ("localhost", "s3.localhost", "127.8.0.1", "[::1]", "0.0.0.0")),
+        *((host, True) for host in ("10.0.0.1", "[fe80::1]", "store", "localhost.example.org")),
+    ],
+)
+def test_only_loopback_addresses_are_no_network(host: str, is_far: bool) -> None:
+    targets = {"own": f"http://{host}:9000"}
+    assert link.is_over_network("own", targets) == is_far
+    assert link.crosses("own", targets) != is_far
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [({"own": 5}, "parameters.targets does not"), ({"own": "http://[::1"}, "is not a URL")],
+)
+def test_damaged_targets_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], targets: dict[str, object], says: str
+) -> None:
+    run = write_machine(tmp_path / "x.run", LANES, rounds=1, change=with_targets(**targets))
+    assert says in refused(capsys, "advise", "--machine", str(run), "--sizes", "1B")
+
+
 def test_slow_start_ends_where_the_line_is_full() -> None:
     path = link.Link(30_000, 125)
     full = path.slow_start_us(2**40, "get")
@@ -151,6 +254,38 @@ def test_a_tree_is_its_regular_files(tmp_path: Path) -> None:
     found = objects.of_tree(tmp_path)
     assert (found.count, found.bytes, found.directories) == (2, 5, 2)
     assert sorted(found.rows["directories"]) == [0, 2]
+
+
+def test_directories_without_access_are_left_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("open", "listed", "closed", "only-links"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "open" / "one").write_bytes(b"12345")
+    for name in ("one", "two"):
+        (tmp_path / "listed" / name).write_bytes(b"1")
+    (tmp_path / "only-links" / "link").symlink_to(tmp_path / "open" / "one")
+    stat, scandir = Path.stat, os.scandir
+
+    def stat_outside(path: Path, **options: bool) -> os.stat_result:
+        if path.parent.name == "listed":
+            raise PermissionError(errno.EACCES, "denied", str(path))
+        return stat(path, **options)
+
+    def scandir_outside(path: str) -> Any:  # noqa: ANN401
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "denied", path)
+        return scandir(path)
+
+    # The tests may run as root, for whom permissions do not count.
+    monkeypatch.setattr(Path, "stat", stat_outside)
+    monkeypatch.setattr(os, "scandir", scandir_outside)
+    found = objects.of_tree(tmp_path)
+    assert (found.count, found.bytes, found.directories) == (1, 5, 1)
+    assert [note.partition(" ")[0] for note in found.notes] == ["3"]
+    run = write_machine(tmp_path / "x.run", LANES, rounds=1)
+    said = refused(capsys, "advise", "--machine", str(run), "--tree", str(tmp_path / "listed"))
+    assert "no regular file that can be read" in said
 
 
 @pytest.mark.parametrize(
@@ -215,6 +350,7 @@ def other_machine(info: dict[str, Any]) -> None:
         (["--sizes", "4KiBx0"], "all counts are 0"),
         (["--sizes", "4096"], "is not a size"),
         (["--sizes", ""], "is not a size"),
+        (["--sizes", "1MiB, 0x5"], "'0x5': '0' is not a size: write a number and a unit"),
         (["--sizes", "4KiBx-3"], "is not a size"),
         (["--histogram", "{tmp}/none.csv"], "cannot be read"),
         (["--histogram", "{tmp}"], "is a directory"),

@@ -142,6 +142,21 @@ def test_figures_are_written_where_asked(tmp_path: Path) -> None:
         assert all(file.read_bytes().startswith(start) for file in files)
 
 
+def test_figures_of_runs_with_the_same_name_are_all_written(tmp_path: Path) -> None:
+    runs = [str(write_sample_run(tmp_path / name / "x.run", blocks=1)) for name in ("a", "b")]
+    words = ["--svg", str(tmp_path / "svg"), "--out", str(tmp_path / "page.html")]
+    assert cli.main([*runs, *words]) == 0
+    names = [file.stem for file in (tmp_path / "svg").iterdir()]
+    assert {name for name in names if name.endswith("ratios")} == {"x-ratios", "x-2-ratios"}
+    assert len(names) % 2 == 0
+
+
+def test_the_names_of_figures_differ() -> None:
+    pairs = [("x", ["latency"]), ("x-2", ["latency"]), ("x", ["latency"]), ("x", ["cpu"])]
+    assert cli.figure_stems(pairs) == ["x", "x-2", "x-3", "x"]
+    assert cli.figure_stems([("x", ["transfer-cpu"]), ("x-transfer", ["cpu"])]) == ["x", "x-transfer-2"]
+
+
 def test_a_run_of_any_size_gives_a_page_of_the_same_size(tmp_path: Path) -> None:
     small = len(report(write_sample_run(tmp_path / "small.run", blocks=12)))
     large = len(report(write_sample_run(tmp_path / "large.run", blocks=240)))
@@ -244,7 +259,21 @@ def changed_json(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda info: info["summaries"][2].update(ops_per_s="9"), "summaries[2].ops_per_s is not a number"),
         (lambda info: info["summaries"][2].update(errors=-1), "summaries[2].errors is not a whole number"),
         (lambda info: info["summaries"][2]["limit"].pop("name"), "summaries[2].limit.name is missing"),
-        (lambda info: info.update(conditions=[]), "it is not an object"),
+        (lambda info: info.update(conditions=[]), "conditions is not an object"),
+        (
+            lambda info: info["conditions"]["figures"].update(others_share="x"),
+            "conditions.figures.others_share is not a number",
+        ),
+        (
+            lambda info: info["parameters"].update(setups=[{"name": "bare"}]),
+            "parameters.setups[0].settings is missing",
+        ),
+        (
+            lambda info: info["parameters"].update(setups=[{"settings": [{"net/ipv4/tcp_rmem": 5}]}]),
+            "parameters.setups[0].settings[0].net/ipv4/tcp_rmem is not text",
+        ),
+        (lambda info: info["parameters"].update(tcp_rmem_bytes="x"), "tcp_rmem_bytes is not a number"),
+        (lambda info: info.update(scores=[{"lane": "posix"}]), "scores[0].scores is missing"),
         (lambda info: info.update(elapsed_ns=float("nan")), "NaN is not JSON"),
     ],
 )
@@ -256,6 +285,115 @@ def test_a_run_of_another_form_is_refused_by_the_name_of_the_field(
     for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
         assert command([str(run)]) in (1, 2)
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("interval", "is_right"),
+    [
+        ((0.5, 0.4, 0.6), True),
+        ((0.5, 0.5, 0.5), True),
+        ((0.5, 0, 0.6), False),
+        ((0, 0, 0), False),
+        ((-0.5, -0.6, -0.4), False),
+        ((0.5, 0.6, 0.7), False),
+        ((0.5, 0.3, 0.4), False),
+    ],
+)
+def test_an_interval_contains_its_value(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    interval: tuple[float, float, float],
+    is_right: bool,
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    found = dict(zip(("value", "low", "high"), interval, strict=True)) | {"confidence": 0.95, "samples": 9}
+    changed_json(run, lambda info: info["summaries"][-1]["ratio"].update(interval=found))
+    if is_right:
+        assert cli.main([str(run)]) == 0
+        return
+    assert cli.main([str(run)]) == 1
+    said = "ratio.interval is not an interval with 0 < low <= value <= high"
+    assert said in capsys.readouterr().err
+
+
+INTERVAL = {"value": 2.0, "low": 1.0, "high": 3.0, "confidence": 0.95, "samples": 9}
+NONE = {"value": 0, "low": 0, "high": 0, "confidence": 0.95, "samples": 9}
+KINDS = {
+    "transfer": {
+        "exchange": "latency",
+        "size_bytes": 64,
+        "window": 1,
+        "messages": 9,
+        "time_ns": INTERVAL,
+        "bytes_per_s": INTERVAL,
+        "client_cpu_ns_per_message": 5.0,
+        "server_cpu_ns_per_message": None,
+        "processors_busy": 1.0,
+    },
+    "parallel": {
+        "ranks": 2,
+        "wall_ns": INTERVAL,
+        "work_ns": None,
+        "speedup": INTERVAL,
+        "efficiency": INTERVAL,
+        "communication_share": NONE,
+        "late_ns": None,
+    },
+    "load": {
+        "rate_asked_per_s": 5.0,
+        "connections": 1,
+        "streams": 1,
+        "threads": 1,
+        "skipped": 0,
+        "errors": {"status 503": 1},
+        "first_byte": None,
+        "lateness": None,
+        "header_sent_bytes_per_op": None,
+        "header_received_bytes_per_op": None,
+        "reconnects": 0,
+        "tcp": None,
+        "client": None,
+        "server": None,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "said"),
+    [
+        ("transfer", "exchange", 5, "is not text"),
+        ("transfer", "size_bytes", "64", "is not a whole number"),
+        ("transfer", "time_ns", 5, "is not an object"),
+        ("transfer", "time_ns", INTERVAL | {"low": -1}, "is not an interval with 0 <= low <= value <= high"),
+        ("transfer", "bytes_per_s", INTERVAL | {"high": 1.5}, "is not an interval"),
+        ("transfer", "client_cpu_ns_per_message", None, "is not a number"),
+        ("transfer", "processors_busy", "all", "is not a number"),
+        ("parallel", "ranks", None, "is not a whole number"),
+        ("parallel", "speedup", INTERVAL | {"low": 2.5}, "is not an interval with 0 < low <= value <= high"),
+        ("parallel", "efficiency", NONE, "is not an interval"),
+        ("parallel", "late_ns", {"value": 1}, "low is missing"),
+        ("load", "threads", None, "is not a whole number"),
+        ("load", "errors", ["status 503"], "is not an object"),
+        ("load", "errors", {"status 503": "many"}, ".status 503 is not a whole number"),
+        ("load", "retries", None, "is not a whole number"),
+        ("load", "rate_asked_per_s", 0, "is not a number above 0"),
+    ],
+)
+def test_damaged_values_of_a_kind_are_refused_by_the_name_of_the_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, field: str, value: object, said: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run")
+    changed_json(run, lambda info: info["summaries"][1].update({part: KINDS[part]}))
+    runfile.read_info(run)
+    changed_json(run, lambda info: info["summaries"][1].update({part: KINDS[part] | {field: value}}))
+    assert cli.main([str(run)]) == 1
+    err = capsys.readouterr().err
+    assert f"summaries[1].{part}.{field}" in err
+    assert said in err
+    if field != "retries":
+        changed_json(run, lambda info: info["summaries"][1][part].pop(field))
+        with pytest.raises(runfile.RunFileError, match=rf"summaries\[1\].{part}.{field} is missing"):
+            runfile.read_info(run)
 
 
 def test_json_without_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fordway import output
+
 if TYPE_CHECKING:
     from fordway.diff.compare import CellDifference, RunDifference
 
@@ -20,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the differences between two runs.
 
     Returns 1 if an operation became slower or fails more often, 0 if none did, and 2 if the runs cannot be
-    compared.
+    compared or the output cannot be written.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -35,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DiffError, RunFileError) as error:
         return _fail(str(error))
     text = json.dumps(found.as_json(), indent=1) if options.json else table(found)
-    sys.stdout.write(text + "\n")
+    try:
+        output.write(text + "\n")
+    except output.OutputError as error:
+        return _fail(str(error))
     return WORSE if found.is_worse else 0
 
 
@@ -73,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="fordway-diff",
         description="Show what became slower from one run to another. "
         "Exit status: 0 nothing, 1 something became slower or fails more often, 2 the runs cannot be "
-        "compared.",
+        "compared, or the output cannot be written.",
     )
     parser.add_argument("before", type=Path, metavar="BEFORE.run", help="run directory")
     parser.add_argument("after", type=Path, metavar="AFTER.run", help="run directory of the same kind")

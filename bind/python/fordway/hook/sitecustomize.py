@@ -9,9 +9,9 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 
-AWAITED = "botocore.handlers"
-"""The module whose import triggers the installation of `fordway.boto`. `fordway.boto` appends to a list of
-this module, so the import must be complete.
+AWAITED = "botocore.client"
+"""The module whose import triggers the installation of `fordway.boto`. `fordway.boto` changes a class of this
+module, so the import must be complete.
 """
 
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fordway import output
 from fordway.model import options
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 NOT_INSTALLED = "the packages that fit models are not installed: pip install 'fordway[model]'"
 BAD_INPUT = 2
-"""Exit status for unusable measurements or options."""
+"""Exit status for unusable measurements or options, and for output that cannot be written."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return {"fit": _fit, "check": _check, "predict": _predict, "advise": _advise}[chosen.command](chosen)
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
-    except DataError as error:
+    except (DataError, output.OutputError) as error:
         return _fail(str(error))
 
 
@@ -122,7 +123,7 @@ def _show(chosen: Namespace, found: dict[str, Any]) -> int:
 
 
 def _print(chosen: Namespace, found: dict[str, Any], text: str) -> None:
-    sys.stdout.write(json.dumps(found, indent=1, ensure_ascii=False) + "\n" if chosen.json else text)
+    output.write(json.dumps(found, indent=1, ensure_ascii=False) + "\n" if chosen.json else text)
 
 
 def _fail(message: str) -> int:

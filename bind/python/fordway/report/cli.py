@@ -1,6 +1,7 @@
 """The command `fordway-report`."""
 
 import argparse
+import itertools
 import re
 import sys
 import webbrowser
@@ -8,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fordway import output
 
 if TYPE_CHECKING:
     from fordway.report import runfile
@@ -38,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except OSError as error:
         return _fail(f"the report cannot be written: {error}")
-    sys.stdout.write(f"{out}\n")
+    try:
+        output.write(f"{out}\n")
+    except output.OutputError as error:
+        return _fail(f"{out} was written, but {error}")
     if options.open:
         webbrowser.open(out.resolve().as_uri())
     return 0
@@ -94,15 +100,34 @@ def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Pa
 
     colours = figures.lane_colours([lane for run in runs for lane in run.lanes])
     drawn = [kinds.draw_all(run, colours) for run in runs]
+    stems = figure_stems([(run.name, list(named)) for run, named in zip(runs, drawn, strict=True)])
     for directory, form in ((svg, "svg"), (png, "png")):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            for run, named in zip(runs, drawn, strict=True):
+            for stem, named in zip(stems, drawn, strict=True):
                 for name, figure in named.items():
-                    figures.save(figure, directory / f"{run.name}-{name}.{form}")
+                    figures.save(figure, directory / f"{stem}-{name}.{form}")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page.page(runs, drawn, colours), encoding="utf-8")
     return out
+
+
+def figure_stems(runs: list[tuple[str, list[str]]]) -> list[str]:
+    """Returns the first part of the names of each run's figures. `runs` contains the name of each run, and
+    the names of its figures.
+
+    The part is the run's name. A number follows if a figure would otherwise have the name of another run's
+    figure, as for `a/x.run` and `b/x.run`.
+    """
+    stems, used = [], set()
+    for run, figures in runs:
+        numbers = itertools.count(2)
+        stem = run
+        while not used.isdisjoint(f"{stem}-{figure}" for figure in figures):
+            stem = f"{run}-{next(numbers)}"
+        used |= {f"{stem}-{figure}" for figure in figures}
+        stems.append(stem)
+    return stems
 
 
 def _beside(runs: list[Path]) -> Path:

@@ -138,8 +138,7 @@ def read_info(directory: Path) -> dict[str, Any]:
     missing = [name for name in shape.RUN if name not in info]
     if missing:
         raise RunFileError(f"{path} lacks {', '.join(missing)}: it is not a complete run; measure again")
-    form = shape.RUN | {"schema_version": int}
-    problem = shape.problem(info, form) or shape.problem(info.get("conditions"), shape.Or(shape.CONDITIONS))
+    problem = shape.problem(info, shape.RUN | shape.MORE)
     if not problem and not info["lanes"]:
         problem = "lanes is empty"
     if problem:
@@ -188,7 +187,8 @@ def _check_columns(path: Path, table: pa.Table) -> None:
         elif name == "ok":
             is_right = pa.types.is_boolean(kind)
         else:
-            is_right = pa.types.is_integer(kind) or pa.types.is_floating(kind) or name == "intended_ns"
+            is_missing = name == "intended_ns" and pa.types.is_null(kind)
+            is_right = pa.types.is_integer(kind) or pa.types.is_floating(kind) or is_missing
         lowest = pc.min(column).as_py() if is_right and name not in ("lane", "phase", "ok") else None
         is_finite = not pa.types.is_floating(kind) or pc.all(pc.is_finite(column)).as_py() is not False
         if not is_right or not is_finite or (lowest is not None and lowest < 0):

@@ -18,16 +18,56 @@ class Or:
     form: Any
 
 
+@dataclass(frozen=True)
+class Optional:
+    """The form of a field that may be missing, as in runs of older versions."""
+
+    form: Any
+
+
+@dataclass(frozen=True)
+class Each:
+    """The form of an object with any fields, whose values all have the given form."""
+
+    form: Any
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The form of an interval that contains its value.
+
+    Figures divide by a ratio, and draw the distances from the value to the ends of the interval.
+    """
+
+    may_be_zero: bool = False
+
+    def holds(self, found: dict[str, float]) -> bool:
+        """Returns whether the values of an interval are in order, and none is too low."""
+        is_above = found["low"] >= 0 if self.may_be_zero else found["low"] > 0
+        return is_above and found["low"] <= found["value"] <= found["high"]
+
+    def __str__(self) -> str:
+        return f"an interval with 0 {'<=' if self.may_be_zero else '<'} low <= value <= high"
+
+
 NUMBER = float
 """An integer or a finite number."""
+
+
+class Positive:
+    """The form of a number above 0."""
+
 
 LATENCY = dict.fromkeys(("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"), NUMBER)
 INTERVAL = dict.fromkeys(("value", "low", "high", "confidence"), NUMBER)
 LOAD = {
-    "rate_asked_per_s": Or(NUMBER),
+    "rate_asked_per_s": Or(Positive),
     "connections": int,
     "streams": int,
+    "threads": int,
     "skipped": int,
+    "errors": Each(int),
+    "retries": Optional(int),
     "first_byte": Or(LATENCY),
     "lateness": Or(LATENCY),
     "header_sent_bytes_per_op": Or(NUMBER),
@@ -36,6 +76,22 @@ LOAD = {
     "tcp": Or({"rtt_us": NUMBER}),
     "client": Or(dict),
     "server": Or({"rss_bytes": NUMBER}),
+}
+TRANSFER = {
+    "exchange": str,
+    "size_bytes": int,
+    "time_ns": Or(Interval(may_be_zero=True)),
+    "bytes_per_s": Or(Interval(may_be_zero=True)),
+    "client_cpu_ns_per_message": NUMBER,
+    "server_cpu_ns_per_message": Or(NUMBER),
+    "processors_busy": NUMBER,
+}
+PARALLEL = {
+    "ranks": int,
+    "speedup": Or(Interval()),
+    "efficiency": Or(Interval()),
+    "communication_share": Or(Interval(may_be_zero=True)),
+    "late_ns": Or(Interval(may_be_zero=True)),
 }
 SUMMARY = {
     "lane": str,
@@ -48,9 +104,11 @@ SUMMARY = {
     "latency": Or(LATENCY),
     "client_cpu_ns_per_op": Or(NUMBER),
     "server_cpu_ns_per_op": Or(NUMBER),
-    "ratio": Or({"to": str, "verdict": str, "interval": Or(INTERVAL)}),
+    "ratio": Or({"to": str, "verdict": str, "interval": Or(Interval())}),
     "limit": {"name": str, "evidence": str},
     "load": Or(LOAD),
+    "transfer": Optional(Or(TRANSFER)),
+    "parallel": Optional(Or(PARALLEL)),
 }
 MACHINE = {
     "kernel": Or(str),
@@ -65,6 +123,10 @@ MACHINE = {
     "huge_pages": Or(str),
     "file_systems": [dict.fromkeys(("role", "path", "mount_point", "kind", "options"), str)],
 }
+PARAMETERS = {
+    "tcp_rmem_bytes": Optional(Or(NUMBER)),
+    "setups": Optional([{"settings": [Each(str)]}]),
+}
 RUN = {
     "fordway_version": str,
     "kind": str,
@@ -72,13 +134,13 @@ RUN = {
     "elapsed_ns": NUMBER,
     "command": [str],
     "machine": MACHINE,
-    "parameters": dict,
+    "parameters": PARAMETERS,
     "lanes": [{"name": str, "description": str}],
     "phases": [str],
     "summaries": [SUMMARY],
     "warnings": [str],
 }
-"""Form of `run.json`."""
+"""Form of `run.json`, without the fields of `MORE`."""
 
 LEDGER = {
     "entries": [
@@ -95,10 +157,23 @@ LEDGER = {
 CONDITIONS = {
     "verdict": str,
     "doubts": [{"observed": str, "remedy": str, "cells": [{"lane": str, "phase": str}]}],
-    "figures": dict,
+    "figures": Each(Or(NUMBER)),
 }
+MORE = {
+    "schema_version": int,
+    "conditions": Optional(Or(CONDITIONS)),
+    "scores": Optional([{"lane": str, "scores": Or(Each(Or(NUMBER))), "stamp": Or(str)}]),
+}
+"""Form of the fields of `run.json` that older versions do not write."""
 
-NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "an object"}
+NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    Positive: "a number above 0",
+    bool: "true or false",
+    dict: "an object",
+}
 
 
 def problem(value: Any, form: Any, name: str = "") -> str | None:  # noqa: ANN401 (any value JSON can hold)
@@ -118,24 +193,35 @@ def _problems(value: Any, form: Any, name: str) -> Iterator[str]:  # noqa: ANN40
             return
         for at, each in enumerate(value):
             yield from _problems(each, form[0], f"{name}[{at}]")
-    elif isinstance(form, dict):
-        if not isinstance(value, dict):
-            yield f"{name or 'it'} is not an object"
-            return
-        for field, own in form.items():
-            path = f"{name}.{field}" if name else field
-            if field in value:
-                yield from _problems(value[field], own, path)
-            else:
-                yield f"{path} is missing"
+    elif isinstance(form, Interval):
+        found = problem(value, INTERVAL, name)
+        if found or not form.holds(value):
+            yield found or f"{name} is not {form}"
+    elif isinstance(form, Each | dict):
+        yield from _problems_of_fields(value, form, name)
     elif not _is(value, form):
         yield f"{name} is not {NAMES[form]}"
+
+
+def _problems_of_fields(value: Any, form: Each | dict[str, Any], name: str) -> Iterator[str]:  # noqa: ANN401
+    if not isinstance(value, dict):
+        yield f"{name or 'it'} is not an object"
+        return
+    forms = dict.fromkeys(value, form.form) if isinstance(form, Each) else form
+    for field, own in forms.items():
+        path = f"{name}.{field}" if name else field
+        if field in value:
+            yield from _problems(value[field], own.form if isinstance(own, Optional) else own, path)
+        elif not isinstance(own, Optional):
+            yield f"{path} is missing"
 
 
 def _is(value: Any, form: type) -> bool:  # noqa: ANN401
     if form is float:
         # The comparison with the limit also rejects NaN and infinity.
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= NUMBER_MAX
+    if form is Positive:
+        return _is(value, NUMBER) and value > 0
     if form is int:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= NUMBER_MAX
     return isinstance(value, form)

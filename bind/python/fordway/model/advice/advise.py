@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fordway.model.advice import times
-from fordway.model.advice.link import Link, crosses
+from fordway.model.advice.link import Link, crosses, is_over_network
 from fordway.model.advice.machine import Machine
 from fordway.model.advice.objects import Objects
 from fordway.model.advice.times import Times
@@ -131,8 +131,7 @@ def _warnings(
     machine: Machine, objects: Objects, link: Link, found: dict[str, dict[str, Times]]
 ) -> list[str]:
     said = [*objects.notes, *machine.notes, *_outside(machine, objects, found), *_states(machine, found)]
-    if not link.is_given and any(crosses(lane) for own in found.values() for lane in own):
-        said.append("lanes of HTTP are over loopback, as measured: give --rtt and --bandwidth of the network")
+    said += _networks(machine, link, list(dict.fromkeys(lane for own in found.values() for lane in own)))
     load = [info["machine"].get("load_1min") or 0 for info in machine.runs]
     if max(load) > 0.5 * (machine.runs[0]["machine"].get("cpus") or 1):
         said.append(
@@ -142,6 +141,20 @@ def _warnings(
         "unknown: the effect of cold caches (everything was read soon after it was written), of other work "
         "at the same time, and of any file system other than the measured one"
     )
+    return said
+
+
+def _networks(machine: Machine, link: Link, lanes: list[str]) -> list[str]:
+    """Returns warnings about the networks that the times of the HTTP lanes include."""
+    targets = machine.targets
+    said = [
+        f"the lane {lane} was measured over the network to {targets[lane]}: its times include that network, "
+        "and --rtt and --bandwidth do not change them"
+        for lane in lanes
+        if is_over_network(lane, targets)
+    ]
+    if not link.is_given and any(crosses(lane, targets) for lane in lanes):
+        said.append("lanes of HTTP are over loopback, as measured: give --rtt and --bandwidth of the network")
     return said
 
 

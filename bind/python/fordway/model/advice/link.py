@@ -1,6 +1,9 @@
 """The additional time of operations over a network, compared with loopback."""
 
+import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -11,6 +14,8 @@ WINDOW_BYTES = 10 * MSS_BYTES
 KEYS_PER_PAGE = 1_000
 """Maximum number of keys in one response to a listing."""
 CONTENT = ("put", "get", "range")
+SCHEMES = ("http", "https")
+"""Schemes of the URLs of services that are reached over HTTP."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,32 @@ class Link:
         return self.rtt_us * max(np.ceil(np.log2(max(window, 1) / WINDOW_BYTES + 1)) - 1, 0)
 
 
-def crosses(lane: str) -> bool:
-    """Returns whether a lane uses the network. Only HTTP lanes do."""
-    return lane.startswith("http")
+def uses_http(lane: str, targets: Mapping[str, str]) -> bool:
+    """Returns whether a lane uses HTTP. `targets` contains the URLs of the lanes that are services of their
+    own, whose names do not tell how they are reached.
+    """
+    return urlsplit(targets[lane]).scheme in SCHEMES if lane in targets else lane.startswith("http")
+
+
+def is_over_network(lane: str, targets: Mapping[str, str]) -> bool:
+    """Returns whether a lane was measured over a network, so that its times already include the network.
+
+    Without a query of names, only the host `localhost` and loopback addresses are known to be this machine.
+    """
+    return lane in targets and uses_http(lane, targets) and not _is_loopback(urlsplit(targets[lane]).hostname)
+
+
+def crosses(lane: str, targets: Mapping[str, str]) -> bool:
+    """Returns whether a lane would use the network, but was measured without one. Only HTTP lanes do."""
+    return uses_http(lane, targets) and not is_over_network(lane, targets)
+
+
+def _is_loopback(host: str | None) -> bool:
+    if host is None or host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    # A connection to the unspecified address, such as 0.0.0.0, is also one to this machine.
+    return address.is_loopback or address.is_unspecified

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
@@ -48,6 +49,11 @@ class Machine:
         """Maximum length of a range read, in bytes. Infinite if the run does not limit it."""
         return float(self.runs[0]["parameters"].get("range_bytes_max", np.inf))
 
+    @property
+    def targets(self) -> dict[str, str]:
+        """URLs of the lanes that are services which the runs did not start."""
+        return {lane: url for info in self.runs for lane, url in _targets(info).items()}
+
 
 def read(paths: list[Path]) -> Machine:
     """Returns the machine measured by the runs in `paths`. Raises `DataError` if they are unusable."""
@@ -55,6 +61,7 @@ def read(paths: list[Path]) -> Machine:
     for number, path in enumerate(paths):
         try:
             info = runfile.read_info(path)
+            _check_targets(path, info)
             parts.append(_operations(path, info, notes).assign(run=number))
         except runfile.RunFileError as error:
             raise DataError(str(error)) from error
@@ -114,9 +121,9 @@ def _with_objects(path: Path, rows: pd.DataFrame, notes: list[str]) -> pd.DataFr
         )
         return rows.assign(**dict.fromkeys(DIRECTORIES, np.nan), objects=np.nan)
     objects = runfile.read_table(file, OBJECT_COLUMNS).astype("float64")
-    parts = []
+    of_round, parts = dict(iter(objects.groupby("round"))), []
     for (_, phase, number), group in rows.groupby(["lane", "phase", "round"], sort=False):
-        own = objects[objects["round"] == number]
+        own = of_round.get(number, objects.iloc[:0])
         parts.append(_listing(group, own) if phase == LIST else _each(path, group, own, phase))
     return pd.concat(parts)
 
@@ -136,6 +143,23 @@ def _each(path: Path, rows: pd.DataFrame, objects: pd.DataFrame, phase: str) -> 
     size = moved if phase == OF_CONTENT else objects["bytes"].to_numpy()
     counts = {name: objects[name].to_numpy() for name in DIRECTORIES}
     return rows.assign(bytes=size, objects=np.nan, **counts)
+
+
+def _targets(info: dict[str, Any]) -> dict[str, Any]:
+    return info["parameters"].get("targets") or {}
+
+
+def _check_targets(path: Path, info: dict[str, Any]) -> None:
+    targets = _targets(info)
+    if not isinstance(targets, dict) or not all(isinstance(url, str) for url in targets.values()):
+        raise DataError(f"{path}: parameters.targets does not contain the URLs of lanes: measure again")
+    for lane, url in targets.items():
+        try:
+            urlsplit(url)
+        except ValueError as error:
+            raise DataError(
+                f"{path}: parameters.targets.{lane} is not a URL ({error}): measure again"
+            ) from error
 
 
 def _alike(paths: list[Path], infos: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,17 +50,22 @@ def of_tree(path: Path) -> Objects:
     """Returns the regular files below `path`. Does not follow symbolic links. Raises `DataError` if there are
     no files.
     """
-    if not path.is_dir():
+    if not _is_directory(path):
         raise DataError(f"{path} is not a directory: give the tree to transfer, or --histogram, or --sizes")
     unreadable: list[OSError] = []
     sizes, depths = [], []
-    for size, depth in _files(path, unreadable):
+    holding: set[Path] = set()
+    for size, directory in _files(path, unreadable):
         sizes.append(size)
-        depths.append(depth)
+        depths.append(len(directory.parts))
+        if directory not in holding:
+            holding |= {directory, *directory.parents}
     if not sizes:
-        raise DataError(f"{path} contains no regular file: there is nothing to transfer")
+        raise DataError(
+            f"{path} contains no regular file{_left_out(unreadable)}: there is nothing to transfer"
+        )
     rows = pd.DataFrame({"bytes": sizes, "directories": depths}, dtype="float64")
-    share = _directories(path, unreadable) / len(rows)
+    share = len(holding - {Path()}) / len(rows)
     rows = rows.groupby(["bytes", "directories"]).size().rename("count").reset_index()
     found = Objects(str(path), _complete(rows, share))
     if unreadable:
@@ -69,34 +75,38 @@ def of_tree(path: Path) -> Objects:
     return found
 
 
-def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, int]]:
-    """Yields the size of each file, and the number of directories between it and `path`."""
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _left_out(unreadable: list[OSError]) -> str:
+    return f" that can be read ({unreadable[0]})" if unreadable else ""
+
+
+def _files(path: Path, unreadable: list[OSError]) -> Iterator[tuple[int, Path]]:
+    """Yields the size of each regular file, and its directory relative to `path`."""
     for directory, _, names in os.walk(path, onerror=unreadable.append):
-        depth = len(Path(directory).relative_to(path).parts)
-        for name in names:
-            file = Path(directory, name)
-            try:
-                if file.is_file() and not file.is_symlink():
-                    yield file.stat().st_size, depth
-            except OSError as error:
-                unreadable.append(error)
-
-
-def _directories(path: Path, unreadable: list[OSError]) -> int:
-    """Returns the number of directories below `path` that must be created to store its files."""
-    holding: set[Path] = set()
-    for directory, _, names in os.walk(path, topdown=False, onerror=unreadable.append):
         here = Path(directory)
-        if here != path and (here in holding or any((here / name).is_file() for name in names)):
-            holding |= {here, here.parent}
-    return len(holding - {path})
+        relative = here.relative_to(path)
+        for name in names:
+            try:
+                found = (here / name).lstat()
+            except OSError as error:
+                # The file was removed, or the directory permits listing but not access.
+                unreadable.append(error)
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield found.st_size, relative
 
 
 def of_histogram(path: Path) -> Objects:
     """Returns the objects in a CSV file of sizes (`size_B`, `size_KiB`, ...) and `count`. Raises
     `DataError`.
     """
-    if path.is_dir():
+    if _is_directory(path):
         raise DataError(f"{path} is a directory: give it with --tree")
     table = read_csv.table(path.name, readers.text_of(path))
     reader = read_csv.Table(path.name, table)
@@ -116,7 +126,12 @@ def of_sizes(text: str) -> Objects:
 
 def _pair(part: str) -> tuple[float, float]:
     found = re.fullmatch(r"\s*(.*?)\s*(?:[x×*]\s*([0-9]+))?\s*", part)
-    size = quantities.parse(found[1], "size")
+    try:
+        size = quantities.parse(found[1], "size")
+    except DataError as error:
+        if found[2] is None:
+            raise
+        raise DataError(f"{part.strip()!r}: {error}") from error
     return size, float(found[2] or 1)
 
 

@@ -72,7 +72,7 @@ def of_phase(machine: Machine, phase: str, objects: Objects, link: Link) -> dict
         if own.any():
             random = np.random.default_rng([SEED, at, *phase.encode()])
             found[lane] = _of_lane(rows[own], own, rounds, phase, moved, random)
-            if link.is_given and crosses(lane):
+            if link.is_given and crosses(lane, machine.targets):
                 found[lane] = _over(link, found[lane], moved, phase)
     return found
 
@@ -172,14 +172,20 @@ def _states(rows: pd.DataFrame, fitted: Cost, number: np.ndarray) -> np.ndarray:
 
 
 def _noise(fitted: Cost, work_us: np.ndarray, moved: pd.DataFrame, random: np.random.Generator) -> np.ndarray:
-    """Returns random factors for the scatter of operations and the error at sizes that were not fitted."""
+    """Returns random factors for the scatter of operations and the error at sizes that were not fitted.
+
+    The factors have a log-normal distribution. Their median is 1, so that an interval contains the estimate.
+    """
     count = moved["count"].to_numpy()
     each_us = work_us / np.maximum(count, 1)
     scatter_us = fitted.scatter * np.sqrt((count * each_us**2).sum())
     by_class = np.bincount(cost.classes(moved["bytes"]), work_us)
     unseen_us = fitted.left_out * np.sqrt((by_class**2).sum())
     share = np.hypot(scatter_us, unseen_us) / max(work_us.sum(), 1e-12)
-    return np.exp(share * random.standard_normal(DRAWS))
+    # The relative standard deviation of a log-normal distribution is sqrt(exp(sigma²) - 1). With `share` as
+    # sigma, a share of 30 would become a factor of 1e25.
+    sigma = np.sqrt(np.log1p(share**2))
+    return np.exp(sigma * random.standard_normal(DRAWS))
 
 
 def _outside(fitted: Cost, moved: pd.DataFrame, work_us: np.ndarray, phase: str) -> float:

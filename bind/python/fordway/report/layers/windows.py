@@ -50,7 +50,7 @@ def window_bytes(run: Run, phase: str) -> int | None:
     for setup in parameters.get("setups", []):
         for settings in setup["settings"]:
             numbers = settings.get("net/ipv4/tcp_rmem", "").split()
-            if len(numbers) == 3:
+            if len(numbers) == 3 and numbers[1].isdecimal():
                 return int(numbers[1])
     return None
 
