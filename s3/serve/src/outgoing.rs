@@ -64,7 +64,8 @@ pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String>
     }
 }
 
-/// Sends a document in JSON, and returns the status of the response. `token` is a bearer token. Follows no redirects.
+/// Sends a document in JSON, and returns the status of the response, whose body is not received. `token` is a bearer
+/// token. Follows no redirects.
 pub(crate) fn post(
     url: &str,
     token: Option<&str>,
@@ -99,14 +100,17 @@ fn request(
         "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {agent}\r\n{headers}Connection: close\r\n\r\n"
     );
     let message = [head.as_bytes(), body].concat();
+    // The status of a POST is the whole answer. If the rest of the response does not arrive, the receiver still has
+    // accepted the document.
+    let has_document = method == "GET";
     let exchanged = match origin.tls {
-        false => exchange(stream, &message),
+        false => exchange(stream, &message, has_document),
         true => {
             let tls = TlsConnector::new(rules.roots.clone(), b"http/1.1");
             let session = tls.config().and_then(|config| Ok((config, TlsConnector::name(&origin)?)));
             let (config, name) = session.map_err(|error| failed(error.detail().to_owned()))?;
             let session = ClientConnection::new(config, name).map_err(|error| failed(error.to_string()))?;
-            exchange(StreamOwned::new(session, stream), &message)
+            exchange(StreamOwned::new(session, stream), &message, has_document)
         }
     };
     exchanged.map_err(|error| RequestFailure { was_connected: true, ..failed(error.to_string()) })
@@ -123,7 +127,7 @@ pub(crate) struct RequestFailure {
 /// The response to a request.
 struct PeerResponse {
     status: u16,
-    /// The body; empty unless the status is 200.
+    /// The body; empty unless the caller wants the body and the status is 200.
     body: Vec<u8>,
 }
 
@@ -260,24 +264,38 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Sends a request and returns the response. Errors: a response that is malformed or too large, and connection errors.
-fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<PeerResponse> {
+/// Sends a request and returns the response; `has_document` tells whether to read the body of a response with the
+/// status 200. Errors: a response that is malformed or too large, and connection errors.
+fn exchange(mut stream: impl Read + Write, request: &[u8], has_document: bool) -> io::Result<PeerResponse> {
     stream.write_all(request)?;
     stream.flush()?;
-    let mut received = Vec::new();
-    let head = loop {
-        if let Some(head) = ResponseHead::parse(&received)? {
-            break head;
-        }
-        if received.len() > HEAD_BYTES_MAX || !receive(&mut stream, &mut received)? {
-            return Err(io::Error::other("the response has no valid head"));
-        }
+    let (head, received) = receive_head(&mut stream)?;
+    let status = head.status;
+    let body = match has_document && status == 200 {
+        true => read_body(stream, received, head.framing?)?,
+        false => Vec::new(),
     };
-    if head.status != 200 {
-        return Ok(PeerResponse { status: head.status, body: Vec::new() });
+    Ok(PeerResponse { status, body })
+}
+
+/// Receives the head of the final response, and skips interim responses (1xx). Returns the head and the bytes received
+/// after the head.
+fn receive_head(stream: &mut impl Read) -> io::Result<(ResponseHead, Vec<u8>)> {
+    let (mut received, mut start) = (Vec::new(), 0);
+    loop {
+        match ResponseHead::parse(&received[start..])? {
+            // 101 is final: the connection would have another protocol afterwards.
+            Some(head) if matches!(head.status, 100 | 102..=199) => start += head.bytes,
+            Some(head) => {
+                received.drain(..start + head.bytes);
+                return Ok((head, received));
+            }
+            None if received.len() > HEAD_BYTES_MAX || !receive(stream, &mut received)? => {
+                return Err(io::Error::other("the response has no valid head"));
+            }
+            None => {}
+        }
     }
-    received.drain(..head.bytes);
-    Ok(PeerResponse { status: head.status, body: read_body(stream, received, head.framing)? })
 }
 
 /// Reads the rest of a body, whose first bytes are in `received`.
@@ -324,7 +342,7 @@ pub(crate) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
         }
     }
 
-    exchange(Received(response), b"").ok().map(|response| response.body)
+    exchange(Received(response), b"", true).ok().map(|response| response.body)
 }
 
 fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u8>> {
@@ -377,7 +395,8 @@ enum Framing {
 struct ResponseHead {
     status: u16,
     bytes: usize,
-    framing: Framing,
+    /// The framing of the body. The error concerns only callers that read the body.
+    framing: io::Result<Framing>,
 }
 
 impl ResponseHead {
@@ -387,8 +406,16 @@ impl ResponseHead {
         let mut response = httparse::Response::new(&mut headers);
         let parsed = response.parse(received).map_err(io::Error::other)?;
         let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
+        let framing = Framing::of(response.headers);
+        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+    }
+}
+
+impl Framing {
+    /// Returns the framing that the headers of a response name. Errors: the framing is not supported.
+    fn of(headers: &[httparse::Header]) -> io::Result<Self> {
         let mut framing = Framing::UntilClose;
-        for header in response.headers.iter() {
+        for header in headers {
             let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 if !value.eq_ignore_ascii_case("chunked") {
@@ -401,7 +428,7 @@ impl ResponseHead {
                 framing = Framing::Length(length);
             }
         }
-        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+        Ok(framing)
     }
 }
 
@@ -472,7 +499,7 @@ mod tests {
     }
 
     fn body(response: &str) -> Option<String> {
-        let response = exchange(Arriving(response.as_bytes()), b"").ok()?;
+        let response = exchange(Arriving(response.as_bytes()), b"", true).ok()?;
         String::from_utf8(response.body).ok().filter(|_| response.status == 200)
     }
 
@@ -481,6 +508,7 @@ mod tests {
         for response in [
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello, more",
             "HTTP/1.0 200 OK\r\n\r\nhello",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.0 200 OK\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
         ] {
             assert_eq!(body(response).as_deref(), Some("hello"), "{response}");
@@ -502,6 +530,54 @@ mod tests {
             &chunks,
         ] {
             assert_eq!(body(bad), None, "{}", &bad[..bad.len().min(80)]);
+        }
+    }
+
+    /// Returns the status of the response to a POST on a connection that fails after these bytes.
+    fn status(response: &str) -> Option<u16> {
+        struct Broken<'r>(Arriving<'r>);
+
+        impl Read for Broken<'_> {
+            fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+                match self.0.read(target)? {
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => Ok(count),
+                }
+            }
+        }
+
+        impl Write for Broken<'_> {
+            fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+                self.0.write(data)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let response = exchange(Broken(Arriving(response.as_bytes())), b"", false).ok()?;
+        assert!(response.body.is_empty());
+        Some(response.status)
+    }
+
+    #[test]
+    fn the_answer_to_a_post_is_its_status() {
+        for (response, expected) in [
+            // A TLS receiver that closes without a close_notify, and a connection that is kept open.
+            ("HTTP/1.0 200 OK\r\n\r\nhello", 200),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", 200),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 200),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", 200),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", 204),
+            ("HTTP/1.1 102 Processing\r\nContent-Length: 7\r\n\r\nHTTP/1.1 500 X\r\n\r\n", 500),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", 101),
+        ] {
+            assert_eq!(status(response), Some(expected), "{response}");
+        }
+        let endless = "HTTP/1.1 100 Continue\r\n\r\n".repeat(HEAD_BYTES_MAX / 20);
+        for bad in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 100 Continue\r\n\r\n", &endless] {
+            assert_eq!(status(bad), None, "{}", &bad[..bad.len().min(80)]);
         }
     }
 }
