@@ -7,6 +7,7 @@
 //! the host's name, so the proxy alone decides about the address. TLS reaches through the proxy to the host: the proxy
 //! sees neither the request nor the response, and no other server can take the host's place.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -45,19 +46,33 @@ pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Resul
     }
 }
 
-/// Returns the origin of a URL, which may have a query but no fragment.
+/// The error for a URL that has no valid origin. The URL itself may be a secret.
+const NO_URL: &str = "is not http(s)://host[:port][/path][?query], without a user and a fragment; correct it";
+
+/// Returns the origin of a URL, which may have a query but no fragment. Errors: the reason, without the URL.
 fn origin_of(url: &str) -> Result<Origin, String> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     if query.contains('#') {
         return Err("has a fragment; remove it".to_owned());
     }
-    Origin::parse(base).map(|(origin, _)| origin).map_err(|error| error.detail().to_owned())
+    let (origin, _) = Origin::parse(base).map_err(|_| NO_URL.to_owned())?;
+    Ok(origin)
+}
+
+/// Returns the path and the query of a URL.
+fn target_of(url: &str) -> Cow<'_, str> {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    match rest.find(['/', '?']).map_or("", |at| &rest[at..]) {
+        "" => "/".into(),
+        query if query.starts_with('?') => format!("/{query}").into(),
+        target => target.into(),
+    }
 }
 
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
 pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String> {
     let response = request(url, "GET", "Accept: application/json\r\n", b"", rules);
-    let response = response.map_err(|RequestFailure { why, .. }| why)?;
+    let response = response.map_err(|RequestFailure { why, .. }| format!("{url}: {why}"))?;
     match response.status {
         200 => Ok(response.body),
         status => Err(format!("{url}: the status is {status}")),
@@ -65,7 +80,8 @@ pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String>
 }
 
 /// Sends a document in JSON, and returns the status of the response, whose body is not received. `token` is a bearer
-/// token. Follows no redirects.
+/// token. Follows no redirects. Errors: the messages contain only the origin of the URL, because the path and the query
+/// may be secrets.
 pub(crate) fn post(
     url: &str,
     token: Option<&str>,
@@ -77,9 +93,14 @@ pub(crate) fn post(
     if let Some(token) = token {
         headers += &format!("Authorization: Bearer {token}\r\n");
     }
-    request(url, "POST", &headers, document, rules).map(|response| response.status)
+    let sent = request(url, "POST", &headers, document, rules).map(|response| response.status);
+    sent.map_err(|failure| match origin_of(url) {
+        Ok(origin) => RequestFailure { why: format!("{origin}: {}", failure.why), ..failure },
+        Err(_) => failure,
+    })
 }
 
+/// Sends a request. Errors: the reasons do not contain the URL.
 fn request(
     url: &str,
     method: &str,
@@ -87,10 +108,9 @@ fn request(
     body: &[u8],
     rules: &OutgoingRules,
 ) -> Result<PeerResponse, RequestFailure> {
-    let failed = |why: String| RequestFailure { why: format!("{url}: {why}"), was_connected: false };
+    let failed = |why: String| RequestFailure { why, was_connected: false };
     let origin = origin_of(url).map_err(failed)?;
-    let (_, rest) = url.split_once("://").unwrap_or_default();
-    let path = rest.find('/').map_or("/", |at| &rest[at..]);
+    let path = target_of(url);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(failed("the path has characters that a URL must encode".to_owned()));
     }
@@ -530,6 +550,42 @@ mod tests {
             &chunks,
         ] {
             assert_eq!(body(bad), None, "{}", &bad[..bad.len().min(80)]);
+        }
+    }
+
+    #[test]
+    fn the_target_is_the_path_and_the_query() {
+        for (url, expected) in [
+            ("https://h", "/"),
+            ("https://h/", "/"),
+            ("https://h/a/b?c=d/e", "/a/b?c=d/e"),
+            ("https://h?x=SECRET/tail", "/?x=SECRET/tail"),
+            ("https://h:1?x", "/?x"),
+        ] {
+            assert_eq!(target_of(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn failures_of_a_post_name_only_the_origin() {
+        // Nothing listens at the first port. The second URL is refused, and so is the third.
+        for url in [
+            "http://127.0.0.1:1/PATH?x=QUERY",
+            "http://127.0.0.1:1/PATH\u{e4}?QUERY",
+            "http://h@1/PATH?QUERY",
+        ] {
+            let rules = OutgoingRules {
+                roots: TlsRoots::System,
+                allows_private: true,
+                setting: "--private",
+                proxies: ProxySettings::default(),
+                deadline: Instant::now() + Duration::from_secs(5),
+            };
+            let failure = post(url, None, b"{}", &rules).unwrap_err();
+            assert!(!failure.was_connected, "{}", failure.why);
+            assert!(!failure.why.contains("PATH") && !failure.why.contains("QUERY"), "{}", failure.why);
+            let is_named = failure.why.starts_with("http://127.0.0.1:1: ");
+            assert_eq!(is_named, !url.contains('@'), "{}", failure.why);
         }
     }
 
