@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, Error, ErrorKind, Objects, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, stat_in};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, remove_dir, stat_in};
 use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::{NotificationRule, read, rule_for};
 
@@ -62,6 +62,9 @@ pub struct ReadEvents {
     pub unwanted: u64,
     /// The number of entries that are not records. They stay until they are too old.
     pub ignored: u64,
+    /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
+    /// the webhook would get the events again and again.
+    pub stuck: u64,
 }
 
 impl PosixStore {
@@ -123,8 +126,8 @@ impl EventJournal {
     }
 
     /// Reads the records with these names. Removes records that are older than `age_max`, and records to which no rule
-    /// applies any more. Omits records that another program has removed. Cost: reading the rules, and four calls for
-    /// each record.
+    /// applies any more. Omits records that another program has removed, and records that this process could not remove
+    /// after their delivery. Cost: reading the rules, and five calls for each record.
     pub fn read(
         &self,
         bucket: &Bucket,
@@ -142,6 +145,7 @@ impl EventJournal {
                     Entry::Expired => done.expired += 1,
                     Entry::Unwanted => done.unwanted += 1,
                     Entry::Odd => done.ignored += 1,
+                    Entry::Stuck => done.stuck += 1,
                     Entry::Gone => {}
                 }
             }
@@ -173,19 +177,41 @@ impl EventJournal {
         };
         // The owner of a file can set its modification time, but not its change time.
         if age_of(&state) > age_max && !state.is_dir {
-            return self.remove_one(dir, name).map(|()| Entry::Expired);
+            return self.dropped(dir, name, Entry::Expired);
         }
         let Some((record, writer)) = self.record_in(dir, name, &state)? else { return Ok(Entry::Odd) };
         if record.bucket != bucket.as_str() {
             return Ok(Entry::Odd);
         }
         match rule_for(rules, record.kind, &record.key).filter(|rule| rule.webhook == webhook) {
-            None => self.remove_one(dir, name).map(|()| Entry::Unwanted),
-            Some(rule) => {
-                let (name, rule) = (name.to_owned(), rule.id.clone());
-                Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
-            }
+            None => self.dropped(dir, name, Entry::Unwanted),
+            Some(rule) => match self.check_removable(dir, name) {
+                Err(errno) if is_forbidden(errno) => Ok(Entry::Stuck),
+                // Other errors are no reason to keep the event back.
+                _ => {
+                    let (name, rule) = (name.to_owned(), rule.id.clone());
+                    Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
+                }
+            },
         }
+    }
+
+    /// Removes an entry, and returns `entry`, or [`Entry::Stuck`] if this process is not permitted to.
+    fn dropped(&self, dir: &File, name: &str, entry: Entry) -> Result<Entry> {
+        match self.remove_one(dir, name) {
+            Ok(()) => Ok(entry),
+            Err(errno) if is_forbidden(errno) => Ok(Entry::Stuck),
+            Err(errno) => Err(unremoved(errno)),
+        }
+    }
+
+    /// Checks that [`EventJournal::remove`] may remove the file `name`. The kernel checks the same permissions before
+    /// it finds that the name is not that of a directory.
+    fn check_removable(&self, dir: &File, name: &str) -> Result<(), Errno> {
+        self.actors.or_as_owner(dir, name, || match remove_dir(dir, name) {
+            Err(Errno::NOTDIR) => Ok(()),
+            done => done,
+        })
     }
 
     /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record or
@@ -209,20 +235,21 @@ impl EventJournal {
         }
     }
 
-    /// Removes records that were delivered.
+    /// Removes records that were delivered. If some of them cannot be removed, removes the others nevertheless. Errors:
+    /// the first error.
     pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
-            events.iter().try_for_each(|event| self.remove_one(&dir, &event.name))?;
+            let removed = events.iter().map(|event| self.remove_one(&dir, &event.name).map_err(unremoved));
+            let removed = removed.fold(Ok(()), |first, removed| first.and(removed));
             let synced = self.inner().volume.sync_names(&dir);
-            synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage"))
+            removed.and(synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage")))
         })
     }
 
     /// Removes an entry that is not a directory, as the entry's owner if the bucket's owner is not permitted to.
-    fn remove_one(&self, dir: &File, name: &str) -> Result<()> {
-        let removed = self.actors.or_as_owner(dir, name, || remove_if_file(dir, name));
-        removed.map_err(|errno| from_errno(errno, "removing a record from the journal of events"))
+    fn remove_one(&self, dir: &File, name: &str) -> Result<(), Errno> {
+        self.actors.or_as_owner(dir, name, || remove_if_file(dir, name))
     }
 
     fn open(&self, bucket: &Bucket) -> Result<Option<File>> {
@@ -241,7 +268,17 @@ enum Entry {
     Expired,
     Unwanted,
     Odd,
+    Stuck,
     Gone,
+}
+
+/// Returns whether the error means that the process is not permitted to remove an entry.
+fn is_forbidden(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::PERM | Errno::ROFS)
+}
+
+fn unremoved(errno: Errno) -> Error {
+    from_errno(errno, "removing a record from the journal of events")
 }
 
 /// Returns the time since the last change of the file's state, by the clock of this node.

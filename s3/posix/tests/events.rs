@@ -382,12 +382,54 @@ fn the_user_of_an_event_is_the_owner_of_its_record() {
     let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    std::os::unix::fs::chown(rig.dir.path().join("results"), Some(1000), None).unwrap();
-    std::os::unix::fs::chown(rig.dir.path().join("results/.fordway/document-notification"), Some(1000), None)
-        .unwrap();
+    for name in ["results", "results/.fordway/document-notification", "results/.fordway/events"] {
+        std::os::unix::fs::chown(rig.dir.path().join(name), Some(1000), None).unwrap();
+    }
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), 4242);
     let found = rig.read("ci");
     assert_eq!((found.events.len(), found.events[0].writer), (1, 4242));
+}
+
+/// A record that stays after its delivery would be delivered again and again.
+#[test]
+fn a_record_that_cannot_be_removed_is_not_delivered() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    let own = |path: &std::path::Path, user: u32| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    own(&rig.dir.path().join("results"), 1000);
+    own(&rig.dir.path().join("results/.fordway/document-notification"), 1000);
+    own(&path, 4242);
+    own(&rig.spool(), 2000);
+    std::fs::set_permissions(rig.spool(), PermissionsExt::from_mode(0o755)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.stuck, path.exists()), (0, 1, true));
+    // An old record that cannot be removed stops no other record.
+    std::thread::sleep(Duration::from_millis(20));
+    let names = rig.journal().waiting(&rig.bucket, "ci", 10).unwrap().names;
+    let found = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap();
+    assert_eq!((found.expired, found.stuck), (0, 1));
+    // In a directory with the sticky bit, the owner of the record may remove it.
+    std::fs::set_permissions(rig.spool(), PermissionsExt::from_mode(0o1777)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.stuck), (1, 0));
+    rig.journal().remove(&rig.bucket, &found.events).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_error_for_one_record_does_not_keep_the_others() {
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let mut events = rig.read("ci").events;
+    let mut bad = events[0].clone();
+    bad.name = "x".repeat(300);
+    events.insert(0, bad);
+    rig.journal().remove(&rig.bucket, &events).unwrap_err();
+    assert_eq!(std::fs::read_dir(rig.spool()).unwrap().count(), 0);
 }
 
 #[test]

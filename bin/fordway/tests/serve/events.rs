@@ -349,6 +349,32 @@ fn an_event_that_breaks_the_receiver_stops_no_other_bucket() {
 }
 
 #[test]
+fn an_event_whose_record_would_stay_is_not_sent_and_logged_once() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    configure(&local, &bucket(), "ci");
+    put(&local, &bucket(), "k");
+    let own = |path: &Path, user: u32| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    let of = dir.path().join("root/bucket");
+    let spool = of.join(".fordway/events");
+    own(&of, 1000);
+    own(&of.join(".fordway"), 1000);
+    std::fs::read_dir(of.join(".fordway")).unwrap().for_each(|entry| own(&entry.unwrap().path(), 1000));
+    std::fs::read_dir(&spool).unwrap().for_each(|entry| own(&entry.unwrap().path(), 4242));
+    own(&spool, 2000);
+    std::fs::set_permissions(&spool, PermissionsExt::from_mode(0o755)).unwrap();
+    let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    // The time of two searches.
+    std::thread::sleep(Duration::from_millis(4500));
+    assert_eq!((receiver.count(), waiting(dir.path(), "bucket")), (0, 1));
+    let log = gateway.stop_well();
+    assert_eq!(log.matches("not permitted to remove their records").count(), 1, "{log}");
+}
+
+#[test]
 fn a_private_address_needs_permission() {
     let (dir, receiver) = (place(), Receiver::new());
     let hook = receiver.option("ci");

@@ -12,7 +12,8 @@
 
 mod message;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -36,6 +37,10 @@ const SEARCH_SHARE: u32 = 20;
 const SEARCH_COST: Duration = Duration::from_millis(20);
 /// The time until the next attempt in a bucket in which another program is delivering.
 const BUSY: Duration = Duration::from_secs(1);
+/// The warning about records that cannot be removed after their delivery.
+const STUCK: &str = "events are not delivered, because the gateway is not permitted to remove their records; run the \
+                     gateway as root or as the bucket's owner, and once `fordway fsck ROOT --migrate` as root, which \
+                     gives .fordway/events to the bucket's owner";
 /// The first and the longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
@@ -54,7 +59,8 @@ pub(super) fn in_background(
     let work = move || {
         let journal = store.event_journal();
         let (queues, pause, idle) = (BTreeMap::new(), Pause::default(), Duration::ZERO);
-        EventDelivery { journal, webhook, age_max, region, queues, pause, idle }.run(&signal)
+        let warned = RefCell::default();
+        EventDelivery { journal, webhook, age_max, region, queues, pause, idle, warned }.run(&signal)
     };
     let started = thread::Builder::new().name(name).spawn(work);
     started
@@ -74,6 +80,8 @@ struct EventDelivery {
     pause: Pause,
     /// The time spent on buckets without events since the last search.
     idle: Duration,
+    /// The problems that were logged, so that each is logged once.
+    warned: RefCell<BTreeSet<(Bucket, &'static str)>>,
 }
 
 /// The events that wait in one bucket.
@@ -192,10 +200,14 @@ impl EventDelivery {
             match turn {
                 Ok(Turn::Progress) => has_progress = true,
                 Ok(Turn::Paused) => {}
-                Ok(Turn::Idle) => continue,
+                // The pauses of a bucket that only fails must go on growing.
+                Ok(Turn::Idle) if queue.pause.last.is_zero() => continue,
+                Ok(Turn::Idle) => {}
                 Err(error) if error.kind() == ErrorKind::NoSuchBucket => continue,
                 Err(error) => {
                     tracing::warn!(%bucket, webhook = self.webhook.name(), %error, "events cannot be read");
+                    // The names that were read are lost, and are found again after the pause.
+                    queue.is_incomplete = true;
                     queue.pause.after_failure(Instant::now());
                 }
             }
@@ -216,6 +228,9 @@ impl EventDelivery {
             let found = self.journal.waiting(bucket, self.webhook.name(), names_max)?;
             queue.is_incomplete = found.total > found.names.len() as u64;
             (queue.names, queue.waiting) = (found.names.into(), found.total);
+            if queue.waiting == 0 {
+                queue.pause.end();
+            }
         }
         if queue.names.is_empty() {
             return Ok(self.idle_turn(queue, start));
@@ -263,7 +278,7 @@ impl EventDelivery {
     /// receiver.
     fn attempt(&self, bucket: &Bucket, names: &[String]) -> Result<std::result::Result<u64, WebhookFailure>> {
         let webhook = self.webhook.name();
-        let ReadEvents { events, expired, unwanted, ignored } =
+        let ReadEvents { events, expired, unwanted, ignored, stuck } =
             self.journal.read(bucket, webhook, names, self.age_max)?;
         if expired + unwanted > 0 {
             tracing::warn!(%bucket, webhook, expired, unwanted, "dropped events");
@@ -272,6 +287,7 @@ impl EventDelivery {
         if ignored > 0 {
             tracing::debug!(%bucket, webhook, ignored, "ignored entries of the journal that are not records");
         }
+        self.warn_once(bucket, stuck, STUCK);
         let (count, dropped) = (events.len() as u64, expired + unwanted);
         if events.is_empty() {
             return Ok(Ok(dropped));
@@ -280,6 +296,14 @@ impl EventDelivery {
         match self.webhook.deliver(&document, count) {
             Ok(()) => self.journal.remove(bucket, &events).map(|()| Ok(count + dropped)),
             Err(failure) => Ok(Err(failure)),
+        }
+    }
+
+    /// Logs `problem` at the first time that entries of the bucket's journal have it. `count` is their number.
+    fn warn_once(&self, bucket: &Bucket, count: u64, problem: &'static str) {
+        let webhook = self.webhook.name();
+        if count > 0 && self.warned.borrow_mut().insert((bucket.clone(), problem)) {
+            tracing::warn!(%bucket, webhook, count, "{problem}");
         }
     }
 
@@ -313,7 +337,8 @@ impl EventDelivery {
         if !self.pause.is_over(now) {
             return self.pause.until.unwrap_or(next_search);
         }
-        let pauses = self.queues.values().filter_map(|queue| queue.pause.until);
+        let busy = self.queues.values().filter(|queue| queue.is_incomplete || !queue.names.is_empty());
+        let pauses = busy.filter_map(|queue| queue.pause.until);
         pauses.fold(next_search, Instant::min)
     }
 }
