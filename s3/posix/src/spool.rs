@@ -32,8 +32,10 @@ pub struct EventJournal {
 /// The records that wait for one webhook in one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingEvents {
-    /// The names of the oldest records, the oldest first.
+    /// The names of the oldest records that were asked for, the oldest first.
     pub names: Vec<String>,
+    /// The number of all records with names after the name that the caller gave.
+    pub later: u64,
     /// The number of all records.
     pub total: u64,
 }
@@ -92,17 +94,27 @@ impl EventJournal {
         self.inner().volume.owner_of(bucket)
     }
 
-    /// Returns the records that wait for `webhook`, with at most `names_max` names. Memory: these names. Cost: reading
-    /// the directory. Errors: `NoSuchBucket`, and errors of the file system.
-    pub fn waiting(&self, bucket: &Bucket, webhook: &str, names_max: usize) -> Result<WaitingEvents> {
+    /// Returns the records that wait for `webhook`, with at most `names_max` names, which are greater than `after`.
+    /// Memory: these names. Cost: reading the directory. Errors: `NoSuchBucket`, and errors of the file system.
+    pub fn waiting(
+        &self,
+        bucket: &Bucket,
+        webhook: &str,
+        after: Option<&str>,
+        names_max: usize,
+    ) -> Result<WaitingEvents> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(WaitingEvents::default()) };
             // The heap's greatest element is the youngest of the names, which makes room for an older one.
-            let (mut oldest, mut total) = (BinaryHeap::new(), 0);
+            let (mut oldest, mut later, mut total) = (BinaryHeap::new(), 0, 0);
             let read = read_dir(&dir, |name, kind| {
                 let name = str::from_utf8(name).ok().filter(|name| webhook_of_event(name) == Some(webhook));
                 let Some(name) = name.filter(|_| kind != EntryKind::Dir) else { return };
                 total += 1;
+                if after.is_some_and(|after| name <= after) {
+                    return;
+                }
+                later += 1;
                 if oldest.len() >= names_max {
                     match oldest.peek() {
                         Some(youngest) if name < String::as_str(youngest) => drop(oldest.pop()),
@@ -112,7 +124,7 @@ impl EventJournal {
                 oldest.push(name.to_owned());
             });
             read.map_err(|errno| from_errno(errno, "reading the journal of events"))?;
-            Ok(WaitingEvents { names: oldest.into_sorted_vec(), total })
+            Ok(WaitingEvents { names: oldest.into_sorted_vec(), later, total })
         })
     }
 

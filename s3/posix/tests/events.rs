@@ -84,7 +84,7 @@ impl Rig {
 
     /// Reads the records that wait for a webhook.
     fn read(&self, webhook: &str) -> ReadEvents {
-        let names = self.journal().waiting(&self.bucket, webhook, 1000).unwrap().names;
+        let names = self.journal().waiting(&self.bucket, webhook, None, 1000).unwrap().names;
         self.journal().read(&self.bucket, webhook, &names, LONG).unwrap()
     }
 
@@ -200,7 +200,7 @@ fn uploads_are_recorded_when_they_are_complete() {
             let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
             parts.push(CompletedPart { number, etag, checksum: None });
         }
-        assert_eq!(store.event_journal().waiting(b, "ci", 10).unwrap().total, 0);
+        assert_eq!(store.event_journal().waiting(b, "ci", None, 10).unwrap().total, 0);
         let complete = || store.complete_upload(b, &k, &upload, &parts, &CompleteOptions::default());
         complete().unwrap();
         let events = rig.take();
@@ -333,7 +333,7 @@ fn a_configuration_of_another_user_is_ignored() {
     std::thread::sleep(Duration::from_millis(30));
     rig.put("l", "x");
     // The earlier event waits until the owner repairs the configuration.
-    let names = rig.journal().waiting(&rig.bucket, "ci", 10).unwrap().names;
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 10).unwrap().names;
     let error = rig.journal().read(&rig.bucket, "ci", &names, LONG).unwrap_err();
     assert_eq!((error.kind(), names.len()), (ErrorKind::AccessDenied, 1), "{error}");
     std::fs::set_permissions(&document, PermissionsExt::from_mode(0o644)).unwrap();
@@ -365,7 +365,7 @@ fn hostile_entries_are_ignored() {
     assert!(std::fs::symlink_metadata(name(1)).unwrap().is_symlink(), "it is kept");
     // Entries that are too old are removed, except directories.
     std::thread::sleep(Duration::from_millis(20));
-    let names = rig.journal().waiting(&rig.bucket, "ci", 1000).unwrap().names;
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap().names;
     let expired = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap().expired;
     assert_eq!((expired, std::fs::read(&secret).unwrap().len()), (7, record.len()));
     assert!(name(3).is_dir() && spool.join("not-an-event").exists());
@@ -409,7 +409,7 @@ fn a_record_that_cannot_be_removed_is_not_delivered() {
     assert_eq!((found.events.len(), found.stuck, path.exists()), (0, 1, true));
     // An old record that cannot be removed stops no other record.
     std::thread::sleep(Duration::from_millis(20));
-    let names = rig.journal().waiting(&rig.bucket, "ci", 10).unwrap().names;
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 10).unwrap().names;
     let found = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap();
     assert_eq!((found.expired, found.stuck), (0, 1));
     // In a directory with the sticky bit, the owner of the record may remove it.
@@ -453,9 +453,12 @@ fn the_oldest_names_come_first_and_memory_is_limited() {
     for at in 0..20 {
         rig.put(&format!("k{at}"), "x");
     }
-    let all = rig.journal().waiting(&rig.bucket, "ci", 1000).unwrap();
-    let some = rig.journal().waiting(&rig.bucket, "ci", 7).unwrap();
+    let all = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap();
+    let some = rig.journal().waiting(&rig.bucket, "ci", None, 7).unwrap();
     assert_eq!((all.total, some.total, &all.names[..7]), (20, 20, &some.names[..]));
+    // Entries at the front of the directory do not hide those behind them.
+    let rest = rig.journal().waiting(&rig.bucket, "ci", some.names.last().map(String::as_str), 7).unwrap();
+    assert_eq!((rest.total, rest.later, &rest.names[..]), (20, 13, &all.names[7..14]));
     assert!(all.names.is_sorted());
 }
 

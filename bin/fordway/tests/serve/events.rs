@@ -290,6 +290,52 @@ fn a_refused_event_does_not_stop_the_others() {
     wait_for(|| receiver.keys().contains("poison"));
 }
 
+/// The pauses before further attempts at refused events do not apply to other events.
+#[test]
+fn some_refused_events_delay_the_others_only_a_little() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    configure(&local, &bucket(), "ci");
+    (0..6).for_each(|at| put(&local, &bucket(), &format!("poison{at}")));
+    put(&local, &bucket(), "good");
+    receiver.change(|state| state.poison = Some("poison"));
+    let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().contains("good"));
+    // All pauses of refused events together are longer than this.
+    std::thread::sleep(Duration::from_secs(4));
+    let start = Instant::now();
+    put(&gateway.client(), &bucket(), "later");
+    wait_for(|| receiver.keys().contains("later"));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert_eq!(waiting(dir.path(), "bucket"), 6);
+}
+
+/// Whoever may write to a bucket may fill its journal with entries that are not records.
+#[test]
+fn entries_that_are_not_records_hide_no_events() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    let other = Bucket::new("other").unwrap();
+    local.create_bucket(&other).unwrap();
+    configure(&local, &bucket(), "ci");
+    configure(&local, &other, "ci");
+    let (file, spool) = (dir.path().join("file"), dir.path().join("root/bucket/.fordway/events"));
+    std::fs::write(&file, "").unwrap();
+    for number in 0..16_400 {
+        std::fs::hard_link(&file, spool.join(format!("{:016x}-{number:016x}-ci", 1))).unwrap();
+    }
+    put(&local, &bucket(), "hidden");
+    put(&local, &other, "one");
+    let _gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().contains("one"));
+    // Each entry costs time, of which the bucket gets a twentieth.
+    let start = Instant::now();
+    while !receiver.keys().contains("hidden") {
+        assert!(start.elapsed() < Duration::from_secs(120), "the event is hidden");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn events_that_are_too_old_are_dropped() {
     let (dir, receiver) = (place(), Receiver::new());
