@@ -336,6 +336,31 @@ fn entries_that_are_not_records_hide_no_events() {
     }
 }
 
+/// Without a receiver, the whole webhook pauses. Its number of waiting events must grow all the same.
+#[test]
+fn waiting_events_are_counted_while_there_is_no_receiver() {
+    let (dir, free) = (place(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let hook = format!("ci=http://{}/", free.local_addr().unwrap());
+    drop(free);
+    let options = ["--webhook", &hook, "--webhook-private", "ci", "--metrics", "127.0.0.1:0"];
+    let gateway = Process::start(dir.path(), &options);
+    let (store, other) = (gateway.client(), Bucket::new("other").unwrap());
+    store.create_bucket(&other).unwrap();
+    configure(&store, &bucket(), "ci");
+    configure(&store, &other, "ci");
+    let is = |count: usize| {
+        wait_for(|| {
+            let line = format!("fordway_events_waiting{{webhook=\"ci\"}} {count}\n");
+            gateway.ask_metrics("/metrics").contains(&line)
+        });
+    };
+    put(&store, &bucket(), "first");
+    is(1);
+    (0..5).for_each(|at| put(&store, &bucket(), &format!("k{at}")));
+    put(&store, &other, "k");
+    is(7);
+}
+
 #[test]
 fn events_that_are_too_old_are_dropped() {
     let (dir, receiver) = (place(), Receiver::new());

@@ -106,6 +106,7 @@ impl EventDelivery {
         loop {
             if next_search <= Instant::now() {
                 next_search = Instant::now() + self.search();
+                self.recount();
             }
             let has_progress = self.round();
             next_search += std::mem::take(&mut self.idle) * SEARCH_SHARE;
@@ -134,6 +135,26 @@ impl EventDelivery {
             Err(error) => tracing::warn!(%error, "events of other processes cannot be found"),
         }
         SEARCH_INTERVAL.max(start.elapsed() * SEARCH_SHARE)
+    }
+
+    /// Counts the events that wait in buckets whose names are not read now, because they have names left or pause. A
+    /// bucket whose journal takes long to read is counted less often, and does not delay the next search.
+    fn recount(&mut self) {
+        let start = Instant::now();
+        let is_pausing = !self.pause.is_over(start);
+        for (bucket, queue) in &mut self.queues {
+            let now = Instant::now();
+            if now < queue.next_count || !(is_pausing || queue.is_delayed(now)) {
+                continue;
+            }
+            // Errors are reported when the bucket has its turn.
+            if let Ok(found) = self.journal.waiting(bucket, self.webhook.name(), None, 0) {
+                queue.waiting = found.total;
+            }
+            let cost = now.elapsed();
+            queue.next_count = now + cost * SEARCH_SHARE;
+            self.idle += cost.min(SEARCH_COST);
+        }
     }
 
     /// Gives each bucket a turn. Returns whether any bucket made progress.
@@ -308,7 +329,8 @@ impl EventDelivery {
     fn next_attempt(&self, next_search: Instant) -> Instant {
         let now = Instant::now();
         if !self.pause.is_over(now) {
-            return self.pause.until.unwrap_or(next_search);
+            // Searches also count the events that wait.
+            return self.pause.until.map_or(next_search, |until| until.min(next_search));
         }
         self.queues.values().filter_map(BucketQueue::due).fold(next_search, Instant::min)
     }

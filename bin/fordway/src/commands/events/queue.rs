@@ -35,6 +35,8 @@ pub(super) struct BucketQueue {
     failures: u32,
     /// The number of records when they were last counted, less those that were delivered.
     pub(super) waiting: u64,
+    /// The earliest time at which the records are counted again without reading their names.
+    pub(super) next_count: Instant,
     /// Whether there may be records that were not read.
     pub(super) is_incomplete: bool,
     pub(super) batch: usize,
@@ -57,6 +59,7 @@ impl Default for BucketQueue {
             names_max: BATCH_MAX,
             failures: 0,
             waiting: 0,
+            next_count: Instant::now(),
             is_incomplete: true,
             batch: BATCH_MAX,
             spent: Duration::ZERO,
@@ -180,6 +183,11 @@ impl BucketQueue {
     /// Returns whether nothing is left to try in this pass.
     fn is_at_end(&self) -> bool {
         self.names.is_empty() && !self.has_more && self.retries == 0
+    }
+
+    /// Returns whether the next turn does not read names.
+    pub(super) fn is_delayed(&self, now: Instant) -> bool {
+        !self.names.is_empty() || !self.pause.is_over(now)
     }
 
     fn has_refused(&self) -> bool {
