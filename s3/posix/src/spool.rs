@@ -67,6 +67,8 @@ pub struct ReadEvents {
     /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
     /// the webhook would get the events again and again.
     pub stuck: u64,
+    /// The number of entries that this process is not permitted to read. They stay until they are too old.
+    pub unreadable: u64,
 }
 
 impl PosixStore {
@@ -158,6 +160,7 @@ impl EventJournal {
                     Entry::Unwanted => done.unwanted += 1,
                     Entry::Odd => done.ignored += 1,
                     Entry::Stuck => done.stuck += 1,
+                    Entry::Unreadable => done.unreadable += 1,
                     Entry::Gone => {}
                 }
             }
@@ -191,7 +194,12 @@ impl EventJournal {
         if age_of(&state) > age_max && !state.is_dir {
             return self.dropped(dir, name, Entry::Expired);
         }
-        let Some((record, writer)) = self.record_in(dir, name, &state)? else { return Ok(Entry::Odd) };
+        let (record, writer) = match self.record_in(dir, name, &state) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Entry::Odd),
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Unreadable),
+            Err(errno) => return Err(from_errno(errno, "reading a record of the journal of events")),
+        };
         if record.bucket != bucket.as_str() {
             return Ok(Entry::Odd);
         }
@@ -226,9 +234,13 @@ impl EventJournal {
         })
     }
 
-    /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record or
-    /// cannot be read.
-    fn record_in(&self, dir: &File, name: &str, state: &FileStat) -> Result<Option<(EventRecord, u32)>> {
+    /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record.
+    fn record_in(
+        &self,
+        dir: &File,
+        name: &str,
+        state: &FileStat,
+    ) -> Result<Option<(EventRecord, u32)>, Errno> {
         // A second name could make another bucket's record, or any other file of a user, appear in this journal.
         if !state.is_file || state.links != 1 {
             return Ok(None);
@@ -238,13 +250,8 @@ impl EventJournal {
             let file = open_in(dir, name, flags, Mode::empty())?;
             Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| state.links == 1))
         };
-        match self.actors.or_as_owner(dir, name, open) {
-            Ok(Some((text, state))) => Ok(EventRecord::decode(&text).map(|record| (record, state.user))),
-            Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
-                Ok(None)
-            }
-            Err(errno) => Err(from_errno(errno, "reading a record of the journal of events")),
-        }
+        let found = self.actors.or_as_owner(dir, name, open)?;
+        Ok(found.and_then(|(text, state)| EventRecord::decode(&text).map(|record| (record, state.user))))
     }
 
     /// Removes records that were delivered. If some of them cannot be removed, removes the others nevertheless. Errors:
@@ -281,6 +288,7 @@ enum Entry {
     Unwanted,
     Odd,
     Stuck,
+    Unreadable,
     Gone,
 }
 

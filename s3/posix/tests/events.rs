@@ -432,6 +432,42 @@ fn an_error_for_one_record_does_not_keep_the_others() {
     assert_eq!(std::fs::read_dir(rig.spool()).unwrap().count(), 0);
 }
 
+/// The gateway may run as another user than the writer.
+#[test]
+fn a_record_can_be_read_whatever_the_umask_is() {
+    // The umask belongs to the process, so another process runs this test with its own umask.
+    if std::env::var_os("FORDWAY_TEST_UMASK").is_none() {
+        let test = std::env::current_exe().unwrap();
+        let script = "umask 077; exec \"$0\" --exact a_record_can_be_read_whatever_the_umask_is";
+        let mut shell = std::process::Command::new("sh");
+        let done = shell.arg("-c").arg(script).arg(test).env("FORDWAY_TEST_UMASK", "1").output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o644);
+}
+
+#[test]
+fn an_unreadable_record_is_counted() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    for name in ["results", "results/.fordway/document-notification", "results/.fordway/events"] {
+        std::os::unix::fs::chown(rig.dir.path().join(name), Some(1000), None).unwrap();
+    }
+    // Nobody but root may read this file.
+    std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.unreadable, found.ignored), (0, 1, 0));
+}
+
 #[test]
 fn only_one_program_claims_a_bucket_for_a_webhook() {
     let rig = Rig::new();

@@ -40,6 +40,9 @@ const SEARCH_SHARE: u32 = 20;
 const SEARCH_COST: Duration = Duration::from_millis(20);
 /// The time until the next attempt in a bucket in which another program is delivering.
 const BUSY: Duration = Duration::from_secs(1);
+/// The warning about records that cannot be read.
+const UNREADABLE: &str = "events are not delivered, because the gateway is not permitted to read their records in \
+                          .fordway/events; run `chmod a+r` on the records, or run the gateway as root";
 /// The warning about records that cannot be removed after their delivery.
 const STUCK: &str = "events are not delivered, because the gateway is not permitted to remove their records; run the \
                      gateway as root or as the bucket's owner, and once `fordway fsck ROOT --migrate` as root, which \
@@ -263,7 +266,7 @@ impl EventDelivery {
         names: &[String],
     ) -> Result<std::result::Result<Attempted, WebhookFailure>> {
         let webhook = self.webhook.name();
-        let ReadEvents { events, expired, unwanted, ignored, stuck } =
+        let ReadEvents { events, expired, unwanted, ignored, stuck, unreadable } =
             self.journal.read(bucket, webhook, names, self.age_max)?;
         if expired + unwanted > 0 {
             tracing::warn!(%bucket, webhook, expired, unwanted, "dropped events");
@@ -273,6 +276,7 @@ impl EventDelivery {
             tracing::debug!(%bucket, webhook, ignored, "ignored entries of the journal that are not records");
         }
         self.warn_once(bucket, stuck, STUCK);
+        self.warn_once(bucket, unreadable, UNREADABLE);
         let done = Attempted { delivered: events.len() as u64, dropped: expired + unwanted };
         if events.is_empty() {
             return Ok(Ok(done));
