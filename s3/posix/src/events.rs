@@ -18,7 +18,7 @@ use fordway_store::{
     Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
     VersionId, VersioningState,
 };
-use fordway_sys::{stat, stat_in, sync_all, write_all_at};
+use fordway_sys::{set_mode, stat, stat_in, sync_all, write_all_at};
 use fordway_wire::event_record::EventRecord;
 use fordway_wire::notification::{EventKind, NotificationRule, read, rule_for};
 
@@ -102,8 +102,8 @@ impl EventFacts {
 impl PosixStoreState {
     /// Prepares the record of a change of `key`, if a rule of the bucket applies to the change. Must be called before
     /// the change. Cost: none in a bucket that never had a notification configuration. Otherwise, reading the rules at
-    /// most every 10 ms; if a rule applies, also the calls that write a small file. Errors: errors of the file system;
-    /// `AccessDenied` if the caller may not read the rules or write to the journal.
+    /// most every 10 ms; if a rule applies, also the calls that write a small file, and one `fchmod`. Errors: errors of
+    /// the file system; `AccessDenied` if the caller may not read the rules or write to the journal.
     pub(crate) fn pending_event(
         self: &Arc<Self>,
         (bucket, key): (&Bucket, &Key),
@@ -118,6 +118,9 @@ impl PosixStoreState {
         let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
         let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
         let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+        // A gateway that runs as another user reads the record, whatever the umask of the writer is. Some file systems
+        // have no modes of their own; the gateway warns about records that it cannot read.
+        let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
         staged.write(&vec![b' '; EventRecord::room_for(key.as_str())])?;
         Ok(Some(PendingEvent { staged, kind, key: key.clone(), webhook: rule.webhook.clone() }))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_store::{Bucket, Error, ErrorKind, Objects, Result};
-use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, stat_in};
+use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, open_in, read_dir, remove_dir, stat_in};
 use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::{NotificationRule, read, rule_for};
 
@@ -32,8 +32,10 @@ pub struct EventJournal {
 /// The records that wait for one webhook in one bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitingEvents {
-    /// The names of the oldest records, the oldest first.
+    /// The names of the oldest records that were asked for, the oldest first.
     pub names: Vec<String>,
+    /// The number of all records with names after the name that the caller gave.
+    pub later: u64,
     /// The number of all records.
     pub total: u64,
 }
@@ -62,6 +64,11 @@ pub struct ReadEvents {
     pub unwanted: u64,
     /// The number of entries that are not records. They stay until they are too old.
     pub ignored: u64,
+    /// The number of records that this process is not permitted to remove. Their events are not in `events`, because
+    /// the webhook would get the events again and again.
+    pub stuck: u64,
+    /// The number of entries that this process is not permitted to read. They stay until they are too old.
+    pub unreadable: u64,
 }
 
 impl PosixStore {
@@ -89,17 +96,27 @@ impl EventJournal {
         self.inner().volume.owner_of(bucket)
     }
 
-    /// Returns the records that wait for `webhook`, with at most `names_max` names. Memory: these names. Cost: reading
-    /// the directory. Errors: `NoSuchBucket`, and errors of the file system.
-    pub fn waiting(&self, bucket: &Bucket, webhook: &str, names_max: usize) -> Result<WaitingEvents> {
+    /// Returns the records that wait for `webhook`, with at most `names_max` names, which are greater than `after`.
+    /// Memory: these names. Cost: reading the directory. Errors: `NoSuchBucket`, and errors of the file system.
+    pub fn waiting(
+        &self,
+        bucket: &Bucket,
+        webhook: &str,
+        after: Option<&str>,
+        names_max: usize,
+    ) -> Result<WaitingEvents> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(WaitingEvents::default()) };
             // The heap's greatest element is the youngest of the names, which makes room for an older one.
-            let (mut oldest, mut total) = (BinaryHeap::new(), 0);
+            let (mut oldest, mut later, mut total) = (BinaryHeap::new(), 0, 0);
             let read = read_dir(&dir, |name, kind| {
                 let name = str::from_utf8(name).ok().filter(|name| webhook_of_event(name) == Some(webhook));
                 let Some(name) = name.filter(|_| kind != EntryKind::Dir) else { return };
                 total += 1;
+                if after.is_some_and(|after| name <= after) {
+                    return;
+                }
+                later += 1;
                 if oldest.len() >= names_max {
                     match oldest.peek() {
                         Some(youngest) if name < String::as_str(youngest) => drop(oldest.pop()),
@@ -109,7 +126,7 @@ impl EventJournal {
                 oldest.push(name.to_owned());
             });
             read.map_err(|errno| from_errno(errno, "reading the journal of events"))?;
-            Ok(WaitingEvents { names: oldest.into_sorted_vec(), total })
+            Ok(WaitingEvents { names: oldest.into_sorted_vec(), later, total })
         })
     }
 
@@ -123,8 +140,8 @@ impl EventJournal {
     }
 
     /// Reads the records with these names. Removes records that are older than `age_max`, and records to which no rule
-    /// applies any more. Omits records that another program has removed. Cost: reading the rules, and four calls for
-    /// each record.
+    /// applies any more. Omits records that another program has removed, and records that this process could not remove
+    /// after their delivery. Cost: reading the rules, and five calls for each record.
     pub fn read(
         &self,
         bucket: &Bucket,
@@ -142,6 +159,8 @@ impl EventJournal {
                     Entry::Expired => done.expired += 1,
                     Entry::Unwanted => done.unwanted += 1,
                     Entry::Odd => done.ignored += 1,
+                    Entry::Stuck => done.stuck += 1,
+                    Entry::Unreadable => done.unreadable += 1,
                     Entry::Gone => {}
                 }
             }
@@ -173,24 +192,55 @@ impl EventJournal {
         };
         // The owner of a file can set its modification time, but not its change time.
         if age_of(&state) > age_max && !state.is_dir {
-            return self.remove_one(dir, name).map(|()| Entry::Expired);
+            return self.dropped(dir, name, Entry::Expired);
         }
-        let Some((record, writer)) = self.record_in(dir, name, &state)? else { return Ok(Entry::Odd) };
+        let (record, writer) = match self.record_in(dir, name, &state) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Entry::Odd),
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Unreadable),
+            Err(errno) => return Err(from_errno(errno, "reading a record of the journal of events")),
+        };
         if record.bucket != bucket.as_str() {
             return Ok(Entry::Odd);
         }
         match rule_for(rules, record.kind, &record.key).filter(|rule| rule.webhook == webhook) {
-            None => self.remove_one(dir, name).map(|()| Entry::Unwanted),
-            Some(rule) => {
-                let (name, rule) = (name.to_owned(), rule.id.clone());
-                Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
-            }
+            None => self.dropped(dir, name, Entry::Unwanted),
+            Some(rule) => match self.check_removable(dir, name) {
+                Err(errno) if is_forbidden(errno) => Ok(Entry::Stuck),
+                // Other errors are no reason to keep the event back.
+                _ => {
+                    let (name, rule) = (name.to_owned(), rule.id.clone());
+                    Ok(Entry::Event(StoredEvent { name, record, rule, writer }))
+                }
+            },
         }
     }
 
-    /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record or
-    /// cannot be read.
-    fn record_in(&self, dir: &File, name: &str, state: &FileStat) -> Result<Option<(EventRecord, u32)>> {
+    /// Removes an entry, and returns `entry`, or [`Entry::Stuck`] if this process is not permitted to.
+    fn dropped(&self, dir: &File, name: &str, entry: Entry) -> Result<Entry> {
+        match self.remove_one(dir, name) {
+            Ok(()) => Ok(entry),
+            Err(errno) if is_forbidden(errno) => Ok(Entry::Stuck),
+            Err(errno) => Err(unremoved(errno)),
+        }
+    }
+
+    /// Checks that [`EventJournal::remove`] may remove the file `name`. The kernel checks the same permissions before
+    /// it finds that the name is not that of a directory.
+    fn check_removable(&self, dir: &File, name: &str) -> Result<(), Errno> {
+        self.actors.or_as_owner(dir, name, || match remove_dir(dir, name) {
+            Err(Errno::NOTDIR) => Ok(()),
+            done => done,
+        })
+    }
+
+    /// Returns the record in the file with this name, and the owner of the file; `None` if the file is not a record.
+    fn record_in(
+        &self,
+        dir: &File,
+        name: &str,
+        state: &FileStat,
+    ) -> Result<Option<(EventRecord, u32)>, Errno> {
         // A second name could make another bucket's record, or any other file of a user, appear in this journal.
         if !state.is_file || state.links != 1 {
             return Ok(None);
@@ -200,29 +250,25 @@ impl EventJournal {
             let file = open_in(dir, name, flags, Mode::empty())?;
             Ok(read_small(&file, RECORD_BYTES_MAX)?.filter(|(_, state)| state.links == 1))
         };
-        match self.actors.or_as_owner(dir, name, open) {
-            Ok(Some((text, state))) => Ok(EventRecord::decode(&text).map(|record| (record, state.user))),
-            Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::PERM) => {
-                Ok(None)
-            }
-            Err(errno) => Err(from_errno(errno, "reading a record of the journal of events")),
-        }
+        let found = self.actors.or_as_owner(dir, name, open)?;
+        Ok(found.and_then(|(text, state)| EventRecord::decode(&text).map(|record| (record, state.user))))
     }
 
-    /// Removes records that were delivered.
+    /// Removes records that were delivered. If some of them cannot be removed, removes the others nevertheless. Errors:
+    /// the first error.
     pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
-            events.iter().try_for_each(|event| self.remove_one(&dir, &event.name))?;
+            let removed = events.iter().map(|event| self.remove_one(&dir, &event.name).map_err(unremoved));
+            let removed = removed.fold(Ok(()), |first, removed| first.and(removed));
             let synced = self.inner().volume.sync_names(&dir);
-            synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage"))
+            removed.and(synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage")))
         })
     }
 
     /// Removes an entry that is not a directory, as the entry's owner if the bucket's owner is not permitted to.
-    fn remove_one(&self, dir: &File, name: &str) -> Result<()> {
-        let removed = self.actors.or_as_owner(dir, name, || remove_if_file(dir, name));
-        removed.map_err(|errno| from_errno(errno, "removing a record from the journal of events"))
+    fn remove_one(&self, dir: &File, name: &str) -> Result<(), Errno> {
+        self.actors.or_as_owner(dir, name, || remove_if_file(dir, name))
     }
 
     fn open(&self, bucket: &Bucket) -> Result<Option<File>> {
@@ -241,7 +287,18 @@ enum Entry {
     Expired,
     Unwanted,
     Odd,
+    Stuck,
+    Unreadable,
     Gone,
+}
+
+/// Returns whether the error means that the process is not permitted to remove an entry.
+fn is_forbidden(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::PERM | Errno::ROFS)
+}
+
+fn unremoved(errno: Errno) -> Error {
+    from_errno(errno, "removing a record from the journal of events")
 }
 
 /// Returns the time since the last change of the file's state, by the clock of this node.

@@ -84,7 +84,7 @@ impl Rig {
 
     /// Reads the records that wait for a webhook.
     fn read(&self, webhook: &str) -> ReadEvents {
-        let names = self.journal().waiting(&self.bucket, webhook, 1000).unwrap().names;
+        let names = self.journal().waiting(&self.bucket, webhook, None, 1000).unwrap().names;
         self.journal().read(&self.bucket, webhook, &names, LONG).unwrap()
     }
 
@@ -200,7 +200,7 @@ fn uploads_are_recorded_when_they_are_complete() {
             let etag = writer.commit(&ExpectedContent::default()).unwrap().etag;
             parts.push(CompletedPart { number, etag, checksum: None });
         }
-        assert_eq!(store.event_journal().waiting(b, "ci", 10).unwrap().total, 0);
+        assert_eq!(store.event_journal().waiting(b, "ci", None, 10).unwrap().total, 0);
         let complete = || store.complete_upload(b, &k, &upload, &parts, &CompleteOptions::default());
         complete().unwrap();
         let events = rig.take();
@@ -333,7 +333,7 @@ fn a_configuration_of_another_user_is_ignored() {
     std::thread::sleep(Duration::from_millis(30));
     rig.put("l", "x");
     // The earlier event waits until the owner repairs the configuration.
-    let names = rig.journal().waiting(&rig.bucket, "ci", 10).unwrap().names;
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 10).unwrap().names;
     let error = rig.journal().read(&rig.bucket, "ci", &names, LONG).unwrap_err();
     assert_eq!((error.kind(), names.len()), (ErrorKind::AccessDenied, 1), "{error}");
     std::fs::set_permissions(&document, PermissionsExt::from_mode(0o644)).unwrap();
@@ -365,7 +365,7 @@ fn hostile_entries_are_ignored() {
     assert!(std::fs::symlink_metadata(name(1)).unwrap().is_symlink(), "it is kept");
     // Entries that are too old are removed, except directories.
     std::thread::sleep(Duration::from_millis(20));
-    let names = rig.journal().waiting(&rig.bucket, "ci", 1000).unwrap().names;
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap().names;
     let expired = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap().expired;
     assert_eq!((expired, std::fs::read(&secret).unwrap().len()), (7, record.len()));
     assert!(name(3).is_dir() && spool.join("not-an-event").exists());
@@ -382,12 +382,90 @@ fn the_user_of_an_event_is_the_owner_of_its_record() {
     let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    std::os::unix::fs::chown(rig.dir.path().join("results"), Some(1000), None).unwrap();
-    std::os::unix::fs::chown(rig.dir.path().join("results/.fordway/document-notification"), Some(1000), None)
-        .unwrap();
+    for name in ["results", "results/.fordway/document-notification", "results/.fordway/events"] {
+        std::os::unix::fs::chown(rig.dir.path().join(name), Some(1000), None).unwrap();
+    }
     assert_eq!(std::fs::metadata(&path).unwrap().uid(), 4242);
     let found = rig.read("ci");
     assert_eq!((found.events.len(), found.events[0].writer), (1, 4242));
+}
+
+/// A record that stays after its delivery would be delivered again and again.
+#[test]
+fn a_record_that_cannot_be_removed_is_not_delivered() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    let own = |path: &std::path::Path, user: u32| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    own(&rig.dir.path().join("results"), 1000);
+    own(&rig.dir.path().join("results/.fordway/document-notification"), 1000);
+    own(&path, 4242);
+    own(&rig.spool(), 2000);
+    std::fs::set_permissions(rig.spool(), PermissionsExt::from_mode(0o755)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.stuck, path.exists()), (0, 1, true));
+    // An old record that cannot be removed stops no other record.
+    std::thread::sleep(Duration::from_millis(20));
+    let names = rig.journal().waiting(&rig.bucket, "ci", None, 10).unwrap().names;
+    let found = rig.journal().read(&rig.bucket, "ci", &names, Duration::from_millis(1)).unwrap();
+    assert_eq!((found.expired, found.stuck), (0, 1));
+    // In a directory with the sticky bit, the owner of the record may remove it.
+    std::fs::set_permissions(rig.spool(), PermissionsExt::from_mode(0o1777)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.stuck), (1, 0));
+    rig.journal().remove(&rig.bucket, &found.events).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_error_for_one_record_does_not_keep_the_others() {
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let mut events = rig.read("ci").events;
+    let mut bad = events[0].clone();
+    bad.name = "x".repeat(300);
+    events.insert(0, bad);
+    rig.journal().remove(&rig.bucket, &events).unwrap_err();
+    assert_eq!(std::fs::read_dir(rig.spool()).unwrap().count(), 0);
+}
+
+/// The gateway may run as another user than the writer.
+#[test]
+fn a_record_can_be_read_whatever_the_umask_is() {
+    // The umask belongs to the process, so another process runs this test with its own umask.
+    if std::env::var_os("FORDWAY_TEST_UMASK").is_none() {
+        let test = std::env::current_exe().unwrap();
+        let script = "umask 077; exec \"$0\" --exact a_record_can_be_read_whatever_the_umask_is";
+        let mut shell = std::process::Command::new("sh");
+        let done = shell.arg("-c").arg(script).arg(test).env("FORDWAY_TEST_UMASK", "1").output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o644);
+}
+
+#[test]
+fn an_unreadable_record_is_counted() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let rig = Rig::new();
+    rig.put("k", "x");
+    let path = std::fs::read_dir(rig.spool()).unwrap().next().unwrap().unwrap().path();
+    for name in ["results", "results/.fordway/document-notification", "results/.fordway/events"] {
+        std::os::unix::fs::chown(rig.dir.path().join(name), Some(1000), None).unwrap();
+    }
+    // Nobody but root may read this file.
+    std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0)).unwrap();
+    let found = rig.read("ci");
+    assert_eq!((found.events.len(), found.unreadable, found.ignored), (0, 1, 0));
 }
 
 #[test]
@@ -411,9 +489,12 @@ fn the_oldest_names_come_first_and_memory_is_limited() {
     for at in 0..20 {
         rig.put(&format!("k{at}"), "x");
     }
-    let all = rig.journal().waiting(&rig.bucket, "ci", 1000).unwrap();
-    let some = rig.journal().waiting(&rig.bucket, "ci", 7).unwrap();
+    let all = rig.journal().waiting(&rig.bucket, "ci", None, 1000).unwrap();
+    let some = rig.journal().waiting(&rig.bucket, "ci", None, 7).unwrap();
     assert_eq!((all.total, some.total, &all.names[..7]), (20, 20, &some.names[..]));
+    // Entries at the front of the directory do not hide those behind them.
+    let rest = rig.journal().waiting(&rig.bucket, "ci", some.names.last().map(String::as_str), 7).unwrap();
+    assert_eq!((rest.total, rest.later, &rest.names[..]), (20, 13, &all.names[7..14]));
     assert!(all.names.is_sorted());
 }
 

@@ -7,6 +7,7 @@
 //! the host's name, so the proxy alone decides about the address. TLS reaches through the proxy to the host: the proxy
 //! sees neither the request nor the response, and no other server can take the host's place.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -45,26 +46,42 @@ pub(crate) fn check_url(url: &str, allows_private: bool, setting: &str) -> Resul
     }
 }
 
-/// Returns the origin of a URL, which may have a query but no fragment.
+/// The error for a URL that has no valid origin. The URL itself may be a secret.
+const NO_URL: &str = "is not http(s)://host[:port][/path][?query], without a user and a fragment; correct it";
+
+/// Returns the origin of a URL, which may have a query but no fragment. Errors: the reason, without the URL.
 fn origin_of(url: &str) -> Result<Origin, String> {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     if query.contains('#') {
         return Err("has a fragment; remove it".to_owned());
     }
-    Origin::parse(base).map(|(origin, _)| origin).map_err(|error| error.detail().to_owned())
+    let (origin, _) = Origin::parse(base).map_err(|_| NO_URL.to_owned())?;
+    Ok(origin)
+}
+
+/// Returns the path and the query of a URL.
+fn target_of(url: &str) -> Cow<'_, str> {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    match rest.find(['/', '?']).map_or("", |at| &rest[at..]) {
+        "" => "/".into(),
+        query if query.starts_with('?') => format!("/{query}").into(),
+        target => target.into(),
+    }
 }
 
 /// Fetches a document. Follows no redirects. Errors: the reason why there is no document.
 pub(crate) fn fetch(url: &str, rules: &OutgoingRules) -> Result<Vec<u8>, String> {
     let response = request(url, "GET", "Accept: application/json\r\n", b"", rules);
-    let response = response.map_err(|RequestFailure { why, .. }| why)?;
+    let response = response.map_err(|RequestFailure { why, .. }| format!("{url}: {why}"))?;
     match response.status {
         200 => Ok(response.body),
         status => Err(format!("{url}: the status is {status}")),
     }
 }
 
-/// Sends a document in JSON, and returns the status of the response. `token` is a bearer token. Follows no redirects.
+/// Sends a document in JSON, and returns the status of the response, whose body is not received. `token` is a bearer
+/// token. Follows no redirects. Errors: the messages contain only the origin of the URL, because the path and the query
+/// may be secrets.
 pub(crate) fn post(
     url: &str,
     token: Option<&str>,
@@ -76,9 +93,14 @@ pub(crate) fn post(
     if let Some(token) = token {
         headers += &format!("Authorization: Bearer {token}\r\n");
     }
-    request(url, "POST", &headers, document, rules).map(|response| response.status)
+    let sent = request(url, "POST", &headers, document, rules).map(|response| response.status);
+    sent.map_err(|failure| match origin_of(url) {
+        Ok(origin) => RequestFailure { why: format!("{origin}: {}", failure.why), ..failure },
+        Err(_) => failure,
+    })
 }
 
+/// Sends a request. Errors: the reasons do not contain the URL.
 fn request(
     url: &str,
     method: &str,
@@ -86,10 +108,9 @@ fn request(
     body: &[u8],
     rules: &OutgoingRules,
 ) -> Result<PeerResponse, RequestFailure> {
-    let failed = |why: String| RequestFailure { why: format!("{url}: {why}"), was_connected: false };
+    let failed = |why: String| RequestFailure { why, was_connected: false };
     let origin = origin_of(url).map_err(failed)?;
-    let (_, rest) = url.split_once("://").unwrap_or_default();
-    let path = rest.find('/').map_or("/", |at| &rest[at..]);
+    let path = target_of(url);
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(failed("the path has characters that a URL must encode".to_owned()));
     }
@@ -99,14 +120,17 @@ fn request(
         "{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: {agent}\r\n{headers}Connection: close\r\n\r\n"
     );
     let message = [head.as_bytes(), body].concat();
+    // The status of a POST is the whole answer. If the rest of the response does not arrive, the receiver still has
+    // accepted the document.
+    let has_document = method == "GET";
     let exchanged = match origin.tls {
-        false => exchange(stream, &message),
+        false => exchange(stream, &message, has_document),
         true => {
             let tls = TlsConnector::new(rules.roots.clone(), b"http/1.1");
             let session = tls.config().and_then(|config| Ok((config, TlsConnector::name(&origin)?)));
             let (config, name) = session.map_err(|error| failed(error.detail().to_owned()))?;
             let session = ClientConnection::new(config, name).map_err(|error| failed(error.to_string()))?;
-            exchange(StreamOwned::new(session, stream), &message)
+            exchange(StreamOwned::new(session, stream), &message, has_document)
         }
     };
     exchanged.map_err(|error| RequestFailure { was_connected: true, ..failed(error.to_string()) })
@@ -123,7 +147,7 @@ pub(crate) struct RequestFailure {
 /// The response to a request.
 struct PeerResponse {
     status: u16,
-    /// The body; empty unless the status is 200.
+    /// The body; empty unless the caller wants the body and the status is 200.
     body: Vec<u8>,
 }
 
@@ -260,24 +284,38 @@ fn is_internal_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// Sends a request and returns the response. Errors: a response that is malformed or too large, and connection errors.
-fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<PeerResponse> {
+/// Sends a request and returns the response; `has_document` tells whether to read the body of a response with the
+/// status 200. Errors: a response that is malformed or too large, and connection errors.
+fn exchange(mut stream: impl Read + Write, request: &[u8], has_document: bool) -> io::Result<PeerResponse> {
     stream.write_all(request)?;
     stream.flush()?;
-    let mut received = Vec::new();
-    let head = loop {
-        if let Some(head) = ResponseHead::parse(&received)? {
-            break head;
-        }
-        if received.len() > HEAD_BYTES_MAX || !receive(&mut stream, &mut received)? {
-            return Err(io::Error::other("the response has no valid head"));
-        }
+    let (head, received) = receive_head(&mut stream)?;
+    let status = head.status;
+    let body = match has_document && status == 200 {
+        true => read_body(stream, received, head.framing?)?,
+        false => Vec::new(),
     };
-    if head.status != 200 {
-        return Ok(PeerResponse { status: head.status, body: Vec::new() });
+    Ok(PeerResponse { status, body })
+}
+
+/// Receives the head of the final response, and skips interim responses (1xx). Returns the head and the bytes received
+/// after the head.
+fn receive_head(stream: &mut impl Read) -> io::Result<(ResponseHead, Vec<u8>)> {
+    let (mut received, mut start) = (Vec::new(), 0);
+    loop {
+        match ResponseHead::parse(&received[start..])? {
+            // 101 is final: the connection would have another protocol afterwards.
+            Some(head) if matches!(head.status, 100 | 102..=199) => start += head.bytes,
+            Some(head) => {
+                received.drain(..start + head.bytes);
+                return Ok((head, received));
+            }
+            None if received.len() > HEAD_BYTES_MAX || !receive(stream, &mut received)? => {
+                return Err(io::Error::other("the response has no valid head"));
+            }
+            None => {}
+        }
     }
-    received.drain(..head.bytes);
-    Ok(PeerResponse { status: head.status, body: read_body(stream, received, head.framing)? })
 }
 
 /// Reads the rest of a body, whose first bytes are in `received`.
@@ -324,7 +362,7 @@ pub(crate) fn body_of(response: &[u8]) -> Option<Vec<u8>> {
         }
     }
 
-    exchange(Received(response), b"").ok().map(|response| response.body)
+    exchange(Received(response), b"", true).ok().map(|response| response.body)
 }
 
 fn read_chunks(mut stream: impl Read, mut received: Vec<u8>) -> io::Result<Vec<u8>> {
@@ -377,7 +415,8 @@ enum Framing {
 struct ResponseHead {
     status: u16,
     bytes: usize,
-    framing: Framing,
+    /// The framing of the body. The error concerns only callers that read the body.
+    framing: io::Result<Framing>,
 }
 
 impl ResponseHead {
@@ -387,8 +426,16 @@ impl ResponseHead {
         let mut response = httparse::Response::new(&mut headers);
         let parsed = response.parse(received).map_err(io::Error::other)?;
         let httparse::Status::Complete(bytes) = parsed else { return Ok(None) };
+        let framing = Framing::of(response.headers);
+        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+    }
+}
+
+impl Framing {
+    /// Returns the framing that the headers of a response name. Errors: the framing is not supported.
+    fn of(headers: &[httparse::Header]) -> io::Result<Self> {
         let mut framing = Framing::UntilClose;
-        for header in response.headers.iter() {
+        for header in headers {
             let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
             if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 if !value.eq_ignore_ascii_case("chunked") {
@@ -401,7 +448,7 @@ impl ResponseHead {
                 framing = Framing::Length(length);
             }
         }
-        Ok(Some(ResponseHead { status: response.code.unwrap_or(0), bytes, framing }))
+        Ok(framing)
     }
 }
 
@@ -472,7 +519,7 @@ mod tests {
     }
 
     fn body(response: &str) -> Option<String> {
-        let response = exchange(Arriving(response.as_bytes()), b"").ok()?;
+        let response = exchange(Arriving(response.as_bytes()), b"", true).ok()?;
         String::from_utf8(response.body).ok().filter(|_| response.status == 200)
     }
 
@@ -481,6 +528,7 @@ mod tests {
         for response in [
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello, more",
             "HTTP/1.0 200 OK\r\n\r\nhello",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\nHTTP/1.0 200 OK\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
         ] {
             assert_eq!(body(response).as_deref(), Some("hello"), "{response}");
@@ -502,6 +550,90 @@ mod tests {
             &chunks,
         ] {
             assert_eq!(body(bad), None, "{}", &bad[..bad.len().min(80)]);
+        }
+    }
+
+    #[test]
+    fn the_target_is_the_path_and_the_query() {
+        for (url, expected) in [
+            ("https://h", "/"),
+            ("https://h/", "/"),
+            ("https://h/a/b?c=d/e", "/a/b?c=d/e"),
+            ("https://h?x=SECRET/tail", "/?x=SECRET/tail"),
+            ("https://h:1?x", "/?x"),
+        ] {
+            assert_eq!(target_of(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn failures_of_a_post_name_only_the_origin() {
+        // Nothing listens at the first port. The second URL is refused, and so is the third.
+        for url in [
+            "http://127.0.0.1:1/PATH?x=QUERY",
+            "http://127.0.0.1:1/PATH\u{e4}?QUERY",
+            "http://h@1/PATH?QUERY",
+        ] {
+            let rules = OutgoingRules {
+                roots: TlsRoots::System,
+                allows_private: true,
+                setting: "--private",
+                proxies: ProxySettings::default(),
+                deadline: Instant::now() + Duration::from_secs(5),
+            };
+            let failure = post(url, None, b"{}", &rules).unwrap_err();
+            assert!(!failure.was_connected, "{}", failure.why);
+            assert!(!failure.why.contains("PATH") && !failure.why.contains("QUERY"), "{}", failure.why);
+            let is_named = failure.why.starts_with("http://127.0.0.1:1: ");
+            assert_eq!(is_named, !url.contains('@'), "{}", failure.why);
+        }
+    }
+
+    /// Returns the status of the response to a POST on a connection that fails after these bytes.
+    fn status(response: &str) -> Option<u16> {
+        struct Broken<'r>(Arriving<'r>);
+
+        impl Read for Broken<'_> {
+            fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+                match self.0.read(target)? {
+                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                    count => Ok(count),
+                }
+            }
+        }
+
+        impl Write for Broken<'_> {
+            fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+                self.0.write(data)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let response = exchange(Broken(Arriving(response.as_bytes())), b"", false).ok()?;
+        assert!(response.body.is_empty());
+        Some(response.status)
+    }
+
+    #[test]
+    fn the_answer_to_a_post_is_its_status() {
+        for (response, expected) in [
+            // A TLS receiver that closes without a close_notify, and a connection that is kept open.
+            ("HTTP/1.0 200 OK\r\n\r\nhello", 200),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1048577\r\n\r\n", 200),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 200),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", 200),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", 204),
+            ("HTTP/1.1 102 Processing\r\nContent-Length: 7\r\n\r\nHTTP/1.1 500 X\r\n\r\n", 500),
+            ("HTTP/1.1 101 Switching Protocols\r\n\r\n", 101),
+        ] {
+            assert_eq!(status(response), Some(expected), "{response}");
+        }
+        let endless = "HTTP/1.1 100 Continue\r\n\r\n".repeat(HEAD_BYTES_MAX / 20);
+        for bad in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 100 Continue\r\n\r\n", &endless] {
+            assert_eq!(status(bad), None, "{}", &bad[..bad.len().min(80)]);
         }
     }
 }

@@ -290,6 +290,77 @@ fn a_refused_event_does_not_stop_the_others() {
     wait_for(|| receiver.keys().contains("poison"));
 }
 
+/// The pauses before further attempts at refused events do not apply to other events.
+#[test]
+fn some_refused_events_delay_the_others_only_a_little() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    configure(&local, &bucket(), "ci");
+    (0..6).for_each(|at| put(&local, &bucket(), &format!("poison{at}")));
+    put(&local, &bucket(), "good");
+    receiver.change(|state| state.poison = Some("poison"));
+    let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().contains("good"));
+    // All pauses of refused events together are longer than this.
+    std::thread::sleep(Duration::from_secs(4));
+    let start = Instant::now();
+    put(&gateway.client(), &bucket(), "later");
+    wait_for(|| receiver.keys().contains("later"));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    assert_eq!(waiting(dir.path(), "bucket"), 6);
+}
+
+/// Whoever may write to a bucket may fill its journal with entries that are not records.
+#[test]
+fn entries_that_are_not_records_hide_no_events() {
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    let other = Bucket::new("other").unwrap();
+    local.create_bucket(&other).unwrap();
+    configure(&local, &bucket(), "ci");
+    configure(&local, &other, "ci");
+    let (file, spool) = (dir.path().join("file"), dir.path().join("root/bucket/.fordway/events"));
+    std::fs::write(&file, "").unwrap();
+    for number in 0..16_400 {
+        std::fs::hard_link(&file, spool.join(format!("{:016x}-{number:016x}-ci", 1))).unwrap();
+    }
+    put(&local, &bucket(), "hidden");
+    put(&local, &other, "one");
+    let _gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    wait_for(|| receiver.keys().contains("one"));
+    // Each entry costs time, of which the bucket gets a twentieth.
+    let start = Instant::now();
+    while !receiver.keys().contains("hidden") {
+        assert!(start.elapsed() < Duration::from_secs(120), "the event is hidden");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Without a receiver, the whole webhook pauses. Its number of waiting events must grow all the same.
+#[test]
+fn waiting_events_are_counted_while_there_is_no_receiver() {
+    let (dir, free) = (place(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let hook = format!("ci=http://{}/", free.local_addr().unwrap());
+    drop(free);
+    let options = ["--webhook", &hook, "--webhook-private", "ci", "--metrics", "127.0.0.1:0"];
+    let gateway = Process::start(dir.path(), &options);
+    let (store, other) = (gateway.client(), Bucket::new("other").unwrap());
+    store.create_bucket(&other).unwrap();
+    configure(&store, &bucket(), "ci");
+    configure(&store, &other, "ci");
+    let is = |count: usize| {
+        wait_for(|| {
+            let line = format!("fordway_events_waiting{{webhook=\"ci\"}} {count}\n");
+            gateway.ask_metrics("/metrics").contains(&line)
+        });
+    };
+    put(&store, &bucket(), "first");
+    is(1);
+    (0..5).for_each(|at| put(&store, &bucket(), &format!("k{at}")));
+    put(&store, &other, "k");
+    is(7);
+}
+
 #[test]
 fn events_that_are_too_old_are_dropped() {
     let (dir, receiver) = (place(), Receiver::new());
@@ -346,6 +417,32 @@ fn an_event_that_breaks_the_receiver_stops_no_other_bucket() {
     wait_for(|| receiver.keys().contains("k"));
     receiver.change(|state| state.breaker = None);
     wait_for(|| receiver.keys().contains("breaker"));
+}
+
+#[test]
+fn an_event_whose_record_would_stay_is_not_sent_and_logged_once() {
+    if !fordway_needs::root("to own files as other users") {
+        return;
+    }
+    let (dir, receiver) = (place(), Receiver::new());
+    let (hook, local) = (receiver.option("ci"), embedded(dir.path()));
+    configure(&local, &bucket(), "ci");
+    put(&local, &bucket(), "k");
+    let own = |path: &Path, user: u32| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    let of = dir.path().join("root/bucket");
+    let spool = of.join(".fordway/events");
+    own(&of, 1000);
+    own(&of.join(".fordway"), 1000);
+    std::fs::read_dir(of.join(".fordway")).unwrap().for_each(|entry| own(&entry.unwrap().path(), 1000));
+    std::fs::read_dir(&spool).unwrap().for_each(|entry| own(&entry.unwrap().path(), 4242));
+    own(&spool, 2000);
+    std::fs::set_permissions(&spool, PermissionsExt::from_mode(0o755)).unwrap();
+    let gateway = Process::start(dir.path(), &["--webhook", &hook, "--webhook-private", "ci"]);
+    // The time of two searches.
+    std::thread::sleep(Duration::from_millis(4500));
+    assert_eq!((receiver.count(), waiting(dir.path(), "bucket")), (0, 1));
+    let log = gateway.stop_well();
+    assert_eq!(log.matches("not permitted to remove their records").count(), 1, "{log}");
 }
 
 #[test]

@@ -2,17 +2,19 @@
 //! delays neither requests nor other webhooks.
 //!
 //! The thread gives each bucket a turn: it sends up to 100 events of the bucket in one request, and then continues with
-//! the next bucket. If the receiver refuses a request or does not answer, the thread pauses only the bucket, and the
-//! next request for the bucket has half as many events and begins with later ones. One event that the receiver refuses
-//! therefore stops neither the other events of its bucket nor other buckets. If there is no connection to the receiver,
-//! the thread pauses altogether. Pauses grow from 1 s to 5 min.
+//! the next bucket. If the receiver refuses a request, the thread tries the events again in smaller requests, until it
+//! knows which events are refused. The thread sets these events aside, and tries them again after a pause that grows
+//! from 1 s to 5 min. An event that the receiver refuses therefore stops neither other buckets nor the other events of
+//! its bucket, which wait for 1 s. If there is no connection to the receiver, the thread pauses altogether.
 //!
 //! Several programs may deliver the events of one root. A lock of each bucket ensures that one of them sends at a time;
 //! the kernel releases the lock when the program dies, and another one sends the events again.
 
 mod message;
+mod queue;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -22,11 +24,13 @@ use fordway_posix::{EventJournal, EventSignal, PosixConfig, PosixStore, ReadEven
 use fordway_serve::{Webhook, WebhookFailure};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
+use queue::{Batch, BucketQueue, Pause};
+
 /// The maximum number of events in a request.
 const BATCH_MAX: usize = 100;
 /// The maximum number of names of one bucket in memory.
 const NAMES_MAX: usize = 16_384;
-/// The number of names in memory that all buckets share.
+/// The number of names in memory that all buckets share. As many names of refused events may be in memory.
 const NAMES_SHARED: usize = 262_144;
 /// The shortest time between two searches for events that other processes have recorded.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -36,9 +40,13 @@ const SEARCH_SHARE: u32 = 20;
 const SEARCH_COST: Duration = Duration::from_millis(20);
 /// The time until the next attempt in a bucket in which another program is delivering.
 const BUSY: Duration = Duration::from_secs(1);
-/// The first and the longest pause after a failure.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-
+/// The warning about records that cannot be read.
+const UNREADABLE: &str = "events are not delivered, because the gateway is not permitted to read their records in \
+                          .fordway/events; run `chmod a+r` on the records, or run the gateway as root";
+/// The warning about records that cannot be removed after their delivery.
+const STUCK: &str = "events are not delivered, because the gateway is not permitted to remove their records; run the \
+                     gateway as root or as the bucket's owner, and once `fordway fsck ROOT --migrate` as root, which \
+                     gives .fordway/events to the bucket's owner";
 /// Delivers events to `webhook` on a thread that ends with the process. Events that are older than `age_max` are
 /// dropped.
 pub(super) fn in_background(
@@ -54,7 +62,8 @@ pub(super) fn in_background(
     let work = move || {
         let journal = store.event_journal();
         let (queues, pause, idle) = (BTreeMap::new(), Pause::default(), Duration::ZERO);
-        EventDelivery { journal, webhook, age_max, region, queues, pause, idle }.run(&signal)
+        let warned = RefCell::default();
+        EventDelivery { journal, webhook, age_max, region, queues, pause, idle, warned }.run(&signal)
     };
     let started = thread::Builder::new().name(name).spawn(work);
     started
@@ -74,64 +83,19 @@ struct EventDelivery {
     pause: Pause,
     /// The time spent on buckets without events since the last search.
     idle: Duration,
+    /// The problems that were logged, so that each is logged once.
+    warned: RefCell<BTreeSet<(Bucket, &'static str)>>,
 }
 
-/// The events that wait in one bucket.
-struct BucketQueue {
-    /// The names of records, the oldest first, followed by those that were sent in this round and not accepted.
-    names: VecDeque<String>,
-    /// The number of names that were sent in this round and not accepted.
-    refused: usize,
-    /// The number of records when they were last counted, less those that were delivered.
-    waiting: u64,
-    /// Whether there may be records that are not in `names`.
-    is_incomplete: bool,
-    batch: usize,
-    /// The time that was spent since the last delivery.
-    spent: Duration,
-    pause: Pause,
-}
-
-impl Default for BucketQueue {
-    fn default() -> Self {
-        let (names, pause) = (VecDeque::new(), Pause::default());
-        let spent = Duration::ZERO;
-        BucketQueue { names, refused: 0, waiting: 0, is_incomplete: true, batch: BATCH_MAX, spent, pause }
-    }
-}
-
-impl BucketQueue {
-    /// Puts names that were not tried back to the front.
-    fn give_back(&mut self, names: Vec<String>) {
-        names.into_iter().rev().for_each(|name| self.names.push_front(name));
-    }
-}
-
-/// A pause that doubles with each failure.
-#[derive(Debug, Default)]
-struct Pause {
-    until: Option<Instant>,
-    last: Duration,
-}
-
-impl Pause {
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| until <= now)
-    }
-
-    fn after_failure(&mut self, now: Instant) {
-        self.last = (self.last * 2).clamp(PAUSES.0, PAUSES.1);
-        self.until = Some(now + self.last);
-    }
-
-    fn end(&mut self) {
-        *self = Pause::default();
-    }
+/// The numbers of events that an attempt delivered and dropped.
+struct Attempted {
+    delivered: u64,
+    dropped: u64,
 }
 
 /// The outcome of one turn of a bucket.
 enum Turn {
-    /// Events were delivered or dropped.
+    /// Events were delivered or dropped, or there is more to try at once.
     Progress,
     /// Nothing waits in the bucket.
     Idle,
@@ -145,6 +109,7 @@ impl EventDelivery {
         loop {
             if next_search <= Instant::now() {
                 next_search = Instant::now() + self.search();
+                self.recount();
             }
             let has_progress = self.round();
             next_search += std::mem::take(&mut self.idle) * SEARCH_SHARE;
@@ -175,6 +140,26 @@ impl EventDelivery {
         SEARCH_INTERVAL.max(start.elapsed() * SEARCH_SHARE)
     }
 
+    /// Counts the events that wait in buckets whose names are not read now, because they have names left or pause. A
+    /// bucket whose journal takes long to read is counted less often, and does not delay the next search.
+    fn recount(&mut self) {
+        let start = Instant::now();
+        let is_pausing = !self.pause.is_over(start);
+        for (bucket, queue) in &mut self.queues {
+            let now = Instant::now();
+            if now < queue.next_count || !(is_pausing || queue.is_delayed(now)) {
+                continue;
+            }
+            // Errors are reported when the bucket has its turn.
+            if let Ok(found) = self.journal.waiting(bucket, self.webhook.name(), None, 0) {
+                queue.waiting = found.total;
+            }
+            let cost = now.elapsed();
+            queue.next_count = now + cost * SEARCH_SHARE;
+            self.idle += cost.min(SEARCH_COST);
+        }
+    }
+
     /// Gives each bucket a turn. Returns whether any bucket made progress.
     fn round(&mut self) -> bool {
         let mut has_progress = false;
@@ -192,10 +177,13 @@ impl EventDelivery {
             match turn {
                 Ok(Turn::Progress) => has_progress = true,
                 Ok(Turn::Paused) => {}
-                Ok(Turn::Idle) => continue,
+                // The pauses of a bucket that only fails must go on growing.
+                Ok(Turn::Idle) if queue.is_spare() => continue,
+                Ok(Turn::Idle) => {}
                 Err(error) if error.kind() == ErrorKind::NoSuchBucket => continue,
                 Err(error) => {
                     tracing::warn!(%bucket, webhook = self.webhook.name(), %error, "events cannot be read");
+                    queue.is_incomplete = true;
                     queue.pause.after_failure(Instant::now());
                 }
             }
@@ -206,41 +194,53 @@ impl EventDelivery {
 
     fn turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue) -> Result<Turn> {
         let start = Instant::now();
-        // A round ends when each name was tried, so events that the receiver always refuses do not hide newer ones.
-        let is_new_round = queue.refused >= queue.names.len();
-        if is_new_round {
-            queue.refused = 0;
-        }
-        if is_new_round && queue.is_incomplete {
-            let names_max = (NAMES_SHARED / (self.queues.len() + 1)).clamp(BATCH_MAX, NAMES_MAX);
-            let found = self.journal.waiting(bucket, self.webhook.name(), names_max)?;
-            queue.is_incomplete = found.total > found.names.len() as u64;
-            (queue.names, queue.waiting) = (found.names.into(), found.total);
-        }
-        if queue.names.is_empty() {
-            return Ok(self.idle_turn(queue, start));
-        }
-        let count = queue.batch.min(queue.names.len() - queue.refused);
-        let names: Vec<String> = queue.names.drain(..count).collect();
+        let turn = self.attempt_turn(bucket, queue, start);
+        queue.end_turn(Instant::now());
+        turn
+    }
+
+    /// Makes a turn that began at `start`.
+    fn attempt_turn(&mut self, bucket: &Bucket, queue: &mut BucketQueue, start: Instant) -> Result<Turn> {
         let webhook = self.webhook.clone();
-        let attempt = self.journal.claim(bucket, webhook.name(), || self.attempt(bucket, &names))?;
-        let Some(attempt) = attempt else {
-            queue.give_back(names);
-            queue.pause.until = Some(Instant::now() + BUSY);
-            return Ok(Turn::Paused);
-        };
-        match attempt? {
-            Ok(events) => {
-                queue.spent = if events > 0 { Duration::ZERO } else { queue.spent + start.elapsed() };
-                queue.waiting = queue.waiting.saturating_sub(names.len() as u64);
-                queue.batch = (queue.batch * 2).min(BATCH_MAX);
-                queue.pause.end();
-                self.pause.end();
-                Ok(Turn::Progress)
-            }
-            Err(failure) => {
-                self.failed(bucket, queue, (names, &failure));
+        if queue.wants_names(start) {
+            let names_max = (NAMES_SHARED / (self.queues.len() + 1)).clamp(BATCH_MAX, NAMES_MAX);
+            let found = self.journal.waiting(bucket, webhook.name(), queue.after(), names_max)?;
+            queue.found(found, names_max);
+        }
+        let Some(batch) = queue.take() else { return Ok(self.idle_turn(queue, start)) };
+        match self.journal.claim(bucket, webhook.name(), || self.attempt(bucket, &batch.names)) {
+            Ok(Some(Ok(Ok(done)))) => Ok(self.finished(queue, done, start)),
+            Ok(Some(Ok(Err(failure)))) => Ok(self.failed(bucket, queue, (batch, &failure), start)),
+            Ok(None) => {
+                queue.give_back(batch);
+                queue.pause.until = Some(Instant::now() + BUSY);
                 Ok(Turn::Paused)
+            }
+            Ok(Some(Err(error))) | Err(error) => {
+                queue.set_aside(batch);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a turn, begun at `start`, in which no request failed.
+    fn finished(&mut self, queue: &mut BucketQueue, done: Attempted, start: Instant) -> Turn {
+        if done.delivered > 0 {
+            self.pause.end();
+        }
+        match done.delivered + done.dropped {
+            // Entries that are not records are only a cost: as in `idle_turn`, they must not take this thread's time.
+            0 => {
+                queue.spent += start.elapsed();
+                if queue.spent <= SEARCH_COST {
+                    return Turn::Progress;
+                }
+                queue.pause.for_cost(std::mem::take(&mut queue.spent) * SEARCH_SHARE);
+                Turn::Paused
+            }
+            events => {
+                queue.succeeded(events);
+                Turn::Progress
             }
         }
     }
@@ -254,16 +254,19 @@ impl EventDelivery {
             self.idle += spent;
             return Turn::Idle;
         }
-        queue.pause.until = Some(Instant::now() + (spent * SEARCH_SHARE).min(PAUSES.1));
+        queue.pause.for_cost(spent * SEARCH_SHARE);
         Turn::Paused
     }
 
-    /// Reads the records with these names, sends their events, and removes the records. Returns the number of events
-    /// that were delivered or dropped. The outer result is an error of the journal, the inner one a failure of the
-    /// receiver.
-    fn attempt(&self, bucket: &Bucket, names: &[String]) -> Result<std::result::Result<u64, WebhookFailure>> {
+    /// Reads the records with these names, sends their events, and removes the records. The outer result is an error of
+    /// the journal, the inner one a failure of the receiver.
+    fn attempt(
+        &self,
+        bucket: &Bucket,
+        names: &[String],
+    ) -> Result<std::result::Result<Attempted, WebhookFailure>> {
         let webhook = self.webhook.name();
-        let ReadEvents { events, expired, unwanted, ignored } =
+        let ReadEvents { events, expired, unwanted, ignored, stuck, unreadable } =
             self.journal.read(bucket, webhook, names, self.age_max)?;
         if expired + unwanted > 0 {
             tracing::warn!(%bucket, webhook, expired, unwanted, "dropped events");
@@ -272,70 +275,67 @@ impl EventDelivery {
         if ignored > 0 {
             tracing::debug!(%bucket, webhook, ignored, "ignored entries of the journal that are not records");
         }
-        let (count, dropped) = (events.len() as u64, expired + unwanted);
+        self.warn_once(bucket, stuck, STUCK);
+        self.warn_once(bucket, unreadable, UNREADABLE);
+        let done = Attempted { delivered: events.len() as u64, dropped: expired + unwanted };
         if events.is_empty() {
-            return Ok(Ok(dropped));
+            return Ok(Ok(done));
         }
         let document = message::message(&events, self.journal.owner(bucket)?, &self.region);
-        match self.webhook.deliver(&document, count) {
-            Ok(()) => self.journal.remove(bucket, &events).map(|()| Ok(count + dropped)),
+        match self.webhook.deliver(&document, done.delivered) {
+            Ok(()) => self.journal.remove(bucket, &events).map(|()| Ok(done)),
             Err(failure) => Ok(Err(failure)),
         }
     }
 
+    /// Logs `problem` at the first time that entries of the bucket's journal have it. `count` is their number.
+    fn warn_once(&self, bucket: &Bucket, count: u64, problem: &'static str) {
+        let webhook = self.webhook.name();
+        if count > 0 && self.warned.borrow_mut().insert((bucket.clone(), problem)) {
+            tracing::warn!(%bucket, webhook, count, "{problem}");
+        }
+    }
+
+    /// Ends a turn, begun at `start`, whose request failed.
     fn failed(
         &mut self,
         bucket: &Bucket,
         queue: &mut BucketQueue,
-        (names, failure): (Vec<String>, &WebhookFailure),
-    ) {
+        (batch, failure): (Batch, &WebhookFailure),
+        start: Instant,
+    ) -> Turn {
         let now = Instant::now();
-        let pause = match failure {
+        let is_news = match failure {
             WebhookFailure::Unreachable(_) => {
-                queue.give_back(names);
-                &mut self.pause
+                queue.give_back(batch);
+                self.pause.after_failure(now);
+                true
             }
-            WebhookFailure::Refused(_) | WebhookFailure::NoResponse(_) => {
-                queue.batch = (names.len() / 2).max(1);
-                queue.refused += names.len();
-                queue.names.extend(names);
-                &mut queue.pause
-            }
+            WebhookFailure::Refused(_) => queue.refused(batch, true, (now, start.elapsed())),
+            WebhookFailure::NoResponse(_) => queue.refused(batch, false, (now, start.elapsed())),
         };
-        pause.after_failure(now);
-        let pause_s = pause.last.as_secs();
-        tracing::warn!(%bucket, webhook = self.webhook.name(), %failure, pause_s, "events were not delivered");
+        queue.end_turn(now);
+        let until = if self.pause.is_over(now) { queue.due() } else { self.pause.until };
+        let pause_s = until.map_or(0, |until| until.saturating_duration_since(now).as_secs());
+        let webhook = self.webhook.name();
+        match is_news {
+            true => tracing::warn!(%bucket, webhook, %failure, pause_s, "events were not delivered"),
+            false => tracing::debug!(%bucket, webhook, %failure, pause_s, "events were not delivered"),
+        }
+        // A batch that is tried again in smaller batches does not pause.
+        match self.pause.is_over(now) && queue.pause.is_over(now) {
+            true => Turn::Progress,
+            false => Turn::Paused,
+        }
     }
 
     /// Returns the time at which there may be work again: the next search, or the end of a pause.
     fn next_attempt(&self, next_search: Instant) -> Instant {
         let now = Instant::now();
         if !self.pause.is_over(now) {
-            return self.pause.until.unwrap_or(next_search);
+            // Searches also count the events that wait.
+            return self.pause.until.map_or(next_search, |until| until.min(next_search));
         }
-        let pauses = self.queues.values().filter_map(|queue| queue.pause.until);
-        pauses.fold(next_search, Instant::min)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_five_minutes() {
-        let (mut pause, now) = (Pause::default(), Instant::now());
-        assert!(pause.is_over(now));
-        let mut lengths = Vec::new();
-        for _ in 0..11 {
-            pause.after_failure(now);
-            lengths.push(pause.last.as_secs());
-        }
-        assert_eq!(lengths, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
-        assert!(
-            !pause.is_over(now + Duration::from_secs(299)) && pause.is_over(now + Duration::from_secs(300))
-        );
-        pause.end();
-        assert!(pause.is_over(now) && pause.last.is_zero());
+        self.queues.values().filter_map(BucketQueue::due).fold(next_search, Instant::min)
     }
 }
