@@ -19,7 +19,7 @@ use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
 use crate::summary::{RunParallelism, limit};
-use crate::{PhaseResult, WorkloadLocation};
+use crate::{EarlyEnd, PhaseResult, WorkloadLocation};
 
 /// A workload that several ranks run together.
 #[derive(Clone, Debug, Serialize)]
@@ -78,7 +78,10 @@ impl WorkloadPlan {
         // A site that could not be created, or that belongs to an earlier run, is not removed.
         if ends && (outcome.is_ok() || begins) {
             let cleaned = self.clean_up(crew, site);
-            return outcome.and_then(|results| cleaned.map(|()| results));
+            return match (outcome, cleaned) {
+                (Err(error), Err(left)) => Err(with_left_over(error, &left, site)),
+                (outcome, cleaned) => outcome.and_then(|results| cleaned.map(|()| results)),
+            };
         }
         outcome
     }
@@ -91,6 +94,16 @@ impl WorkloadPlan {
         }
         crew.first_does(|| site.remove())
     }
+}
+
+/// Returns `error` with the information that the site could not be removed either.
+fn with_left_over(error: Error, left: &Error, site: &WorkloadLocation) -> Error {
+    let detail = format!(
+        "{error}; {} on lane {} could not be removed ({left}); remove it yourself",
+        site.name(),
+        site.lane().name
+    );
+    Error::new(error.kind(), detail)
 }
 
 fn with_advice(error: Error, site: &WorkloadLocation) -> Error {
@@ -155,13 +168,15 @@ impl MeasurementArgs {
                 Ok(results) => {
                     lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.rounds.push(result))
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted && round > 0 => {
-                    return Ok(MeasuredRounds { lanes, interrupted_after: Some(round) });
+                // A program that the signal also reached may fail before the ranks notice the request to stop.
+                Err(error) if round > 0 && crew.is_stopped(&error) => {
+                    let early_end = Some(EarlyEnd::new(round, error, crew.stop_flag()));
+                    return Ok(MeasuredRounds { lanes, planned: self.rounds, early_end });
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(MeasuredRounds { lanes, interrupted_after: None })
+        Ok(MeasuredRounds { lanes, planned: self.rounds, early_end: None })
     }
 
     /// Returns the directory to which the run is written.
@@ -177,12 +192,14 @@ impl MeasurementArgs {
 }
 
 /// The complete rounds of a run.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MeasuredRounds {
     /// The results of each lane. The first lane is the reference.
     pub lanes: Vec<LaneResults>,
-    /// The number of complete rounds, if a signal stopped the run.
-    pub interrupted_after: Option<u16>,
+    /// The number of rounds that the run was to have.
+    pub planned: u16,
+    /// The early end, if the run ended after at least one complete round, but before the last round.
+    pub early_end: Option<EarlyEnd>,
 }
 
 /// The results of one lane: its phases, round by round.
@@ -293,9 +310,7 @@ pub fn describe(
     }
     parameters.insert("ranks".into(), header.ranks.into());
     let mut warnings = warnings(workload, lanes);
-    warnings.extend(measured.interrupted_after.map(|rounds| {
-        format!("interrupted after {rounds} complete rounds: the results cover only these rounds")
-    }));
+    warnings.extend(measured.early_end.as_ref().map(|end| end.warning(measured.planned)));
     let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,

@@ -11,7 +11,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
 use super::tree;
-use crate::{FileTree, MeasuredTarget, TreeFile};
+use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 
 /// The number of files per thread in a block, large enough that the time to read the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
@@ -88,8 +88,8 @@ pub struct ComparisonResults {
     pub records: RunRecords,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The number of recorded rounds that were complete, if the comparison was interrupted after these rounds.
-    pub interrupted_after: Option<u16>,
+    /// The early end, if the comparison ended after at least one complete recorded round, but before the last round.
+    pub early_end: Option<EarlyEnd>,
 }
 
 /// The progress of a comparison.
@@ -106,7 +106,7 @@ pub struct CompareProgress {
 }
 
 /// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
-/// Errors: `Interrupted` if no round was complete. Errors in individual operations are counted. Errors that would
+/// Errors: `Interrupted` if no recorded round was complete. Errors in individual operations are counted. Errors that would
 /// affect every later operation (no space, no permission, server unreachable) end the run.
 pub fn run(
     plan: &ComparePlan,
@@ -130,10 +130,11 @@ pub fn run(
     };
     for round in 0..plan.warm_up + plan.rounds {
         match comparison.round(tree, round) {
-            Err(error) if error.kind() == ErrorKind::Interrupted && round > plan.warm_up => {
+            // A program that the signal also reached may fail before this loop notices the request to stop.
+            Err(error) if stop.load(Ordering::Relaxed) && round > plan.warm_up => {
                 let complete = round - plan.warm_up;
                 comparison.outcome.records.keep_rounds(complete);
-                comparison.outcome.interrupted_after = Some(complete);
+                comparison.outcome.early_end = Some(EarlyEnd::new(complete, error, stop));
                 break;
             }
             done => done?,

@@ -50,6 +50,16 @@ impl<'c> WorkloadRank<'c> {
         WorkloadRank { team, watch, clock }
     }
 
+    /// Returns the flag that requests a stop.
+    pub(crate) fn stop_flag(&self) -> &AtomicBool {
+        self.watch.stop
+    }
+
+    /// Returns whether a request to stop caused `error`, on this rank or on another.
+    pub(crate) fn is_stopped(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::Interrupted || self.watch.stop.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_first(&self) -> bool {
         self.team.rank() == 0
     }

@@ -197,7 +197,7 @@ fn an_interrupted_comparison_keeps_its_complete_rounds() {
     };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
     let outcome = run(&plan, &tree(50), &targets, &stop, &mut progress).unwrap();
-    assert_eq!(outcome.interrupted_after, Some(3));
+    assert_eq!(outcome.early_end.as_ref().map(|end| end.rounds), Some(3));
     let rounds: std::collections::BTreeSet<u16> =
         outcome.records.blocks.iter().map(|block| block.round).collect();
     assert_eq!(rounds, (0..3).collect());

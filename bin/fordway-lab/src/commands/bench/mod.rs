@@ -69,7 +69,11 @@ fn run_ranks(
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
-    places.close()?;
+    let closed = places.close();
+    let is_early = measured.as_ref().map_or(true, |measured| measured.early_end.is_some());
+    if let (true, Err(left)) = (is_early, &closed) {
+        context.output.note(&format!("could not remove everything: {left}"));
+    }
     let measured = measured?;
     let lanes = &measured.lanes;
     let header = RunMetadata {
@@ -87,12 +91,13 @@ fn run_ranks(
     for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
         context.output.text(&beside_published(lanes, table))?;
     }
+    if let Some(end) = &measured.early_end {
+        return Ok(CommandExit::of(&end.error));
+    }
+    // A failure of a gateway does not invalidate the rounds, so it is reported after them.
+    closed?;
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(match (measured.interrupted_after, failed) {
-        (Some(_), _) => CommandExit::Interrupted,
-        (None, true) => CommandExit::Failure,
-        (None, false) => CommandExit::Ok,
-    })
+    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
 }
 
 fn measure_ranks(
@@ -221,8 +226,8 @@ impl BenchLocations {
         self.sites.push(WorkloadLocation::objects(lane, store, name.clone(), server_pid));
     }
 
-    /// Stops the gateways.
+    /// Stops the gateways. Continues after an error. Errors: the first error.
     fn close(self) -> Result<()> {
-        self.gateways.into_iter().try_for_each(GatewayProcess::stop)
+        self.gateways.into_iter().map(GatewayProcess::stop).fold(Ok(()), Result::and)
     }
 }
