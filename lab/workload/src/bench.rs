@@ -61,10 +61,19 @@ impl WorkloadPlan {
     /// case nothing is changed; as for [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation, keep: bool) -> Result<Vec<PhaseResult>> {
+        self.run_round(crew, site, SiteRetention { after_success: keep, after_failure: keep })
+    }
+
+    fn run_round(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadLocation,
+        keep: SiteRetention,
+    ) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
-        let (begins, ends) = match self {
-            WorkloadPlan::Mdworkbench(plan) => (plan.begins(), plan.ends()),
-            _ => (true, !keep),
+        let begins = match self {
+            WorkloadPlan::Mdworkbench(plan) => plan.begins(),
+            _ => true,
         };
         if begins {
             crew.first_does(|| site.make().map_err(|error| with_advice(error, site)))?;
@@ -74,6 +83,11 @@ impl WorkloadPlan {
             WorkloadPlan::Mdtest(plan) => plan.run(crew, site),
             WorkloadPlan::Mdworkbench(plan) => plan.run(crew, site),
             WorkloadPlan::Io500(plan) => plan.run(crew, site),
+        };
+        let ends = match self {
+            WorkloadPlan::Mdworkbench(plan) => plan.ends(),
+            _ if outcome.is_ok() => !keep.after_success,
+            _ => !keep.after_failure,
         };
         // A site that could not be created, or that belongs to an earlier run, is not removed.
         if ends && (outcome.is_ok() || begins) {
@@ -94,6 +108,14 @@ impl WorkloadPlan {
         }
         crew.first_does(|| site.remove())
     }
+}
+
+/// Whether the site of a round is kept.
+#[derive(Clone, Copy)]
+struct SiteRetention {
+    after_success: bool,
+    /// Also applies after a signal.
+    after_failure: bool,
 }
 
 /// Returns `error` with the information that the site could not be removed either.
@@ -133,7 +155,7 @@ pub struct MeasurementArgs {
     /// Bucket or directory to create for the run; it is removed at the end
     #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
     pub name: Bucket,
-    /// Do not remove the bucket or directory at the end
+    /// Do not remove the bucket or directory of the last round, or of the round that a signal or an error ends
     #[arg(long)]
     pub keep: bool,
     /// The run file to write.
@@ -162,8 +184,11 @@ impl MeasurementArgs {
         let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for round in 0..self.rounds {
+            // The next round creates the sites again, so only the sites of the last round can be kept.
+            let is_last = round + 1 == self.rounds;
+            let keep = SiteRetention { after_success: self.keep && is_last, after_failure: self.keep };
             let results: Result<Vec<_>> =
-                sites.iter().map(|site| workload.run(crew, site, self.keep)).collect();
+                sites.iter().map(|site| workload.run_round(crew, site, keep)).collect();
             match results {
                 Ok(results) => {
                     lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.rounds.push(result))
