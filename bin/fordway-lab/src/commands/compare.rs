@@ -28,11 +28,14 @@ use serde_json::{Map, json};
 use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 use crate::commands::service;
 
 pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let targets = targets(args, global)?;
+    let out = args.output.path("compare");
+    run_output::check(&out)?;
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = FileTree::read(&args.dir, &limits)?;
@@ -72,8 +75,6 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     commands::judge(&mut run, watch);
     remove(place)?;
-    let out = args.output.path("compare");
-    run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
     report((args, &out), &run, &outcome, injected, context)
 }
 
@@ -233,6 +234,7 @@ fn report(
     if let Some(injected_ns) = injected_ns {
         context.output.text(&instrument(run, outcome, injected_ns))?;
     }
+    run_output::write(out, run, &outcome.records)?;
     context.output.text(&format!("run: {}", out.display()))?;
     if !args.page.no_report {
         super::write_page(out, context)?;

@@ -10,6 +10,7 @@ mod ledger;
 mod machines;
 mod netlab;
 mod pingpong;
+mod run_output;
 mod scratch;
 mod service;
 mod speedup;

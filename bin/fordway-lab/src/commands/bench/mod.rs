@@ -13,7 +13,7 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument};
+use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument, RunRecords};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{
@@ -26,6 +26,7 @@ use fordway_workload::{RunControl, WorkloadLocation, WorkloadRank, io500, team};
 use crate::args::{BenchArgs, BenchEndpointArgs, BenchmarkCommand, GlobalArgs};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::run_output;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let on_ranks = |workload: WorkloadPlan, common: &BenchEndpointArgs, published: &[u8]| {
@@ -60,6 +61,8 @@ fn run_ranks(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     workload.check(usize::from(args.threads))?;
+    let path = args.setting.path(&workload);
+    run_output::check(&path)?;
     let places = BenchLocations::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
@@ -85,9 +88,7 @@ fn run_ranks(
     };
     let (mut run, records) = describe(&workload, header, &measured);
     commands::judge(&mut run, watch);
-    let path = args.setting.path(&workload);
-    run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    report(&workload, &run, lanes, &path, context)?;
+    report(&workload, (&run, &records), lanes, &path, context)?;
     for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
         context.output.text(&beside_published(lanes, table))?;
     }
@@ -128,7 +129,7 @@ fn first_rank(results: Vec<Result<MeasuredRounds>>) -> Result<MeasuredRounds> {
 
 fn report(
     workload: &WorkloadPlan,
-    run: &RunDocument,
+    (run, records): (&RunDocument, &RunRecords),
     lanes: &[LaneResults],
     path: &Path,
     context: &CommandContext,
@@ -136,6 +137,7 @@ fn report(
     commands::write_summaries(run, context)?;
     context.output.text(&table(run, lanes))?;
     commands::write_trust(run, context)?;
+    run_output::write(path, run, records)?;
     if let WorkloadPlan::Io500(plan) = workload {
         for (score, text) in io500::score(plan, lanes) {
             write_score(&score, &text, path, context)?;

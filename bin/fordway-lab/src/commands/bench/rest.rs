@@ -26,12 +26,14 @@ use serde_json::json;
 
 use crate::args::{ArrivalProcessArg, GlobalArgs, HttpMethodArg, HttpVersionArg, RestBenchArgs};
 use crate::commands;
+use crate::commands::run_output;
 
 pub(super) fn run(
     args: &RestBenchArgs,
     global: &GlobalArgs,
     context: &CommandContext,
 ) -> Result<CommandExit> {
+    args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -316,7 +318,7 @@ fn report(
     context.output.text(&load_table(&run))?;
     commands::write_trust(&run, context)?;
     if let Some(dir) = &args.output.out {
-        run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+        run_output::write(dir, &run, &records)?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }
     let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);

@@ -24,11 +24,13 @@ use self::load::{MessageSizeRange, MessageSizeSequence, PingChannel, PingpongPar
 use self::setups::{MeasuredNetworkSetup, wire};
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands;
+use crate::commands::run_output;
 
 pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.list {
         return list(context);
     }
+    args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -260,7 +262,7 @@ impl PingpongRunMetadata<'_> {
             }
         }
         if let Some(dir) = &args.output.out {
-            run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+            run_output::write(dir, &run, &records)?;
             context.output.text(&format!("run: {}", dir.display()))?;
         }
         Ok(if is_early { CommandExit::Interrupted } else { exit(args, lanes, &run) })
