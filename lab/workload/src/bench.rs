@@ -173,7 +173,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 
 impl MeasurementArgs {
     /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function. If a
-    /// signal stops the run after the first round, the complete rounds are returned. Errors: as for
+    /// signal or an error ends the run after the first round, the complete rounds are returned. Errors: as for
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,
@@ -193,8 +193,8 @@ impl MeasurementArgs {
                 Ok(results) => {
                     lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.rounds.push(result))
                 }
-                // A program that the signal also reached may fail before the ranks notice the request to stop.
-                Err(error) if round > 0 && crew.is_stopped(&error) => {
+                // Neither a signal nor a server that stops answering invalidates the complete rounds.
+                Err(error) if round > 0 => {
                     let early_end = Some(EarlyEnd::new(round, error, crew.stop_flag()));
                     return Ok(MeasuredRounds { lanes, planned: self.rounds, early_end });
                 }

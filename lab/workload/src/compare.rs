@@ -105,9 +105,10 @@ pub struct CompareProgress {
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
-/// Errors: `Interrupted` if no recorded round was complete. Errors in individual operations are counted. Errors that would
-/// affect every later operation (no space, no permission, server unreachable) end the run.
+/// Runs `plan` on `tree`. Errors in individual operations are counted. Errors that would affect every later operation
+/// (no space, no permission, server unreachable) end the run early, and so does `stop` when it is set: the outcome then
+/// contains the recorded rounds that were complete. Errors: the reason of the early end (`Interrupted` for `stop`) if no
+/// recorded round was complete.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -130,8 +131,8 @@ pub fn run(
     };
     for round in 0..plan.warm_up + plan.rounds {
         match comparison.round(tree, round) {
-            // A program that the signal also reached may fail before this loop notices the request to stop.
-            Err(error) if stop.load(Ordering::Relaxed) && round > plan.warm_up => {
+            // Neither a signal nor a server that stops answering invalidates the complete rounds.
+            Err(error) if round > plan.warm_up => {
                 let complete = round - plan.warm_up;
                 comparison.outcome.records.keep_rounds(complete);
                 comparison.outcome.early_end = Some(EarlyEnd::new(complete, error, stop));

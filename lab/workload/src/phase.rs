@@ -55,11 +55,6 @@ impl<'c> WorkloadRank<'c> {
         self.watch.stop
     }
 
-    /// Returns whether a request to stop caused `error`, on this rank or on another.
-    pub(crate) fn is_stopped(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Interrupted || self.watch.stop.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn is_first(&self) -> bool {
         self.team.rank() == 0
     }
