@@ -93,3 +93,27 @@ fn an_interrupted_comparison_keeps_its_complete_rounds() {
 fn an_interrupted_workload_keeps_its_complete_rounds() {
     keeps_complete_rounds(&["bench", "mdtest", "source", "--all-lanes", "--items", "5", "--rounds", "1000"]);
 }
+
+/// A second signal ends the command at once, and also removes its temporary directories.
+#[test]
+fn a_second_signal_leaves_no_temporary_directory() {
+    let command =
+        GroupLeader::start(&["compare", "source", "--root", ".", "--no-report", "--rounds", "1000"]);
+    let end = Instant::now() + Duration::from_secs(20);
+    let is_at_work = |name: &String| {
+        let place = command.dir.path().join(name);
+        name.starts_with("fordway-compare-") && place.join("posix").exists()
+    };
+    while !entries(command.dir.path()).iter().any(is_at_work) {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    command.interrupt();
+    command.interrupt();
+    let (ended, dir) = command.wait();
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    let left: Vec<_> = entries(dir.path()).into_iter().filter(|name| name != "x.run").collect();
+    assert_eq!(left, ["source", "tmp"]);
+    assert_eq!(entries(&dir.path().join("tmp")), [""; 0]);
+}
