@@ -155,14 +155,14 @@ impl InterruptFlag {
         Ok(())
     }
 
-    /// Registers a temporary file. If a signal ends the process immediately, `leftover` determines whether the file is
-    /// kept. The registration lasts until the returned value is dropped.
+    /// Registers a temporary file or directory. If a signal ends the process immediately, `leftover` determines whether
+    /// the file is kept. The registration lasts until the returned value is dropped.
     pub fn temporary(&self, path: &Path, leftover: IncompleteFileKind) -> TemporaryFile {
         self.temporaries().insert(path.to_owned(), leftover);
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes all registered temporary files, except non-empty files that the same command can resume from. Returns
+    /// Removes all registered temporary files and directories, except non-empty files that the same command can resume from. Returns
     /// the files that it keeps.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
@@ -170,6 +170,7 @@ impl InterruptFlag {
             let has_content = path.metadata().is_ok_and(|about| about.len() > 0);
             match leftover {
                 IncompleteFileKind::Resumable if has_content => kept.push(path.clone()),
+                IncompleteFileKind::Directory => remove_directory(path),
                 _ => drop(std::fs::remove_file(path)),
             }
         }
@@ -193,6 +194,17 @@ impl InterruptFlag {
     }
 }
 
+/// How often the removal of a directory is tried. Other processes that end with this one may still create files in it.
+const REMOVALS: usize = 3;
+
+fn remove_directory(path: &Path) {
+    for _ in 0..REMOVALS {
+        if std::fs::remove_dir_all(path).is_ok() {
+            return;
+        }
+    }
+}
+
 /// Whether an incomplete file can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IncompleteFileKind {
@@ -200,6 +212,8 @@ pub enum IncompleteFileKind {
     Useless,
     /// The same command can resume from the file.
     Resumable,
+    /// It is a directory, which cannot be used again, nor can its content.
+    Directory,
 }
 
 /// A temporary file with a generated name. If a signal ends the process, a file that is not resumable is removed.

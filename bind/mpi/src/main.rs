@@ -149,7 +149,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
     };
     let (run, records) = describe(workload, header, &measured);
     let is_good =
-        measured.interrupted_after.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
+        measured.early_end.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
     let path = setting.path(workload);
     crew.first_does(|| {
         run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;

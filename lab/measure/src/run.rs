@@ -192,6 +192,22 @@ impl std::error::Error for RunError {
     }
 }
 
+impl RunError {
+    /// Returns the error of the operating system that caused this error; this error itself if there is none.
+    pub fn into_io(self) -> Result<io::Error, RunError> {
+        let RunError { path, source } = self;
+        let source = match source.downcast::<io::Error>() {
+            Ok(error) => return Ok(*error),
+            Err(other) => other,
+        };
+        match source.downcast::<ArrowError>().map(|error| *error) {
+            Ok(ArrowError::IoError(_, error)) => Ok(error),
+            Ok(other) => Err(RunError { path, source: other.into() }),
+            Err(source) => Err(RunError { path, source }),
+        }
+    }
+}
+
 impl RunDocument {
     /// Writes the run to the directory `dir`, which is created if missing. An existing run is replaced. All files are
     /// first written under temporary names. `dir` has no `run.json` until all other files have their final names.
@@ -224,7 +240,10 @@ impl RunDocument {
         if !records.objects.is_empty() {
             arrow("objects.arrow", objects_batch(records))?;
         }
-        files.stage("run.json", |file| Ok(serde_json::to_writer_pretty(file, self)?))?;
+        // The conversion keeps the error of the operating system.
+        files.stage("run.json", |file| {
+            Ok(serde_json::to_writer_pretty(file, self).map_err(io::Error::from)?)
+        })?;
         files.publish()
     }
 

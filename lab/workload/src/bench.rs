@@ -19,7 +19,7 @@ use crate::mdworkbench::MdworkbenchPlan;
 use crate::options::OutputFileArgs;
 use crate::phase::WorkloadRank;
 use crate::summary::{RunParallelism, limit};
-use crate::{PhaseResult, WorkloadLocation};
+use crate::{EarlyEnd, PhaseResult, WorkloadLocation};
 
 /// A workload that several ranks run together.
 #[derive(Clone, Debug, Serialize)]
@@ -61,10 +61,19 @@ impl WorkloadPlan {
     /// case nothing is changed; as for [`WorkloadPlan::check`]; any failure that would affect every operation;
     /// `Interrupted`.
     pub fn run(&self, crew: &WorkloadRank, site: &WorkloadLocation, keep: bool) -> Result<Vec<PhaseResult>> {
+        self.run_round(crew, site, SiteRetention { after_success: keep, after_failure: keep })
+    }
+
+    fn run_round(
+        &self,
+        crew: &WorkloadRank,
+        site: &WorkloadLocation,
+        keep: SiteRetention,
+    ) -> Result<Vec<PhaseResult>> {
         crew.agree(self.check(crew.team.size()))?;
-        let (begins, ends) = match self {
-            WorkloadPlan::Mdworkbench(plan) => (plan.begins(), plan.ends()),
-            _ => (true, !keep),
+        let begins = match self {
+            WorkloadPlan::Mdworkbench(plan) => plan.begins(),
+            _ => true,
         };
         if begins {
             crew.first_does(|| site.make().map_err(|error| with_advice(error, site)))?;
@@ -75,10 +84,18 @@ impl WorkloadPlan {
             WorkloadPlan::Mdworkbench(plan) => plan.run(crew, site),
             WorkloadPlan::Io500(plan) => plan.run(crew, site),
         };
+        let ends = match self {
+            WorkloadPlan::Mdworkbench(plan) => plan.ends(),
+            _ if outcome.is_ok() => !keep.after_success,
+            _ => !keep.after_failure,
+        };
         // A site that could not be created, or that belongs to an earlier run, is not removed.
         if ends && (outcome.is_ok() || begins) {
             let cleaned = self.clean_up(crew, site);
-            return outcome.and_then(|results| cleaned.map(|()| results));
+            return match (outcome, cleaned) {
+                (Err(error), Err(left)) => Err(with_left_over(error, &left, site)),
+                (outcome, cleaned) => outcome.and_then(|results| cleaned.map(|()| results)),
+            };
         }
         outcome
     }
@@ -91,6 +108,24 @@ impl WorkloadPlan {
         }
         crew.first_does(|| site.remove())
     }
+}
+
+/// Whether the site of a round is kept.
+#[derive(Clone, Copy)]
+struct SiteRetention {
+    after_success: bool,
+    /// Also applies after a signal.
+    after_failure: bool,
+}
+
+/// Returns `error` with the information that the site could not be removed either.
+fn with_left_over(error: Error, left: &Error, site: &WorkloadLocation) -> Error {
+    let detail = format!(
+        "{error}; {} on lane {} could not be removed ({left}); remove it yourself",
+        site.name(),
+        site.lane().name
+    );
+    Error::new(error.kind(), detail)
 }
 
 fn with_advice(error: Error, site: &WorkloadLocation) -> Error {
@@ -120,7 +155,7 @@ pub struct MeasurementArgs {
     /// Bucket or directory to create for the run; it is removed at the end
     #[arg(long, default_value = "fordway-bench", value_parser = bucket)]
     pub name: Bucket,
-    /// Do not remove the bucket or directory at the end
+    /// Do not remove the bucket or directory of the last round, or of the round that a signal or an error ends
     #[arg(long)]
     pub keep: bool,
     /// The run file to write.
@@ -138,7 +173,7 @@ fn bucket(text: &str) -> Result<Bucket, String> {
 
 impl MeasurementArgs {
     /// Runs `workload` at each of `sites`, one site after the other, once per round. All ranks call this function. If a
-    /// signal stops the run after the first round, the complete rounds are returned. Errors: as for
+    /// signal or an error ends the run after the first round, the complete rounds are returned. Errors: as for
     /// [`WorkloadPlan::run`].
     pub fn run(
         &self,
@@ -149,19 +184,24 @@ impl MeasurementArgs {
         let empty = |site: &WorkloadLocation| LaneResults { lane: site.lane().clone(), rounds: Vec::new() };
         let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
         for round in 0..self.rounds {
+            // The next round creates the sites again, so only the sites of the last round can be kept.
+            let is_last = round + 1 == self.rounds;
+            let keep = SiteRetention { after_success: self.keep && is_last, after_failure: self.keep };
             let results: Result<Vec<_>> =
-                sites.iter().map(|site| workload.run(crew, site, self.keep)).collect();
+                sites.iter().map(|site| workload.run_round(crew, site, keep)).collect();
             match results {
                 Ok(results) => {
                     lanes.iter_mut().zip(results).for_each(|(lane, result)| lane.rounds.push(result))
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted && round > 0 => {
-                    return Ok(MeasuredRounds { lanes, interrupted_after: Some(round) });
+                // Neither a signal nor a server that stops answering invalidates the complete rounds.
+                Err(error) if round > 0 => {
+                    let early_end = Some(EarlyEnd::new(round, error, crew.stop_flag()));
+                    return Ok(MeasuredRounds { lanes, planned: self.rounds, early_end });
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(MeasuredRounds { lanes, interrupted_after: None })
+        Ok(MeasuredRounds { lanes, planned: self.rounds, early_end: None })
     }
 
     /// Returns the directory to which the run is written.
@@ -177,12 +217,14 @@ impl MeasurementArgs {
 }
 
 /// The complete rounds of a run.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MeasuredRounds {
     /// The results of each lane. The first lane is the reference.
     pub lanes: Vec<LaneResults>,
-    /// The number of complete rounds, if a signal stopped the run.
-    pub interrupted_after: Option<u16>,
+    /// The number of rounds that the run was to have.
+    pub planned: u16,
+    /// The early end, if the run ended after at least one complete round, but before the last round.
+    pub early_end: Option<EarlyEnd>,
 }
 
 /// The results of one lane: its phases, round by round.
@@ -293,9 +335,7 @@ pub fn describe(
     }
     parameters.insert("ranks".into(), header.ranks.into());
     let mut warnings = warnings(workload, lanes);
-    warnings.extend(measured.interrupted_after.map(|rounds| {
-        format!("interrupted after {rounds} complete rounds: the results cover only these rounds")
-    }));
+    warnings.extend(measured.early_end.as_ref().map(|end| end.warning(measured.planned)));
     let run = RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,

@@ -11,7 +11,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::process_cpu_ns;
 
 use super::tree;
-use crate::{FileTree, MeasuredTarget, TreeFile};
+use crate::{EarlyEnd, FileTree, MeasuredTarget, TreeFile};
 
 /// The number of files per thread in a block, large enough that the time to read the CPU clocks is negligible.
 const BLOCK_FILES: usize = 64;
@@ -88,8 +88,8 @@ pub struct ComparisonResults {
     pub records: RunRecords,
     /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// The number of recorded rounds that were complete, if the comparison was interrupted after these rounds.
-    pub interrupted_after: Option<u16>,
+    /// The early end, if the comparison ended after at least one complete recorded round, but before the last round.
+    pub early_end: Option<EarlyEnd>,
 }
 
 /// The progress of a comparison.
@@ -105,9 +105,10 @@ pub struct CompareProgress {
     pub round: u16,
 }
 
-/// Runs `plan` on `tree`. When `stop` is set, ends early: the outcome contains the recorded rounds that were complete.
-/// Errors: `Interrupted` if no round was complete. Errors in individual operations are counted. Errors that would
-/// affect every later operation (no space, no permission, server unreachable) end the run.
+/// Runs `plan` on `tree`. Errors in individual operations are counted. Errors that would affect every later operation
+/// (no space, no permission, server unreachable) end the run early, and so does `stop` when it is set: the outcome then
+/// contains the recorded rounds that were complete. Errors: the reason of the early end (`Interrupted` for `stop`) if no
+/// recorded round was complete.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,
@@ -130,10 +131,11 @@ pub fn run(
     };
     for round in 0..plan.warm_up + plan.rounds {
         match comparison.round(tree, round) {
-            Err(error) if error.kind() == ErrorKind::Interrupted && round > plan.warm_up => {
+            // Neither a signal nor a server that stops answering invalidates the complete rounds.
+            Err(error) if round > plan.warm_up => {
                 let complete = round - plan.warm_up;
                 comparison.outcome.records.keep_rounds(complete);
-                comparison.outcome.interrupted_after = Some(complete);
+                comparison.outcome.early_end = Some(EarlyEnd::new(complete, error, stop));
                 break;
             }
             done => done?,

@@ -18,6 +18,7 @@
 
 pub mod bench;
 pub mod compare;
+mod early;
 pub mod io500;
 pub mod ior;
 pub mod ledger;
@@ -37,6 +38,7 @@ pub mod team;
 pub mod transport;
 mod tree;
 
+pub use early::EarlyEnd;
 pub use phase::{MAX_RAW_OPERATIONS, RunControl, WorkloadRank};
 pub use posix::{PosixTarget, SyncLevel};
 pub use result::{PhaseResult, RankResult};

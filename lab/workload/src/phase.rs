@@ -50,6 +50,11 @@ impl<'c> WorkloadRank<'c> {
         WorkloadRank { team, watch, clock }
     }
 
+    /// Returns the flag that requests a stop.
+    pub(crate) fn stop_flag(&self) -> &AtomicBool {
+        self.watch.stop
+    }
+
     pub(crate) fn is_first(&self) -> bool {
         self.team.rank() == 0
     }

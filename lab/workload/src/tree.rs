@@ -46,24 +46,41 @@ impl FileTree {
     /// Reads the regular files below `dir`; does not follow links. Errors: `InvalidArgument` if `dir` does not exist,
     /// is not a directory, or contains no usable file; `AccessDenied` if it cannot be read.
     pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
-        let mut found = find_files(dir)?;
-        let total = found.files.len();
+        let tree = FileTree::sample(find_files(dir)?, limits);
+        match tree.items.is_empty() {
+            true => Err(nothing_to_use(dir, &tree.warnings)),
+            false => Ok(tree),
+        }
+    }
+
+    /// Reads the files that were found, up to the limits.
+    fn sample(mut found: DirectoryScanResult, limits: &TreeLimits) -> Self {
         // If the limits exclude files, the included files must be a sample of the whole tree, not just of its first
         // directories. The same seed gives the same sample.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
-        let mut unreadable = found.unreadable;
-        for (path, key) in found.files {
+        let (mut unreadable_files, mut too_large, mut examined) = (0, 0, 0);
+        for (path, key) in &found.files {
+            if tree.items.len() >= limits.max_files {
+                break;
+            }
             let size = path.metadata().map_or(0, |meta| meta.len());
-            if tree.items.len() >= limits.max_files || tree.bytes + size > limits.max_bytes {
+            if size > limits.max_bytes {
+                (too_large, examined) = (too_large + 1, examined + 1);
                 continue;
             }
-            match std::fs::read(&path) {
+            // The sample ends at the first file that does not fit. If smaller files were added instead, the sample would
+            // contain almost all small files, and almost no large ones.
+            if tree.bytes + size > limits.max_bytes {
+                break;
+            }
+            examined += 1;
+            match std::fs::read(path) {
                 Ok(body) => {
                     tree.bytes += body.len() as u64;
-                    tree.items.push(TreeFile { key, body });
+                    tree.items.push(TreeFile { key: key.clone(), body });
                 }
-                Err(_) => unreadable += 1,
+                Err(_) => unreadable_files += 1,
             }
         }
         tree.items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -72,20 +89,22 @@ impl FileTree {
             "files were left out because their paths are not valid as keys (not UTF-8, or too long)",
         );
         tree.warn(
-            unreadable,
+            found.unreadable + unreadable_files,
             "files or directories could not be read and were left out; check their permissions",
         );
-        let unused = total - tree.items.len() - unreadable.min(total - tree.items.len());
+        let larger = format!(
+            "files were left out because each is larger than {} (see --max-bytes)",
+            bytes_text(limits.max_bytes)
+        );
+        tree.warn(too_large, &larger);
+        let total = found.files.len();
         let limit = format!(
             "of {total} files were left out to keep within {} files and {} (a sample by the seed; see --max-files, --max-bytes)",
             limits.max_files,
             bytes_text(limits.max_bytes)
         );
-        tree.warn(unused, &limit);
-        match tree.items.is_empty() {
-            true => Err(nothing_to_use(dir, &tree.warnings)),
-            false => Ok(tree),
-        }
+        tree.warn(total - examined, &limit);
+        tree
     }
 
     fn warn(&mut self, count: usize, what: &str) {
@@ -204,6 +223,48 @@ mod tests {
         assert!(warnings[0].starts_with("40 of 50 files"), "{warnings:?}");
         assert_eq!(few, keys(TreeLimits { max_files: 10, ..ALL }).0);
         assert_eq!(keys(TreeLimits { max_bytes: 1500, ..ALL }).0.len(), 15);
+    }
+
+    /// Of a tree with small and large files, the sample must contain the same share of both.
+    #[test]
+    fn a_sample_by_bytes_has_the_sizes_of_the_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..600).for_each(|i| std::fs::write(dir.path().join(format!("small{i}")), [0; 100]).unwrap());
+        (0..60).for_each(|i| std::fs::write(dir.path().join(format!("large{i}")), [0; 10_000]).unwrap());
+        let mean_bytes = (600 * 100 + 60 * 10_000) as f64 / 660.0;
+        let of_seed = |seed| {
+            let tree = FileTree::read(dir.path(), &TreeLimits { max_bytes: 330_000, seed, ..ALL }).unwrap();
+            assert_eq!(tree.warnings.len(), 1, "{:?}", tree.warnings);
+            tree.bytes as f64 / tree.items.len() as f64
+        };
+        let sampled = (0..8).map(of_seed).sum::<f64>() / 8.0;
+        assert!((0.8..1.25).contains(&(sampled / mean_bytes)), "{sampled} B, not {mean_bytes} B");
+    }
+
+    /// A single file over the limit must not end the sample, and has its own warning.
+    #[test]
+    fn files_over_the_limit_are_counted_separately() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..20).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
+        std::fs::write(dir.path().join("huge"), [0; 5000]).unwrap();
+        let tree = FileTree::read(dir.path(), &TreeLimits { max_bytes: 4000, ..ALL }).unwrap();
+        assert_eq!((tree.items.len(), tree.warnings.len()), (20, 1));
+        assert!(
+            tree.warnings[0].starts_with("1 files were left out because each is larger"),
+            "{:?}",
+            tree.warnings
+        );
+    }
+
+    /// Unreadable directories must not reduce the number of files that the limits left out.
+    #[test]
+    fn unreadable_directories_do_not_hide_the_sample() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..5).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
+        let found = DirectoryScanResult { unreadable: 5, ..find_files(dir.path()).unwrap() };
+        let warnings = FileTree::sample(found, &TreeLimits { max_files: 2, ..ALL }).warnings;
+        assert!(warnings[0].starts_with("5 files or directories could not be read"), "{warnings:?}");
+        assert!(warnings[1].starts_with("3 of 5 files"), "{warnings:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tests the instrument itself, with known delays, wrong content and failures.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use fordway_measure::{LaneDescription, OperationRecord, SpeedVerdict};
@@ -118,7 +118,10 @@ fn an_injected_delay_is_recovered() {
 struct Liar {
     within: StoreTarget,
     lies: AtomicBool,
-    refuses_puts: bool,
+    /// The number of puts that succeed.
+    puts: AtomicU64,
+    /// The error of all further puts.
+    refusal: ErrorKind,
 }
 
 impl MeasuredTarget for Liar {
@@ -126,9 +129,10 @@ impl MeasuredTarget for Liar {
         self.within.lane()
     }
     fn put(&self, key: &Key, body: &[u8]) -> Result<()> {
-        match self.refuses_puts {
-            true => Err(Error::new(ErrorKind::NoSpace, "the disk is full")),
-            false => self.within.put(key, body),
+        let is_allowed = |left: u64| left.checked_sub(1);
+        match self.puts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_allowed) {
+            Err(_) => Err(Error::new(self.refusal, "no more puts")),
+            Ok(_) => self.within.put(key, body),
         }
     }
     fn list(&self) -> Result<Vec<(String, u64)>> {
@@ -158,7 +162,8 @@ impl MeasuredTarget for Liar {
 #[test]
 fn wrong_content_is_counted_not_measured() {
     let lies = AtomicBool::new(true);
-    let liar = Liar { within: memory("liar"), lies, refuses_puts: false };
+    let (puts, refusal) = (AtomicU64::new(u64::MAX), ErrorKind::Internal);
+    let liar = Liar { within: memory("liar"), lies, puts, refusal };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(liar)];
     let outcome = compare(&PLAN, &tree(80), &targets).unwrap();
     let summaries = summarise(&lanes(&targets), &outcome.records, CAPACITY);
@@ -169,9 +174,30 @@ fn wrong_content_is_counted_not_measured() {
 
 #[test]
 fn a_full_disk_ends_the_run_with_its_own_message() {
-    let liar = Liar { within: memory("full"), lies: AtomicBool::new(false), refuses_puts: true };
-    let error = compare(&PLAN, &tree(3), &[Box::new(liar)]).expect_err("the puts fail");
-    assert_eq!((error.kind(), error.detail()), (ErrorKind::NoSpace, "the disk is full"));
+    let error =
+        compare(&PLAN, &tree(3), &[refuses("full", 0, ErrorKind::NoSpace)]).expect_err("the puts fail");
+    assert_eq!((error.kind(), error.detail()), (ErrorKind::NoSpace, "no more puts"));
+}
+
+/// Returns a target that accepts this number of puts.
+fn refuses(name: &str, puts: u64, refusal: ErrorKind) -> Box<dyn MeasuredTarget> {
+    let puts = AtomicU64::new(puts);
+    Box::new(Liar { within: memory(name), lies: AtomicBool::new(false), puts, refusal })
+}
+
+/// A server that stops answering must not lose the rounds that were complete before.
+#[test]
+fn an_unreachable_server_does_not_lose_the_complete_rounds() {
+    let complete = u64::from(PLAN.warm_up) + 2;
+    let target = refuses("gone", complete * 3 + 1, ErrorKind::Unavailable);
+    let outcome = compare(&PLAN, &tree(3), &[target]).unwrap();
+    let end = outcome.early_end.expect("the puts fail");
+    assert_eq!((end.rounds, end.error.kind()), (2, ErrorKind::Unavailable));
+    assert!(end.warning(PLAN.rounds).contains("no more puts"));
+    assert!(outcome.records.operations.iter().all(|operation| operation.round < 2));
+    // If no recorded round is complete, the error is returned.
+    let target = refuses("gone", complete + 1, ErrorKind::Unavailable);
+    assert_eq!(compare(&PLAN, &tree(3), &[target]).expect_err("no round").kind(), ErrorKind::Unavailable);
 }
 
 #[test]
@@ -197,7 +223,7 @@ fn an_interrupted_comparison_keeps_its_complete_rounds() {
     };
     let targets: Vec<Box<dyn MeasuredTarget>> = vec![Box::new(memory("memory"))];
     let outcome = run(&plan, &tree(50), &targets, &stop, &mut progress).unwrap();
-    assert_eq!(outcome.interrupted_after, Some(3));
+    assert_eq!(outcome.early_end.as_ref().map(|end| end.rounds), Some(3));
     let rounds: std::collections::BTreeSet<u16> =
         outcome.records.blocks.iter().map(|block| block.round).collect();
     assert_eq!(rounds, (0..3).collect());

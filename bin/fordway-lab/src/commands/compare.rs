@@ -28,11 +28,14 @@ use serde_json::{Map, json};
 use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 use crate::commands::service;
 
 pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let targets = targets(args, global)?;
+    let out = args.output.path("compare");
+    run_output::check(&out)?;
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
     let tree = FileTree::read(&args.dir, &limits)?;
@@ -58,7 +61,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let injected = lanes.mean_slept_ns();
     let names = lanes.descriptions();
     let closed = lanes.close();
-    let is_early = outcome.as_ref().map_or(true, |outcome| outcome.interrupted_after.is_some());
+    let is_early = outcome.as_ref().map_or(true, |outcome| outcome.early_end.is_some());
     if is_early {
         context.output.note(&format!("removed the temporary directory {}", place.path().display()));
         if let Err(left) = &closed {
@@ -72,8 +75,6 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     commands::judge(&mut run, watch);
     remove(place)?;
-    let out = args.output.path("compare");
-    run.write(&out, &outcome.records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
     report((args, &out), &run, &outcome, injected, context)
 }
 
@@ -158,10 +159,9 @@ fn describe(
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
-    warnings.extend(outcome.interrupted_after.map(|rounds| {
-        format!("interrupted after {rounds} of {} rounds: the results cover these rounds only", plan.rounds)
-    }));
-    warnings.extend(few_rounds(outcome.interrupted_after.unwrap_or(plan.rounds)));
+    let early_end = outcome.early_end.as_ref();
+    warnings.extend(early_end.map(|end| end.warning(plan.rounds)));
+    warnings.extend(few_rounds(early_end.map_or(plan.rounds, |end| end.rounds)));
     RunDocument {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION,
@@ -234,12 +234,13 @@ fn report(
     if let Some(injected_ns) = injected_ns {
         context.output.text(&instrument(run, outcome, injected_ns))?;
     }
+    run_output::write(out, run, &outcome.records)?;
     context.output.text(&format!("run: {}", out.display()))?;
     if !args.page.no_report {
         super::write_page(out, context)?;
     }
-    if outcome.interrupted_after.is_some() {
-        return Ok(CommandExit::Interrupted);
+    if let Some(end) = &outcome.early_end {
+        return Ok(CommandExit::of(&end.error));
     }
     let failed = run.summaries.iter().any(|summary| summary.errors > 0) || !outcome.failures.is_empty();
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })

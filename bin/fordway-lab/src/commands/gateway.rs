@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -292,7 +293,10 @@ fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) ->
         .args(options(etag, durability))
         .arg(root)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+        .stdout(Stdio::piped())
+        // Ctrl-C signals the whole process group of the terminal. The gateway must outlive it, because the clean-up of
+        // this process uses the gateway. The end of its standard input ends the gateway even if this process is killed.
+        .process_group(0);
     Ok(command)
 }
 

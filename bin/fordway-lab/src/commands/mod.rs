@@ -10,6 +10,7 @@ mod ledger;
 mod machines;
 mod netlab;
 mod pingpong;
+mod run_output;
 mod scratch;
 mod service;
 mod speedup;
@@ -29,6 +30,7 @@ use crate::args::{CompletionsArgs, GlobalArgs, LabCommandLine, LabSubcommand, Ma
 
 /// Runs the command that a command line names.
 pub(crate) fn run(cli: LabCommandLine, context: &CommandContext) -> Result<CommandExit> {
+    scratch::remove_on_second_signal(&context.interrupt);
     endpoint::check(&cli.command, &cli.global, context)?;
     match cli.command {
         LabSubcommand::Compare(args) => compare::run(&args, &cli.global, context),

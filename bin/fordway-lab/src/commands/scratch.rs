@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use fordway_command::{IncompleteFileKind, InterruptFlag, TemporaryFile};
 use fordway_sys::{FileSystemSharing, Mode, OFlags, open_in, user_id};
 use tempfile::TempDir;
 
@@ -16,11 +18,21 @@ const LOCK: &str = ".lock";
 /// A directory younger than this may belong to a command that has not locked it yet.
 const NEW: Duration = Duration::from_secs(60);
 
+/// The flag of the command, which removes the directories if a second signal ends the process at once. The flag is the
+/// same for the whole process, so it is not passed to every function that creates a directory.
+static INTERRUPT: OnceLock<InterruptFlag> = OnceLock::new();
+
+/// Makes a second signal remove all directories that are created later.
+pub(super) fn remove_on_second_signal(interrupt: &InterruptFlag) {
+    let _ = INTERRUPT.set(interrupt.clone());
+}
+
 /// A temporary directory that is removed when this value is dropped. A file in it is locked while the command runs.
 pub(super) struct ScratchDirectory {
     dir: TempDir,
     /// The locked file. The directory itself cannot be locked, because a gateway locks the directory of its socket.
     _lock: File,
+    _registered: Option<TemporaryFile>,
 }
 
 impl ScratchDirectory {
@@ -34,7 +46,9 @@ impl ScratchDirectory {
         let lock = File::create(dir.path().join(LOCK))?;
         // A file system without such locks does not stop the command. Nothing is removed there.
         let _ = lock.try_lock();
-        Ok(ScratchDirectory { dir, _lock: lock })
+        let register = |flag: &InterruptFlag| flag.temporary(dir.path(), IncompleteFileKind::Directory);
+        let registered = INTERRUPT.get().map(register);
+        Ok(ScratchDirectory { dir, _lock: lock, _registered: registered })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -213,6 +213,33 @@ fn a_signal_keeps_the_complete_rounds() {
     assert!(["a", "b"].iter().all(|place| entries(&dir.path().join(place)).is_empty()));
 }
 
+/// With `--keep`, every round creates the directory again, so only the directory of the last round remains.
+#[test]
+fn the_last_round_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("root")).unwrap();
+    let words = ["bench", "mdtest", "root", "--items", "20", "--keep", "--rounds", "2"];
+    let output = fordway(dir.path(), &words).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(entries(&dir.path().join("root")), ["fordway-bench"]);
+}
+
+/// With `--keep`, the directory of the round that a signal ended remains.
+#[test]
+fn the_interrupted_round_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bench", "mdtest", ".", "--items", "100000000", "--keep", "--rounds", "2"];
+    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !dir.path().join("fordway-bench/mdtest").exists() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(job.id()).unwrap();
+    assert_eq!(job.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(entries(dir.path()), ["fordway-bench"]);
+}
+
 #[test]
 fn nothing_is_made_where_nobody_named_a_place() {
     let dir = tempfile::tempdir().unwrap();

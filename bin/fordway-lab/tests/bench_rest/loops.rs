@@ -227,3 +227,21 @@ fn an_interrupted_load_is_reported_as_such() {
         assert!(operations > 0 && (length.len() < 4 || operations.is_multiple_of(20)), "{summary}");
     }
 }
+
+/// If the server stops after some rounds, the complete rounds are reported with the error and its exit code.
+#[test]
+fn a_server_that_stops_does_not_lose_the_complete_rounds() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(0)));
+    let url = server.url("/x");
+    let mut command = command(&[&url, "--warm-up", "0s", "--rounds", "1000", "--requests", "20"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while server.requests() < 50 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(server);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(7), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("interrupted: the results cover only"), "{}", stderr(&ended));
+    let summary: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(summary["operations"].as_u64().unwrap() >= 40, "{summary}");
+}

@@ -9,6 +9,7 @@
 //!   by default.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -199,7 +200,8 @@ impl MachineContainer {
         }
     }
 
-    /// Starts a container. Dropping the returned value ends the container. Errors: `InvalidArgument` for a word or a
+    /// Starts a container. Dropping the returned value ends the container. A signal to the process group of this process
+    /// (Ctrl-C) does not reach the container. Errors: `InvalidArgument` for a word or a
     /// working directory that is not UTF-8.
     pub fn start(
         &self,
@@ -213,7 +215,7 @@ impl MachineContainer {
         let prepare = "mount --rbind / $bundle/root; mount --make-rprivate $bundle/root;";
         let words = run_command(&self.mounts, asked.name, &config, prepare)?;
         let mut run = command(&words)?;
-        run.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        run.stdin(Stdio::null()).stdout(stdout).stderr(stderr).process_group(0);
         match asked.network {
             Some(network) => network.start_within(&self.mounts, run),
             None => NamespaceProcess::start_within_here(&self.mounts, run),

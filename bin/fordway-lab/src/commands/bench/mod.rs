@@ -13,7 +13,7 @@ use std::time::Instant;
 use fordway_client::s3::S3Config;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument};
+use fordway_measure::{LaneDescription, LaneIo500Score, Machine, RunClock, RunDocument, RunRecords};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{
@@ -26,6 +26,7 @@ use fordway_workload::{RunControl, WorkloadLocation, WorkloadRank, io500, team};
 use crate::args::{BenchArgs, BenchEndpointArgs, BenchmarkCommand, GlobalArgs};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::run_output;
 
 pub(super) fn run(args: &BenchArgs, global: &GlobalArgs, context: &CommandContext) -> Result<CommandExit> {
     let on_ranks = |workload: WorkloadPlan, common: &BenchEndpointArgs, published: &[u8]| {
@@ -60,6 +61,8 @@ fn run_ranks(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     workload.check(usize::from(args.threads))?;
+    let path = args.setting.path(&workload);
+    run_output::check(&path)?;
     let places = BenchLocations::open(args, context)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let roles: Vec<(&str, &Path)> = places.dirs.iter().map(|dir| ("root", dir.as_path())).collect();
@@ -69,7 +72,11 @@ fn run_ranks(
     context.output.start_counting();
     let measured = measure_ranks(&workload, args, &places.sites, context);
     context.output.end_progress();
-    places.close()?;
+    let closed = places.close();
+    let is_early = measured.as_ref().map_or(true, |measured| measured.early_end.is_some());
+    if let (true, Err(left)) = (is_early, &closed) {
+        context.output.note(&format!("could not remove everything: {left}"));
+    }
     let measured = measured?;
     let lanes = &measured.lanes;
     let header = RunMetadata {
@@ -81,18 +88,17 @@ fn run_ranks(
     };
     let (mut run, records) = describe(&workload, header, &measured);
     commands::judge(&mut run, watch);
-    let path = args.setting.path(&workload);
-    run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    report(&workload, &run, lanes, &path, context)?;
+    report(&workload, (&run, &records), lanes, &path, context)?;
     for table in published.iter().filter_map(|number| PublishedTable::find(*number)) {
         context.output.text(&beside_published(lanes, table))?;
     }
+    if let Some(end) = &measured.early_end {
+        return Ok(CommandExit::of(&end.error));
+    }
+    // A failure of a gateway does not invalidate the rounds, so it is reported after them.
+    closed?;
     let failed = run.summaries.iter().any(|summary| summary.errors > 0);
-    Ok(match (measured.interrupted_after, failed) {
-        (Some(_), _) => CommandExit::Interrupted,
-        (None, true) => CommandExit::Failure,
-        (None, false) => CommandExit::Ok,
-    })
+    Ok(if failed { CommandExit::Failure } else { CommandExit::Ok })
 }
 
 fn measure_ranks(
@@ -123,7 +129,7 @@ fn first_rank(results: Vec<Result<MeasuredRounds>>) -> Result<MeasuredRounds> {
 
 fn report(
     workload: &WorkloadPlan,
-    run: &RunDocument,
+    (run, records): (&RunDocument, &RunRecords),
     lanes: &[LaneResults],
     path: &Path,
     context: &CommandContext,
@@ -131,6 +137,7 @@ fn report(
     commands::write_summaries(run, context)?;
     context.output.text(&table(run, lanes))?;
     commands::write_trust(run, context)?;
+    run_output::write(path, run, records)?;
     if let WorkloadPlan::Io500(plan) = workload {
         for (score, text) in io500::score(plan, lanes) {
             write_score(&score, &text, path, context)?;
@@ -221,8 +228,8 @@ impl BenchLocations {
         self.sites.push(WorkloadLocation::objects(lane, store, name.clone(), server_pid));
     }
 
-    /// Stops the gateways.
+    /// Stops the gateways. Continues after an error. Errors: the first error.
     fn close(self) -> Result<()> {
-        self.gateways.into_iter().try_for_each(GatewayProcess::stop)
+        self.gateways.into_iter().map(GatewayProcess::stop).fold(Ok(()), Result::and)
     }
 }

@@ -26,12 +26,14 @@ use serde_json::json;
 
 use crate::args::{ArrivalProcessArg, GlobalArgs, HttpMethodArg, HttpVersionArg, RestBenchArgs};
 use crate::commands;
+use crate::commands::run_output;
 
 pub(super) fn run(
     args: &RestBenchArgs,
     global: &GlobalArgs,
     context: &CommandContext,
 ) -> Result<CommandExit> {
+    args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -44,31 +46,33 @@ pub(super) fn run(
     context.output.start_counting();
     let rows = measure(args, &points, &all, (seed, machine.cpus), context);
     context.output.end_progress();
-    let (rows, is_early) = rows?;
+    let (rows, early_end) = rows?;
     let points = &points[..rows.len() / args.http.len()];
     let mut run = describe(args, points, rows, machine, seed, started)?;
-    if is_early {
-        run.0.warnings.push("interrupted: the results cover only what was measured before".to_owned());
+    if let Some(error) = &early_end {
+        let warning =
+            format!("interrupted: the results cover only what was measured before; the reason: {error}");
+        run.0.warnings.push(warning);
     }
     commands::judge(&mut run.0, watch);
     let exit = report(args, run, context)?;
-    Ok(if is_early { CommandExit::Interrupted } else { exit })
+    Ok(early_end.map_or(exit, |error| CommandExit::of(&error)))
 }
 
-/// Measures all combinations; for each combination, the HTTP versions take turns. Returns the table's rows, and whether
-/// a signal ended the measurement. After a signal, the rows cover only complete rounds. Errors: `Interrupted` if
-/// nothing was measured.
+/// Measures all combinations; for each combination, the HTTP versions take turns. Returns the table's rows, and the
+/// error that ended the measurement early, which is `Interrupted` after a signal. After an early end, the rows cover
+/// only complete rounds. Errors: the error that ended the measurement before anything was measured.
 fn measure(
     args: &RestBenchArgs,
     points: &[RestParameterSet],
     requests: &[Arc<RequestSequence>],
     (seed, cpus): (u64, usize),
     context: &CommandContext,
-) -> Result<(Vec<LaneBlocks>, bool)> {
+) -> Result<(Vec<LaneBlocks>, Option<Error>)> {
     let clock = RunClock::start();
     let mut rows = Vec::new();
     let mut number = 0;
-    let is_early = || context.interrupt.check().is_err();
+    let mut early_end = None;
     for (phase, point) in points.iter().enumerate() {
         let settings = |http: &HttpVersionArg| settings(args, point, *http, cpus);
         let mut of_point: Vec<LaneBlocks> = args
@@ -77,18 +81,21 @@ fn measure(
             .map(|http| LaneBlocks { settings: settings(http), blocks: Vec::new() })
             .collect();
         for round in 0..args.rounds {
-            for (lane, http) in args.http.iter().enumerate() {
-                if is_early() {
-                    break;
-                }
+            let ended = args.http.iter().enumerate().try_for_each(|(lane, http)| {
+                context.interrupt.check()?;
                 let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
                 let block = block(args, point, *http, &requests[phase], (seed, place, clock), context)?;
                 of_point[lane].blocks.push(block);
-            }
-            if is_early() {
-                // The last block is shorter than the other blocks, and is kept only if there are no other results.
-                let complete = usize::from(round).max(usize::from(rows.is_empty()));
+                Ok(())
+            });
+            // A signal may also be the reason of a failure, so it is checked first.
+            if let Err(error) = context.interrupt.check().and(ended) {
+                // After a signal, the last block is shorter than the other blocks, and is kept only if there are no
+                // other results.
+                let is_only = rows.is_empty() && context.interrupt.is_raised();
+                let complete = usize::from(round).max(usize::from(is_only));
                 of_point.iter_mut().for_each(|row| row.blocks.truncate(complete));
+                early_end = Some(error);
                 break;
             }
             // All HTTP versions have now completed the same block.
@@ -97,14 +104,14 @@ fn measure(
         if of_point.iter().any(|row| !row.blocks.is_empty()) {
             rows.extend(of_point);
         }
-        if is_early() {
+        if early_end.is_some() {
             break;
         }
     }
-    if rows.is_empty() {
-        context.interrupt.check()?;
+    match early_end {
+        Some(error) if rows.is_empty() => Err(error),
+        early_end => Ok((rows, early_end)),
     }
-    Ok((rows, is_early()))
 }
 
 fn block(
@@ -316,7 +323,7 @@ fn report(
     context.output.text(&load_table(&run))?;
     commands::write_trust(&run, context)?;
     if let Some(dir) = &args.output.out {
-        run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+        run_output::write(dir, &run, &records)?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }
     let nothing_succeeded = run.summaries.iter().any(|summary| summary.operations == 0);

@@ -9,17 +9,19 @@ use fordway_measure::{
     BlockRecord, LaneDescription, Machine, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, ns_text, rate_text,
 };
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::Result;
 use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
 
 use crate::args::{ReplicaArgs, VectorReadBenchArgs};
 use crate::commands;
+use crate::commands::run_output;
 
 /// The name of the only phase.
 const PHASE: &str = "read";
 
 pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Result<CommandExit> {
+    args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(&[], args.trust.force)?.beside_unknown_servers();
@@ -175,7 +177,7 @@ fn report(
     }
     commands::write_trust(run, context)?;
     if let Some(dir) = &args.output.out {
-        run.write(dir, records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        run_output::write(dir, run, records)?;
         context.output.text(&format!("run: {}", dir.display()))?;
     }
     Ok(())

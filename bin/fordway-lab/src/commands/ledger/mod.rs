@@ -30,6 +30,7 @@ use self::components::SIZE_BYTES_MAX;
 use self::setup::PreparedLedgerRun;
 use crate::args::{CpuPlacementArg, LedgerArgs, LedgerPathArg};
 use crate::commands;
+use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 
 /// The sizes, in bytes, to which the cost functions are fitted. The sizes range from 1 byte to more than fits into the
@@ -59,6 +60,8 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
         return echo::serve(address, file);
     }
     let (printed, sizes) = sizes(args)?;
+    let out = args.output.path("ledger");
+    run_output::check(&out)?;
     let plan = LedgerPlan { sizes, duration: args.duration, seed: args.chance.seed()? };
     let paths = match args.paths.is_empty() {
         true => LedgerPathArg::value_variants().to_vec(),
@@ -75,9 +78,7 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
     let mut run = describe(&plan, &work, &printed, machine, started);
     commands::judge(&mut run, watch);
-    let out = args.output.path("ledger");
-    write(&out, &run, &work)?;
-    let exit = report(&out, &printed, &run, &work.account, context)?;
+    let exit = report(&out, &printed, &run, &work, context)?;
     Ok(if work.is_early { CommandExit::Interrupted } else { exit })
 }
 
@@ -215,16 +216,17 @@ fn write(dir: &Path, run: &RunDocument, work: &LedgerRunResult) -> Result<()> {
     let text = serde_json::to_vec_pretty(&work.account)
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the ledger as JSON").caused_by(error))?;
     let further = Some(("ledger.json", text.as_slice()));
-    run.write_with(dir, &work.records, further).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    run_output::write_with(dir, run, &work.records, further)
 }
 
 fn report(
     out: &Path,
     printed: &[u64],
     run: &RunDocument,
-    account: &LedgerCostReport,
+    work: &LedgerRunResult,
     context: &CommandContext,
 ) -> Result<CommandExit> {
+    let account = &work.account;
     for component in &account.components {
         commands::write_row(component, ("", ""), run, context)?;
     }
@@ -236,6 +238,7 @@ fn report(
         }
     }
     commands::write_trust(run, context)?;
+    write(out, run, work)?;
     context.output.text(&format!("run: {}", out.display()))?;
     Ok(CommandExit::Ok)
 }

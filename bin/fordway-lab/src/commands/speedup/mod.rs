@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use self::launch::{MpiJobRunner, MpiLauncher};
 use crate::args::{SpeedupArgs, SpeedupTimeArg};
 use crate::commands;
+use crate::commands::run_output;
 
 pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<CommandExit> {
     if let Some(table) = &args.check {
@@ -34,6 +35,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
         return remote::accept(address);
     }
     let asked = asked(&args.setup)?;
+    run_output::check(&args.output.path("speedup"))?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
     let watch = MachineWatch::start(&[], args.trust.force)?;
@@ -56,8 +58,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     };
     let mut run = describe(&plan, lanes, &outcome, header);
     commands::judge(&mut run, watch);
-    write(args, &run, &outcome, &fitted)?;
-    report(args, &run, &fitted, context)?;
+    report(args, &run, (&outcome, &fitted), context)?;
     if outcome.interrupted.is_some() {
         return Ok(CommandExit::Interrupted);
     }
@@ -124,23 +125,23 @@ fn write(
         .map_err(|error| Error::new(ErrorKind::Internal, "writing the fits as JSON").caused_by(error))?
         + "\n";
     let further = Some(("speedup.json", text.as_bytes()));
-    run.write_with(&out, &outcome.records, further)
-        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))
+    run_output::write_with(&out, run, &outcome.records, further)
 }
 
 fn report(
     args: &SpeedupArgs,
     run: &RunDocument,
-    fitted: &[SetupSpeedupFit],
+    (outcome, fitted): (&SpeedupResults, &[SetupSpeedupFit]),
     context: &CommandContext,
 ) -> Result<()> {
     commands::write_summaries(run, context)?;
     context.output.text(&parallel_table(run))?;
-    for fitted in fitted {
-        context.output.row(fitted)?;
-        context.output.text(&sentence(fitted))?;
+    for fit in fitted {
+        context.output.row(fit)?;
+        context.output.text(&sentence(fit))?;
     }
     commands::write_trust(run, context)?;
+    write(args, run, outcome, fitted)?;
     let out = args.output.path("speedup");
     context.output.text(&format!("run: {}", out.display()))?;
     if args.page.no_report { Ok(()) } else { super::write_page(&out, context) }

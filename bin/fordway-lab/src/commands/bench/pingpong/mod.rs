@@ -24,11 +24,13 @@ use self::load::{MessageSizeRange, MessageSizeSequence, PingChannel, PingpongPar
 use self::setups::{MeasuredNetworkSetup, wire};
 use crate::args::{ConnectionReuseArg, PingpongBenchArgs, SizeDistributionArg};
 use crate::commands;
+use crate::commands::run_output;
 
 pub(super) fn run(args: &PingpongBenchArgs, context: &CommandContext) -> Result<CommandExit> {
     if args.list {
         return list(context);
     }
+    args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -117,12 +119,13 @@ struct PingpongMeasurementPlan<'a> {
 
 impl PingpongMeasurementPlan<'_> {
     /// Measures all rounds. A round measures all combinations in random order and, for each combination, all set-ups in
-    /// random order. After a signal, returns the complete rounds. Errors: `Interrupted` if no round is complete.
+    /// random order. If a signal or an error ends the measurement early, returns the complete rounds with this error.
+    /// Errors: the error that ended the measurement before a round was complete.
     fn measure(
         &self,
         lanes: &[MeasuredNetworkSetup],
         context: &CommandContext,
-    ) -> Result<SetupMeasurementBlocks> {
+    ) -> Result<(SetupMeasurementBlocks, Option<Error>)> {
         let clock = RunClock::start();
         let mut measured = SetupMeasurementBlocks::new(self.points.len(), lanes.len());
         let mut random = SeededRandom::new(self.seed);
@@ -142,15 +145,15 @@ impl PingpongMeasurementPlan<'_> {
                     let Ok(running) = &lanes[lane].running else { continue };
                     let running = &running[self.points[phase].window];
                     let place = BlockPosition { lane: lane as u8, phase: phase as u8, round, block: number };
-                    measured.add(
-                        phase,
-                        lane,
-                        self.block(running, &self.points[phase], place, clock, context)?,
-                    );
-                    if let Err(interrupted) = context.interrupt.check() {
-                        // The last block is shorter than the other blocks, so its round is discarded.
-                        measured.keep_rounds(usize::from(round));
-                        return if round == 0 { Err(interrupted) } else { Ok(measured) };
+                    let block = self.block(running, &self.points[phase], place, clock, context);
+                    // After a signal, the block is shorter than the other blocks, or failed because of the signal.
+                    match context.interrupt.check().and(block) {
+                        Ok(block) => measured.add(phase, lane, block),
+                        Err(error) if round == 0 => return Err(error),
+                        Err(error) => {
+                            measured.keep_rounds(usize::from(round));
+                            return Ok((measured, Some(error)));
+                        }
                     }
                     done += 1;
                 }
@@ -158,7 +161,7 @@ impl PingpongMeasurementPlan<'_> {
                 number += 1;
             }
         }
-        Ok(measured)
+        Ok((measured, None))
     }
 
     fn block(
@@ -241,14 +244,15 @@ impl PingpongRunMetadata<'_> {
     fn report(
         self,
         (lanes, watch): (&[MeasuredNetworkSetup], MachineWatch),
-        measured: SetupMeasurementBlocks,
+        (measured, early_end): (SetupMeasurementBlocks, Option<Error>),
         context: &CommandContext,
     ) -> Result<CommandExit> {
         let args = self.args;
         let (mut run, records) = self.run(lanes, measured);
-        let is_early = context.interrupt.check().is_err();
-        if is_early {
-            run.warnings.push("interrupted: the results cover only the rounds that were complete".to_owned());
+        if let Some(error) = &early_end {
+            run.warnings.push(format!(
+                "interrupted: the results cover only the rounds that were complete; the reason: {error}"
+            ));
         }
         commands::judge(&mut run, watch);
         commands::write_summaries(&run, context)?;
@@ -260,10 +264,10 @@ impl PingpongRunMetadata<'_> {
             }
         }
         if let Some(dir) = &args.output.out {
-            run.write(dir, &records).map_err(|e| Error::new(ErrorKind::Io, e.to_string()))?;
+            run_output::write(dir, &run, &records)?;
             context.output.text(&format!("run: {}", dir.display()))?;
         }
-        Ok(if is_early { CommandExit::Interrupted } else { exit(args, lanes, &run) })
+        Ok(early_end.map_or_else(|| exit(args, lanes, &run), |error| CommandExit::of(&error)))
     }
 
     fn run(

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::MachineWatch;
-use fordway_measure::{LaneDescription, Machine, RunDocument, transfer_table};
+use fordway_measure::{LaneDescription, Machine, RunDocument, RunRecords, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
 use fordway_workload::summary::RunHeader;
@@ -25,6 +25,7 @@ use self::process::{ChildProgram, ChildProgramListener, NginxServer};
 use crate::args::{TransportBenchArgs, TransportKindArg};
 use crate::commands;
 use crate::commands::gateway::GatewayProcess;
+use crate::commands::run_output;
 use crate::commands::scratch::ScratchDirectory;
 
 pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -32,6 +33,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
         return follow_at(address);
     }
     let plan = args.setting.plan()?;
+    run_output::check(&args.setting.path())?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let root = args.root.clone().unwrap_or_else(std::env::temp_dir);
     // Observe the machine before the measurement starts, because the measurement raises the load average.
@@ -58,9 +60,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     };
     let mut run = describe(&plan, lanes, &outcome, header);
     commands::judge(&mut run, watch);
-    run.write(&args.setting.path(), &outcome.records)
-        .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
-    let exit = report(args, &run, context)?;
+    let exit = report(args, (&run, &outcome.records), context)?;
     Ok(if is_early { CommandExit::Interrupted } else { exit })
 }
 
@@ -92,13 +92,18 @@ fn parameters(args: &TransportBenchArgs) -> serde_json::Map<String, serde_json::
     parameters
 }
 
-fn report(args: &TransportBenchArgs, run: &RunDocument, context: &CommandContext) -> Result<CommandExit> {
+fn report(
+    args: &TransportBenchArgs,
+    (run, records): (&RunDocument, &RunRecords),
+    context: &CommandContext,
+) -> Result<CommandExit> {
     commands::write_summaries(run, context)?;
     context.output.text(&transfer_table(run))?;
     for lane in &run.lanes {
         context.output.text(&format!("{}: {}", lane.name, lane.description))?;
     }
     commands::write_trust(run, context)?;
+    run_output::write(&args.setting.path(), run, records)?;
     context.output.text(&format!("run: {}", args.setting.path().display()))?;
     if !args.page.no_report {
         commands::write_page(&args.setting.path(), context)?;

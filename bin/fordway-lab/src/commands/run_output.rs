@@ -1,0 +1,87 @@
+//! The directory to which a command writes its run. The commands check it before they measure, so that no measurement
+//! is lost because its run cannot be written.
+
+use std::io;
+use std::path::Path;
+
+use fordway_command::file_error;
+use fordway_measure::{RunDocument, RunRecords};
+use fordway_store::{Error, ErrorKind, Result};
+
+/// The size of the trial file: one block, because file systems may store less without allocating space.
+const TRIAL_BYTES: usize = 4096;
+
+/// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors: the
+/// kind of the failure (`InvalidArgument` if `dir` is a file), with advice.
+pub(super) fn check(dir: &Path) -> Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
+    let tried = std::fs::create_dir_all(dir).and_then(|()| {
+        let mut file = tempfile::Builder::new().prefix(".fordway-trial-").tempfile_in(dir)?;
+        io::Write::write_all(&mut file, &[0; TRIAL_BYTES])?;
+        file.close()
+    });
+    // A command that ends without a run must not leave an empty directory.
+    for path in missing {
+        let _ = std::fs::remove_dir(path);
+    }
+    tried.map_err(|error| {
+        let kind = match ErrorKind::from(&error) {
+            ErrorKind::Io => ErrorKind::InvalidArgument,
+            kind => kind,
+        };
+        let why =
+            format!("the run cannot be written to {}; choose another directory with --out", dir.display());
+        Error::new(kind, why).caused_by(error)
+    })
+}
+
+/// Writes `run` with its records to `dir`. Errors: the kind of the failure, such as `NoSpace`.
+pub(super) fn write(dir: &Path, run: &RunDocument, records: &RunRecords) -> Result<()> {
+    write_with(dir, run, records, None)
+}
+
+/// Does the same as [`write`], and also writes the file `further`, given as its name and its content.
+pub(super) fn write_with(
+    dir: &Path,
+    run: &RunDocument,
+    records: &RunRecords,
+    further: Option<(&'static str, &[u8])>,
+) -> Result<()> {
+    run.write_with(dir, records, further).map_err(|error| match error.into_io() {
+        Ok(cause) => file_error("writing the run to", dir.display(), cause),
+        Err(error) => Error::new(ErrorKind::Io, error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usable_directory_is_left_as_it_was() {
+        let place = tempfile::tempdir().unwrap();
+        let new = place.path().join("a/b.run");
+        check(&new).unwrap();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        std::fs::create_dir_all(&new).unwrap();
+        std::fs::write(new.join("run.json"), "{}").unwrap();
+        check(&new).unwrap();
+        assert_eq!(std::fs::read_dir(&new).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_unusable_directory_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        for path in [file.clone(), file.join("below")] {
+            let error = check(&path).expect_err("it is a file");
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.to_string().contains("--out"), "{error}");
+        }
+        // Every write to this file system fails.
+        let error = check(Path::new("/proc/x.run")).expect_err("nothing can be created there");
+        assert!(error.to_string().contains("/proc/x.run"), "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Directories to which a run cannot be written: a measuring command refuses them before it measures. If the disk
+//! becomes full later, the command still prints its table.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A run directory in which the first write of a run fails, as on a full disk.
+fn full(dir: &Path) {
+    std::fs::create_dir(dir).unwrap();
+    std::os::unix::fs::symlink("/dev/full", dir.join(".operations.arrow.tmp")).unwrap();
+}
+
+fn lab(words: &[&str], dir: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(words).env("FORDWAY_LAB_FORCE", "1").current_dir(dir).output().unwrap()
+}
+
+#[test]
+fn a_file_is_refused_before_the_measurement() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    std::fs::create_dir(dir.join("tree")).unwrap();
+    std::fs::write(dir.join("tree/f"), "content").unwrap();
+    std::fs::write(dir.join("ranges"), "0 1\n").unwrap();
+    std::fs::write(dir.join("file"), "not a directory").unwrap();
+    let commands: [&[&str]; 8] = [
+        &["compare", "tree", "--root", "."],
+        &["ledger", "--root", "."],
+        &["bench", "rest", "http://127.0.0.1:1"],
+        &["bench", "vector", "http://127.0.0.1:1/x", "--ranges", "ranges"],
+        &["bench", "mdtest", "tree"],
+        &["bench", "transport", "--root", "."],
+        &["bench", "pingpong", "--setup", "loopback"],
+        &["speedup", "--setup", "shm", "--out", "file", "--", "true"],
+    ];
+    for words in commands {
+        let out: &[&str] = if words[0] == "speedup" { &[] } else { &["--out", "file"] };
+        let ended = lab(&[words, out].concat(), dir);
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(2), "{words:?}: {stderr}");
+        assert!(
+            stderr.contains("file") && stderr.contains("choose another directory"),
+            "{words:?}: {stderr}"
+        );
+        assert!(ended.stdout.is_empty(), "{words:?}");
+    }
+    assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"not a directory");
+}
+
+#[test]
+fn a_full_disk_does_not_lose_the_table() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    std::fs::create_dir(dir.join("tree")).unwrap();
+    std::fs::write(dir.join("tree/f"), "content").unwrap();
+    let commands: [&[&str]; 2] = [
+        &["compare", "tree", "--root", ".", "--no-report", "--lane", "posix,embedded", "--rounds", "2"],
+        &["bench", "mdtest", ".", "--items", "10"],
+    ];
+    for (number, words) in commands.into_iter().enumerate() {
+        let out = format!("{number}.run");
+        full(&dir.join(&out));
+        let ended = lab(&[words, &["--out", &out]].concat(), dir);
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(ended.status.code(), Some(6), "{words:?}: {stderr}");
+        assert!(stdout.contains("posix") && !stdout.contains("run: "), "{words:?}: {stdout}");
+    }
+}

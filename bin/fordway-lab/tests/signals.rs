@@ -1,0 +1,119 @@
+//! Signals to the process group of a measuring command, as a terminal sends them after Ctrl-C, and `timeout` after its
+//! time limit: the command reports the complete rounds, and nothing else remains.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use fordway_measure::RunDocument;
+use tempfile::TempDir;
+
+/// A command that leads its own process group, and the directory in which it works.
+struct GroupLeader {
+    child: Child,
+    dir: TempDir,
+}
+
+impl GroupLeader {
+    fn start(words: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, scratch) = (dir.path().join("source"), dir.path().join("tmp"));
+        std::fs::create_dir(&source).unwrap();
+        std::fs::create_dir(&scratch).unwrap();
+        (0..4).for_each(|at| std::fs::write(source.join(format!("f{at}")), vec![at; 1000]).unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+        command
+            .args(words)
+            .args(["--out", "x.run"])
+            .env_clear()
+            .env("HOME", "/nonexistent")
+            .env("PATH", "/nonexistent")
+            .env("TMPDIR", &scratch)
+            .env("FORDWAY_LAB_FORCE", "1")
+            .current_dir(dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        GroupLeader { child: command.spawn().unwrap(), dir }
+    }
+
+    /// Sends SIGINT to all processes of the group.
+    fn interrupt(&self) {
+        let group = format!("-{}", self.child.id());
+        assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    }
+
+    fn wait(mut self) -> (Output, TempDir) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "it did not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // A process that was left behind would keep the pipes open.
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        self.child.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+        (Output { status: self.child.wait().unwrap(), stdout, stderr }, self.dir)
+    }
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Checks that a signal to the group of the command, after some of very many short rounds, leaves only the run of the
+/// complete rounds.
+fn keeps_complete_rounds(words: &[&str]) {
+    let command = GroupLeader::start(words);
+    std::thread::sleep(Duration::from_secs(4));
+    command.interrupt();
+    let (ended, dir) = command.wait();
+    let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(130), "{words:?}: {stderr}");
+    assert!(stderr.contains("the results cover these rounds only"), "{words:?}: {stderr}");
+    assert!(!stderr.contains("could not"), "{words:?}: {stderr}");
+    let run = RunDocument::read(&dir.path().join("x.run")).unwrap();
+    assert!(run.lanes.len() == 4 && run.summaries.iter().all(|row| row.operations > 0 && row.errors == 0));
+    assert_eq!(entries(dir.path()), ["source", "tmp", "x.run"], "{words:?}");
+    assert_eq!(entries(&dir.path().join("tmp")), [""; 0], "{words:?}");
+    assert_eq!(entries(&dir.path().join("source")), ["f0", "f1", "f2", "f3"], "{words:?}");
+}
+
+#[test]
+fn an_interrupted_comparison_keeps_its_complete_rounds() {
+    keeps_complete_rounds(&["compare", "source", "--root", ".", "--no-report", "--rounds", "1000"]);
+}
+
+#[test]
+fn an_interrupted_workload_keeps_its_complete_rounds() {
+    keeps_complete_rounds(&["bench", "mdtest", "source", "--all-lanes", "--items", "5", "--rounds", "1000"]);
+}
+
+/// A second signal ends the command at once, and also removes its temporary directories.
+#[test]
+fn a_second_signal_leaves_no_temporary_directory() {
+    let command =
+        GroupLeader::start(&["compare", "source", "--root", ".", "--no-report", "--rounds", "1000"]);
+    let end = Instant::now() + Duration::from_secs(20);
+    let is_at_work = |name: &String| {
+        let place = command.dir.path().join(name);
+        name.starts_with("fordway-compare-") && place.join("posix").exists()
+    };
+    while !entries(command.dir.path()).iter().any(is_at_work) {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    command.interrupt();
+    command.interrupt();
+    let (ended, dir) = command.wait();
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    let left: Vec<_> = entries(dir.path()).into_iter().filter(|name| name != "x.run").collect();
+    assert_eq!(left, ["source", "tmp"]);
+    assert_eq!(entries(&dir.path().join("tmp")), [""; 0]);
+}
