@@ -148,8 +148,7 @@ fn run(workload: &WorkloadPlan, setting: &MeasurementArgs, team: &MpiTeam) -> Re
         parameters: setting.parameters(),
     };
     let (run, records) = describe(workload, header, &measured);
-    let is_good =
-        measured.early_end.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
+    let is_good = measured.early_end.is_none() && run.summaries.iter().all(|summary| summary.errors == 0);
     let path = setting.path(workload);
     crew.first_does(|| {
         run.write(&path, &records).map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;

@@ -97,7 +97,7 @@ fn reported_objects_are_removed_from_a_full_disk() {
     let fill = |number: usize| std::fs::write(disk.0.join(format!("rest-{number}")), b"x").is_ok();
     (0..1000).take_while(|number| fill(*number)).count();
     store.delete(&bucket, &key("large"), &DeleteOptions::default()).unwrap();
-    let waiting = store.event_journal().waiting(&bucket, "ci", 10).unwrap();
+    let waiting = store.event_journal().waiting(&bucket, "ci", None, 10).unwrap();
     assert_eq!(waiting.total, 1);
 }
 

@@ -345,8 +345,10 @@ fn beneath_the_delivery_of_events() {
         for_each_replacement(|ground, fixture, what| {
             let journal = ground.embedded().event_journal();
             let _ = journal.buckets().unwrap();
-            let names =
-                journal.waiting(&fixture.bucket, "ci", 100).map(|found| found.names).unwrap_or_default();
+            let names = journal
+                .waiting(&fixture.bucket, "ci", None, 100)
+                .map(|found| found.names)
+                .unwrap_or_default();
             let hour = Duration::from_secs(3600);
             let read = || journal.read(&fixture.bucket, "ci", &names, hour);
             if let Ok(Some(Ok(found))) = journal.claim(&fixture.bucket, "ci", read) {
