@@ -260,7 +260,7 @@ impl EventJournal {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
             let removed = events.iter().map(|event| self.remove_one(&dir, &event.name).map_err(unremoved));
-            let removed = removed.fold(Ok(()), |first, removed| first.and(removed));
+            let removed = removed.fold(Ok(()), Result::and);
             let synced = self.inner().volume.sync_names(&dir);
             removed.and(synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage")))
         })
