@@ -19,7 +19,7 @@ use fordway_sys::{
 
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
-use crate::layout::{is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
+use crate::layout::{is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir};
 use crate::stage::{DIR_MODE, FILE_MODE, HiddenName, MAX_RACES, give_way, hidden_name};
 use crate::volume::StoreRootDirectory;
 
@@ -122,19 +122,33 @@ fn as_keeper<T: Send + 'static>(
     make: impl Fn(&OwnedFd) -> Result<T, Errno> + Send + Clone + 'static,
 ) -> Result<T, Errno> {
     let parent = owned(parent)?;
+    match as_owner(of, &parent, make.clone())? {
+        Some(made) => Ok(made),
+        None => make(&parent),
+    }
+}
+
+/// Like [`as_keeper`], but returns `None` instead of running `make` as a caller who is not the bucket's owner.
+fn as_owner<T: Send + 'static>(
+    of: &FileStat,
+    parent: &OwnedFd,
+    make: impl Fn(&OwnedFd) -> Result<T, Errno> + Send + 'static,
+) -> Result<Option<T>, Errno> {
     let caller = file_user();
     let may_ask = caller == 0 || (of.mode & STICKY != 0 && may_write(of));
-    if caller == of.user || !may_ask {
-        return make(&parent);
+    if caller == of.user {
+        return make(parent).map(Some);
+    }
+    if !may_ask {
+        return Ok(None);
     }
     let owner = PeerCredentials { uid: of.user, gid: of.group, groups: Vec::new() };
-    let (handed, act) = (owned(&parent)?, make.clone());
-    match act_for(&owner, move || act(&handed)) {
+    let handed = owned(parent)?;
+    match act_for(&owner, move || make(&handed)) {
         Ok(Err(Errno::EXIST)) => Err(Errno::EXIST),
-        Ok(Ok(made)) => Ok(made),
-        // The process is not permitted to act as other users, or the owner has no write permission for `parent`. The
-        // caller itself therefore runs `make`.
-        Ok(Err(_)) | Err(_) => make(&parent),
+        Ok(Ok(made)) => Ok(Some(made)),
+        // The process is not permitted to act as other users, or the owner has no write permission for `parent`.
+        Ok(Err(_)) | Err(_) => Ok(None),
     }
 }
 
@@ -286,8 +300,26 @@ impl StoreRootDirectory {
         let name = name.to_owned();
         let make = move |parent: &OwnedFd| make_shared_dir(parent, &name, group, mode);
         // The directory of an upload belongs to the user who starts the upload.
-        let is_own = is_upload_dir(path) && file_user() != 0;
-        if is_own { make(&owned(parent)?) } else { as_keeper(&of, parent, make) }
+        if is_upload_dir(path) && file_user() != 0 {
+            return make(&owned(parent)?);
+        }
+        // A writer who owned the journal of events would deny access to the other writers.
+        if is_events_dir(path) && TrustedOwner::of(&of).is_some_and(|guard| !guard.trusts(file_user())) {
+            return as_owner(&of, &owned(parent)?, make)?.ok_or(Errno::PERM);
+        }
+        as_keeper(&of, parent, make)
+    }
+
+    /// Gives the existing directory `path` the bucket's group and mode if it belongs to the caller or to the bucket's
+    /// owner, as far as the process is permitted to.
+    pub(crate) fn renew_private_dir(&self, bucket: &Bucket, path: &str) -> Result<(), Errno> {
+        let of = self.bucket_state(bucket)?;
+        let dir = OwnedFd::from(self.open_to_scan(path)?);
+        let owner = stat(&dir)?.user;
+        if owner == of.user || owner == file_user() {
+            hand_on(&dir, of.group, mode_of_dir(&of, path), HANDED_ON);
+        }
+        Ok(())
     }
 
     /// Opens the file `name` in the bucket's private area for writing, and creates it if it is missing. A new file is

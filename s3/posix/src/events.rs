@@ -29,6 +29,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
 use crate::versions::names::{now_ns, order_in};
+use crate::volume::EVENTS_ADVICE;
 use crate::{Durability, PosixStoreState};
 
 /// The kind of bucket document that holds the rules.
@@ -117,7 +118,8 @@ impl PosixStoreState {
         let Some(rule) = rule_for(&rules, kind, key.as_str()) else { return Ok(None) };
         let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
         let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
-        let mut staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE)?;
+        let staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE);
+        let mut staged = staged.map_err(|error| unrecorded(bucket, error))?;
         // A gateway that runs as another user reads the record, whatever the umask of the writer is. Some file systems
         // have no modes of their own; the gateway warns about records that it cannot read.
         let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
@@ -154,10 +156,14 @@ impl PosixStoreState {
         }))
     }
 
-    /// Makes all writers look for notification rules. Also creates the directory of the journal. In a bucket with the
-    /// sticky bit, the first writer could otherwise create the directory and deny access to the other writers.
+    /// Makes all writers look for notification rules. Also creates the directory of the journal, or gives the existing
+    /// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the directory:
+    /// another writer who created it could deny access to the others.
     pub(crate) fn announce_notifications(&self, bucket: &Bucket) -> Result<()> {
-        self.volume.parent_of(bucket, &events_dir(bucket))?;
+        let path = events_dir(bucket);
+        self.volume.parent_of(bucket, &path)?;
+        // A caller who may not read the directory may not change its mode either.
+        let _ = self.volume.renew_private_dir(bucket, &path);
         let file = self.volume.open_shared_file(bucket, MARKERS)?;
         let marked = write_all_at(&file, b"n", 0).and_then(|()| match self.volume.config.durability {
             Durability::None => Ok(()),
@@ -262,6 +268,16 @@ impl StagedFile {
         }
         Ok(made)
     }
+}
+
+/// Returns the error for a record that could not be created because of `error`.
+fn unrecorded(bucket: &Bucket, error: Error) -> Error {
+    let path = events_dir(bucket);
+    if error.kind() != ErrorKind::AccessDenied || error.detail().contains(&path) {
+        return error;
+    }
+    let detail = format!("cannot write to {path}: {}; {EVENTS_ADVICE}", error.detail());
+    Error::new(ErrorKind::AccessDenied, detail).caused_by(error)
 }
 
 /// Returns the facts of an object that was written.

@@ -275,6 +275,11 @@ pub(crate) fn is_tmp_dir(path: &str) -> bool {
     })
 }
 
+/// Returns whether `path` names a bucket's directory of the journal of events.
+pub(crate) fn is_events_dir(path: &str) -> bool {
+    path.split_once('/').is_some_and(|(_, below)| below.strip_prefix(".fordway/") == Some(EVENTS))
+}
+
 /// Returns whether `path` names the directory of one upload.
 pub(crate) fn is_upload_dir(path: &str) -> bool {
     let name = path.split_once('/').and_then(|(_, below)| below.strip_prefix(".fordway/mpu/"));

@@ -17,7 +17,7 @@ use fordway_sys::{
 use crate::area::not_ours;
 use crate::dirs::{DirectoryCache, DirectoryHandle};
 use crate::errors::{from_errno, on_root};
-use crate::layout::{OUR_DIR, ObjectPath, is_private, join};
+use crate::layout::{OUR_DIR, ObjectPath, is_events_dir, is_private, join};
 use crate::private::{PrivateDirectoryCache, PrivateDirectoryContents};
 use crate::site::{FileSystemTraits, require_fit, site_of_root};
 use crate::stage::{DIR_MODE, MAX_RACES, give_way, sync_dir};
@@ -276,9 +276,17 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
     from_errno(errno, "reading .fordway and .fordway/versioning, as every writer must")
 }
 
+/// The advice to users who cannot write to a bucket's journal of events.
+pub(crate) const EVENTS_ADVICE: &str = "the bucket's events are recorded there; have the bucket's owner run `fordway \
+                                        admin set events` again, which makes the directory for all writers of the bucket";
+
 /// Returns the error for a directory that cannot be created.
 fn unmade(errno: Errno, dir: &str) -> Error {
-    if is_private(dir) && matches!(errno, Errno::ACCESS | Errno::PERM) {
+    let is_denied = matches!(errno, Errno::ACCESS | Errno::PERM);
+    if is_denied && is_events_dir(dir) {
+        return Error::new(ErrorKind::AccessDenied, format!("cannot make {dir}: {EVENTS_ADVICE}"));
+    }
+    if is_private(dir) && is_denied {
         let why = "users who replace or delete objects, or upload in parts, must be able to write to the bucket's directory";
         return Error::new(ErrorKind::AccessDenied, format!("cannot make {dir}: {why}"));
     }

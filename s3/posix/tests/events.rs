@@ -468,6 +468,68 @@ fn an_unreadable_record_is_counted() {
     assert_eq!((found.events.len(), found.unreadable, found.ignored), (0, 1, 0));
 }
 
+/// Writes `name` to the rig's bucket as a user in the group 4300. Returns the error's message.
+fn put_as_member(rig: &Rig, name: &str) -> Result<(), String> {
+    // A store of its own, as the member's process would have.
+    let (root, bucket, key) = (rig.dir.path().to_owned(), rig.bucket.clone(), key(name));
+    let member = fordway_sys::PeerCredentials { uid: 4242, gid: 4242, groups: vec![4300] };
+    let put = move || {
+        fordway_sys::act_as(&member).unwrap();
+        let store = PosixStore::open(&root, PosixConfig::default()).unwrap();
+        store.put(&bucket, &key, b"x", &PutOptions::default()).map(drop)
+    };
+    std::thread::spawn(put).join().unwrap().map_err(|error| error.to_string())
+}
+
+fn mode(path: &std::path::Path, mode: u32) {
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_bucket_that_is_opened_to_a_group_later_gets_its_events_directory_opened() {
+    if !fordway_needs::root("to act as other users") {
+        return;
+    }
+    let rig = Rig::unreported();
+    mode(rig.dir.path(), 0o755);
+    let at = rig.dir.path().join("results");
+    mode(&at, 0o755);
+    let rules = rule("ci", &["ObjectCreated:*"], &[]);
+    rig.configure(&rules);
+    std::os::unix::fs::chown(&at, None, Some(4300)).unwrap();
+    mode(&at, 0o2775);
+    let error = put_as_member(&rig, "k").unwrap_err();
+    assert!(
+        error.contains("results/.fordway/events") && error.contains("fordway admin set events"),
+        "{error}"
+    );
+    rig.configure(&rules);
+    assert_eq!(std::fs::metadata(rig.spool()).unwrap().mode() & 0o1777, 0o775);
+    put_as_member(&rig, "k").unwrap();
+    assert_eq!(rig.read("ci").events[0].writer, 4242);
+}
+
+#[test]
+fn in_a_bucket_with_the_sticky_bit_only_the_owner_creates_the_events_directory() {
+    if !fordway_needs::root("to act as other users") {
+        return;
+    }
+    let rig = Rig::unreported();
+    mode(rig.dir.path(), 0o755);
+    mode(&rig.dir.path().join("results"), 0o1777);
+    let rules = rule("ci", &["ObjectCreated:*"], &[]);
+    rig.configure(&rules);
+    std::fs::remove_dir(rig.spool()).unwrap();
+    let error = put_as_member(&rig, "k").unwrap_err();
+    assert!(
+        error.contains("results/.fordway/events") && error.contains("fordway admin set events"),
+        "{error}"
+    );
+    assert!(!rig.spool().exists());
+    rig.configure(&rules);
+    put_as_member(&rig, "k").unwrap();
+}
+
 #[test]
 fn only_one_program_claims_a_bucket_for_a_webhook() {
     let rig = Rig::new();
