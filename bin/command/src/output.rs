@@ -191,6 +191,8 @@ impl CommandOutputStreams {
 
     /// Shows the bar of a command that works in steps.
     pub fn start_steps(&self) {
+        // The command may have removed the bar of an earlier part of its work, after which the bar stays hidden.
+        self.bar.reset();
         let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {msg}  {eta} left");
         if let Ok(style) = style {
             self.bar.set_style(style);

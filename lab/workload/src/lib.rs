@@ -45,4 +45,4 @@ pub use result::{PhaseResult, RankResult};
 pub use site::WorkloadLocation;
 pub use target::{DelayInjectingTarget, InjectedDelayCounter, MeasuredTarget, StoreTarget};
 pub use team::RankTeam;
-pub use tree::{FileTree, TreeFile, TreeLimits};
+pub use tree::{FileTree, TreeFile, TreeLimits, TreeProgress};

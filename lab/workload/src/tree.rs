@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{ObjectDirectoryCounts, SeededRandom, bytes_text};
 use fordway_store::{Error, ErrorKind, Key, Result};
@@ -31,6 +32,15 @@ pub struct TreeLimits {
     pub seed: u64,
 }
 
+/// The progress of reading a tree.
+#[derive(Clone, Copy, Debug)]
+pub enum TreeProgress {
+    /// The number of files found so far.
+    Found(u64),
+    /// The number of files read so far.
+    Read(u64),
+}
+
 /// A tree in memory.
 #[derive(Clone, Debug, Default)]
 pub struct FileTree {
@@ -43,10 +53,17 @@ pub struct FileTree {
 }
 
 impl FileTree {
-    /// Reads the regular files below `dir`; does not follow links. Errors: `InvalidArgument` if `dir` does not exist,
-    /// is not a directory, or contains no usable file; `AccessDenied` if it cannot be read.
-    pub fn read(dir: &Path, limits: &TreeLimits) -> Result<Self> {
-        let tree = FileTree::sample(find_files(dir)?, limits);
+    /// Reads the regular files below `dir`; does not follow links. Calls `progress` with the number of files found or
+    /// read so far. Errors: `InvalidArgument` if `dir` does not exist, is not a directory, or contains no usable file;
+    /// `AccessDenied` if it cannot be read; `Interrupted` when `stop` is set, which is checked before each file.
+    pub fn read(
+        dir: &Path,
+        limits: &TreeLimits,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(TreeProgress),
+    ) -> Result<Self> {
+        let found = find_files(dir, stop, &mut |files| progress(TreeProgress::Found(files)))?;
+        let tree = FileTree::sample(found, limits, stop, &mut |files| progress(TreeProgress::Read(files)))?;
         match tree.items.is_empty() {
             true => Err(nothing_to_use(dir, &tree.warnings)),
             false => Ok(tree),
@@ -54,13 +71,19 @@ impl FileTree {
     }
 
     /// Reads the files that were found, up to the limits.
-    fn sample(mut found: DirectoryScanResult, limits: &TreeLimits) -> Self {
+    fn sample(
+        mut found: DirectoryScanResult,
+        limits: &TreeLimits,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self> {
         // If the limits exclude files, the included files must be a sample of the whole tree, not just of its first
         // directories. The same seed gives the same sample.
         SeededRandom::new(limits.seed).shuffle(&mut found.files);
         let mut tree = FileTree::default();
         let (mut unreadable_files, mut too_large, mut examined) = (0, 0, 0);
         for (path, key) in &found.files {
+            check_stop(stop)?;
             if tree.items.len() >= limits.max_files {
                 break;
             }
@@ -79,6 +102,7 @@ impl FileTree {
                 Ok(body) => {
                     tree.bytes += body.len() as u64;
                     tree.items.push(TreeFile { key: key.clone(), body });
+                    progress(tree.items.len() as u64);
                 }
                 Err(_) => unreadable_files += 1,
             }
@@ -104,7 +128,7 @@ impl FileTree {
             bytes_text(limits.max_bytes)
         );
         tree.warn(total - examined, &limit);
-        tree
+        Ok(tree)
     }
 
     fn warn(&mut self, count: usize, what: &str) {
@@ -120,7 +144,14 @@ struct DirectoryScanResult {
     unreadable: usize,
 }
 
-fn find_files(dir: &Path) -> Result<DirectoryScanResult> {
+fn check_stop(stop: &AtomicBool) -> Result<()> {
+    match stop.load(Ordering::Relaxed) {
+        true => Err(Error::new(ErrorKind::Interrupted, "stopped by a signal while reading the directory")),
+        false => Ok(()),
+    }
+}
+
+fn find_files(dir: &Path, stop: &AtomicBool, progress: &mut dyn FnMut(u64)) -> Result<DirectoryScanResult> {
     let meta = std::fs::metadata(dir).map_err(|error| cannot_open(dir, error))?;
     if !meta.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", dir.display())));
@@ -128,11 +159,15 @@ fn find_files(dir: &Path) -> Result<DirectoryScanResult> {
     std::fs::read_dir(dir).map_err(|error| cannot_open(dir, error))?;
     let mut found = DirectoryScanResult { files: Vec::new(), no_keys: 0, unreadable: 0 };
     for entry in WalkDir::new(dir).sort_by_file_name() {
+        check_stop(stop)?;
         match entry {
             Ok(entry) if entry.file_type().is_file() => {
                 let below = entry.path().strip_prefix(dir).ok().and_then(Path::to_str);
                 match below.and_then(|below| Key::new(below).ok()) {
-                    Some(key) => found.files.push((entry.into_path(), key)),
+                    Some(key) => {
+                        found.files.push((entry.into_path(), key));
+                        progress(found.files.len() as u64);
+                    }
                     None => found.no_keys += 1,
                 }
             }
@@ -198,6 +233,31 @@ mod tests {
 
     const ALL: TreeLimits = TreeLimits { max_files: 1000, max_bytes: 1 << 30, seed: 1 };
 
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn read(dir: &Path, limits: &TreeLimits) -> Result<FileTree> {
+        FileTree::read(dir, limits, &NEVER, &mut |_| {})
+    }
+
+    #[test]
+    fn a_request_to_stop_ends_the_scan_and_the_reading() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..50).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), "x").unwrap());
+        for is_reading in [false, true] {
+            let (stop, mut last) = (AtomicBool::new(false), 0);
+            let mut progress = |at| {
+                let (files, is_read) = match at {
+                    TreeProgress::Found(files) => (files, false),
+                    TreeProgress::Read(files) => (files, true),
+                };
+                stop.store(files == 10 && is_read == is_reading, Ordering::Relaxed);
+                last = files;
+            };
+            let error = FileTree::read(dir.path(), &ALL, &stop, &mut progress).expect_err("it was stopped");
+            assert_eq!((error.kind(), last), (ErrorKind::Interrupted, 10));
+        }
+    }
+
     #[test]
     fn real_files_only_in_key_order() {
         let dir = tempfile::tempdir().unwrap();
@@ -205,7 +265,7 @@ mod tests {
         std::fs::write(dir.path().join("b/c/2"), "two").unwrap();
         std::fs::write(dir.path().join("b-1"), "one").unwrap();
         std::os::unix::fs::symlink("b-1", dir.path().join("link")).unwrap();
-        let tree = FileTree::read(dir.path(), &ALL).unwrap();
+        let tree = read(dir.path(), &ALL).unwrap();
         let keys: Vec<_> = tree.items.iter().map(|item| item.key.as_str()).collect();
         assert_eq!((keys, tree.bytes, tree.warnings.len()), (vec!["b-1", "b/c/2"], 6, 0));
     }
@@ -215,7 +275,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         (0..50).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
         let keys = |limits| -> (Vec<Key>, Vec<String>) {
-            let tree = FileTree::read(dir.path(), &limits).unwrap();
+            let tree = read(dir.path(), &limits).unwrap();
             (tree.items.into_iter().map(|item| item.key).collect(), tree.warnings)
         };
         let (few, warnings) = keys(TreeLimits { max_files: 10, ..ALL });
@@ -233,7 +293,7 @@ mod tests {
         (0..60).for_each(|i| std::fs::write(dir.path().join(format!("large{i}")), [0; 10_000]).unwrap());
         let mean_bytes = (600 * 100 + 60 * 10_000) as f64 / 660.0;
         let of_seed = |seed| {
-            let tree = FileTree::read(dir.path(), &TreeLimits { max_bytes: 330_000, seed, ..ALL }).unwrap();
+            let tree = read(dir.path(), &TreeLimits { max_bytes: 330_000, seed, ..ALL }).unwrap();
             assert_eq!(tree.warnings.len(), 1, "{:?}", tree.warnings);
             tree.bytes as f64 / tree.items.len() as f64
         };
@@ -247,7 +307,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         (0..20).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
         std::fs::write(dir.path().join("huge"), [0; 5000]).unwrap();
-        let tree = FileTree::read(dir.path(), &TreeLimits { max_bytes: 4000, ..ALL }).unwrap();
+        let tree = read(dir.path(), &TreeLimits { max_bytes: 4000, ..ALL }).unwrap();
         assert_eq!((tree.items.len(), tree.warnings.len()), (20, 1));
         assert!(
             tree.warnings[0].starts_with("1 files were left out because each is larger"),
@@ -261,8 +321,10 @@ mod tests {
     fn unreadable_directories_do_not_hide_the_sample() {
         let dir = tempfile::tempdir().unwrap();
         (0..5).for_each(|i| std::fs::write(dir.path().join(format!("f{i}")), [0; 100]).unwrap());
-        let found = DirectoryScanResult { unreadable: 5, ..find_files(dir.path()).unwrap() };
-        let warnings = FileTree::sample(found, &TreeLimits { max_files: 2, ..ALL }).warnings;
+        let found =
+            DirectoryScanResult { unreadable: 5, ..find_files(dir.path(), &NEVER, &mut |_| {}).unwrap() };
+        let warnings = FileTree::sample(found, &TreeLimits { max_files: 2, ..ALL }, &NEVER, &mut |_| {});
+        let warnings = warnings.unwrap().warnings;
         assert!(warnings[0].starts_with("5 files or directories could not be read"), "{warnings:?}");
         assert!(warnings[1].starts_with("3 of 5 files"), "{warnings:?}");
     }
@@ -270,7 +332,7 @@ mod tests {
     #[test]
     fn what_is_no_tree_is_refused_in_a_sentence() {
         let dir = tempfile::tempdir().unwrap();
-        let kind = |path: &Path| FileTree::read(path, &ALL).map(|_| ()).unwrap_err();
+        let kind = |path: &Path| read(path, &ALL).map(|_| ()).unwrap_err();
         assert!(kind(dir.path()).to_string().contains("no regular file"));
         assert!(kind(&dir.path().join("none")).to_string().contains("cannot be read"));
         std::fs::write(dir.path().join("f"), "x").unwrap();

@@ -21,7 +21,7 @@ use fordway_workload::compare::{
 use fordway_workload::summary::{RunParallelism, summarise};
 use fordway_workload::{
     DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
-    SyncLevel, TreeLimits,
+    SyncLevel, TreeLimits, TreeProgress,
 };
 use serde_json::{Map, json};
 
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     run_output::check(&out)?;
     let seed = args.chance.seed()?;
     let limits = TreeLimits { max_files: args.max_files, max_bytes: args.max_bytes, seed };
-    let tree = FileTree::read(&args.dir, &limits)?;
+    let tree = read_tree(&args.dir, &limits, context)?;
     let place = scratch_on(&args.dir, args.root.as_deref())?;
     let plan = ComparePlan {
         rounds: args.rounds,
@@ -76,6 +76,17 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
     commands::judge(&mut run, watch);
     remove(place)?;
     report((args, &out), &run, &outcome, injected, context)
+}
+
+fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Result<FileTree> {
+    context.output.start_counting();
+    let mut progress = |at: TreeProgress| match at {
+        TreeProgress::Found(files) => context.output.counted(files, "files found"),
+        TreeProgress::Read(files) => context.output.counted(files, "files read"),
+    };
+    let tree = FileTree::read(dir, limits, context.interrupt.flag(), &mut progress);
+    context.output.end_progress();
+    tree
 }
 
 /// The name of the row for `--endpoint`.
