@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from botocore.response import StreamingBody
 from botocore.utils import parse_to_aware_datetime
 
-from fordway import CommonPrefix
+from fordway import CommonPrefix, boto_tags
 from fordway.boto_responses import code_of, encoded, response
-from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
+from fordway.errors import DataError, FordwayError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,6 @@ NOT_NEW = (
 """A gateway's error message for a name of a new bucket that S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
-MOST_TAGS = 10
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 
 
@@ -229,25 +228,12 @@ def _description(parameters: Parameters) -> dict[str, Any] | None:
     }
 
 
-def _tags(text: str | None) -> dict[str, str] | None:
-    """Parses the tags of a header. Raises `InvalidArgumentError` if a name occurs twice."""
-    if not text:
-        return None
-    tags: dict[str, str] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True):
-        if name in tags:
-            why = f'Cannot provide multiple Tags with the same key (TagKey "{name}")'
-            raise InvalidArgumentError(why, "InvalidTag", detail=why)
-        tags[name] = value
-    return tags
-
-
 def _put_arguments(parameters: Parameters) -> dict[str, Any] | None:
     """Returns the arguments of a put or an upload, or `None` for a call that botocore must send."""
     described = _description(parameters)
     if described is None or parameters.get("StorageClass", "STANDARD") != "STANDARD":
         return None
-    tags = _tags(parameters.get("Tagging"))
+    tags = boto_tags.of_header(parameters.get("Tagging"))
     return {**described, "tags": tags, "checksum": parameters.get("ChecksumAlgorithm", "CRC32")}
 
 
@@ -528,7 +514,7 @@ def _replacements(parameters: Parameters) -> dict[str, Any] | None:
     elif not parameters.keys().isdisjoint(DESCRIPTION.split()):
         return None
     if parameters.get("TaggingDirective") == "REPLACE":
-        arguments["tags"] = _tags(parameters.get("Tagging")) or {}
+        arguments["tags"] = boto_tags.of_header(parameters.get("Tagging")) or {}
     elif "Tagging" in parameters:
         return None
     return arguments
@@ -699,13 +685,11 @@ def put_object_tagging(store: Store, parameters: Parameters) -> Response | None:
     entries = asked.get("TagSet") if isinstance(asked, dict) and asked.keys() == {"TagSet"} else None
     if entries is None or any(entry.keys() != {"Key", "Value"} for entry in entries):
         return None
-    if len(entries) > MOST_TAGS:
-        why = f"Object tags cannot be greater than {MOST_TAGS}"
-        raise InvalidArgumentError(why, "BadRequest", detail="send fewer tags")
-    tags = {entry["Key"]: entry["Value"] for entry in entries}
-    if len(tags) < len(entries) or not all(type(text) is str for tag in tags.items() for text in tag):
+    listed = [(entry["Key"], entry["Value"]) for entry in entries]
+    if not all(type(text) is str for tag in listed for text in tag):
         return None
-    store.set_tags(parameters["Bucket"], parameters["Key"], tags, version=version)
+    boto_tags.check(listed)
+    store.set_tags(parameters["Bucket"], parameters["Key"], dict(listed), version=version)
     return response(VersionId=version)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fordway._fordway import S3_ERRORS
+from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,16 @@ DAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"
 MONTHS = "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"
 
 DOCUMENT = {"content-type": "application/xml"}
+
+
+class RefusedError(InvalidArgumentError):
+    """A value that a gateway refuses before it calls the store. The message is AWS's."""
+
+    def __init__(self, message: str, kind: str, facts: dict[str, str]) -> None:
+        super().__init__(message, kind)
+        self.facts = facts
+        """Fields that the error document has in addition."""
+
 
 _header_names: dict[str, tuple[dict[str, str], bool]] = {}
 """For each operation, the fields that botocore takes from headers, with the names of these headers, and
@@ -164,6 +175,8 @@ def code_of(error: FordwayError) -> str:
 def _document(error: FordwayError) -> dict[str, str]:
     """Returns the fields of an error document: AWS's message, and Fordway's own message as the detail."""
     _, code, message = _s3_error(error)
+    if isinstance(error, RefusedError):
+        return {"Code": code, "Message": str(error), **error.facts}
     if message is None:
         return {"Code": code, "Message": error.detail}
     return {"Code": code, "Message": message, "Detail": error.detail}

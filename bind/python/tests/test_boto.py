@@ -185,6 +185,59 @@ def test_answers_are_those_of_a_gateway(clients: tuple[Any, Any]) -> None:
     assert not [operation for operation, way in fordway.boto.answered if way == "botocore"]
 
 
+TAGGING = ["a=1&a=2", "a=%zz", "a=%2", "=1", "a=1&=2", "a=%FF", "&".join(f"t{at}=" for at in range(11))]
+TAGGING += [
+    "aws:x=1",
+    "AWS:x=1",
+    f"a={'b' * 257}",
+    f"{'a' * 129}=1",
+    "a;b=1",
+    "a=%3C",
+    "a=1&b=2",
+    "a+b=%C3%A4",
+    "a",
+]
+
+
+@pytest.mark.parametrize("tagging", TAGGING)
+def test_tags_are_refused_as_by_a_gateway(clients: tuple[Any, Any], tagging: str) -> None:
+    within, through = clients
+    within.put_object(Bucket=BUCKET, Key="source", Body=b"x", Tagging="s=1")
+    replace = {"CopySource": f"{BUCKET}/source", "TaggingDirective": "REPLACE"}
+    upload = {"ChecksumAlgorithm": "CRC32"}
+    for name, more in (("put_object", {}), ("copy_object", replace), ("create_multipart_upload", upload)):
+        ours, theirs = (
+            outcome(client, name, {"Key": "key", "Tagging": tagging, **more}) for client in clients
+        )
+        assert ours == theirs
+        if name != "create_multipart_upload" and "error" not in ours:
+            tags = within.get_object_tagging(Bucket=BUCKET, Key="key")["TagSet"]
+            assert tags == through.get_object_tagging(Bucket=BUCKET, Key="key")["TagSet"] != []
+    assert {way for _, way in fordway.boto.answered} == {"in process"}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        [("a", "1"), ("a", "2")],
+        [("aws:a", "1")],
+        [("a" * 129, "1")],
+        [("a<", "1")],
+        [("a", ">")],
+        [("a", "b" * 257)],
+        [("a\u0903", "ä\u0903")],
+        [("a ", "+-=._:/@")],
+    ],
+)
+def test_tags_in_documents_are_refused_as_by_a_gateway(
+    clients: tuple[Any, Any], tags: list[tuple[str, str]]
+) -> None:
+    clients[0].put_object(Bucket=BUCKET, Key="key", Body=b"x")
+    asked = {"Key": "key", "Tagging": {"TagSet": [{"Key": name, "Value": value} for name, value in tags]}}
+    ours, theirs = (outcome(client, "put_object_tagging", asked) for client in clients)
+    assert ours == theirs
+
+
 def test_transfers_and_pages_are_answered_in_the_process(clients: tuple[Any, Any], tmp_path: Path) -> None:
     within, through = clients
     data = os.urandom(20_000_001)
