@@ -119,7 +119,7 @@ impl PosixStoreState {
         let name = event_name(now_ns(), &hidden_name()?, &rule.webhook);
         let place = ObjectPath { dir: events_dir(bucket).into(), name: name.into() };
         let staged = StagedFile::with_mode(self, bucket, place, false, SETTING_MODE);
-        let mut staged = staged.map_err(|error| unrecorded(bucket, error))?;
+        let mut staged = staged.map_err(|error| unwritable(bucket, error))?;
         // A gateway that runs as another user reads the record, whatever the umask of the writer is. Some file systems
         // have no modes of their own; the gateway warns about records that it cannot read.
         let _ = set_mode(staged.file(), SETTING_MODE.as_raw_mode());
@@ -271,7 +271,7 @@ impl StagedFile {
 }
 
 /// Returns the error for a record that could not be created because of `error`.
-fn unrecorded(bucket: &Bucket, error: Error) -> Error {
+fn unwritable(bucket: &Bucket, error: Error) -> Error {
     let path = events_dir(bucket);
     if error.kind() != ErrorKind::AccessDenied || error.detail().contains(&path) {
         return error;
