@@ -259,8 +259,10 @@ impl EventJournal {
     pub fn remove(&self, bucket: &Bucket, events: &[StoredEvent]) -> Result<()> {
         self.actors.in_bucket(bucket, || {
             let Some(dir) = self.open(bucket)? else { return Ok(()) };
-            let removed = events.iter().map(|event| self.remove_one(&dir, &event.name).map_err(unremoved));
-            let removed = removed.fold(Ok(()), |first, removed| first.and(removed));
+            let mut removed = Ok(());
+            for event in events {
+                removed = removed.and(self.remove_one(&dir, &event.name).map_err(unremoved));
+            }
             let synced = self.inner().volume.sync_names(&dir);
             removed.and(synced.map_err(|errno| from_errno(errno, "writing the journal to stable storage")))
         })
