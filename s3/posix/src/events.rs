@@ -157,8 +157,8 @@ impl PosixStoreState {
     }
 
     /// Makes all writers look for notification rules. Also creates the directory of the journal, or gives the existing
-    /// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the directory:
-    /// another writer who created it could deny access to the others.
+    /// directory the mode that the bucket has now. In a bucket with the sticky bit, only the owner creates the
+    /// directory: another writer who created it could deny access to the others.
     pub(crate) fn announce_notifications(&self, bucket: &Bucket) -> Result<()> {
         let path = events_dir(bucket);
         self.volume.parent_of(bucket, &path)?;

@@ -278,7 +278,7 @@ pub(crate) fn unreadable(errno: Errno) -> Error {
 
 /// The advice to users who cannot write to a bucket's journal of events.
 pub(crate) const EVENTS_ADVICE: &str = "the bucket's events are recorded there; have the bucket's owner run `fordway \
-                                        admin set events` again, which makes the directory for all writers of the bucket";
+                                        admin set events` again, which makes the directory for all writers";
 
 /// Returns the error for a directory that cannot be created.
 fn unmade(errno: Errno, dir: &str) -> Error {

@@ -463,7 +463,7 @@ fn an_unreadable_record_is_counted() {
     }
     // Nobody but root may read this file.
     std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o000)).unwrap();
     let found = rig.read("ci");
     assert_eq!((found.events.len(), found.unreadable, found.ignored), (0, 1, 0));
 }

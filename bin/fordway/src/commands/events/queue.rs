@@ -148,8 +148,8 @@ impl BucketQueue {
     }
 
     /// Takes note of a batch that the receiver refused after `spent`. A batch of several events is tried again in
-    /// smaller batches, and at once if the receiver answered. A single event is set aside. The next event then waits only
-    /// for a second, or for as long as the attempt took. Returns whether the failure is worth a warning.
+    /// smaller batches, and at once if the receiver answered. A single event is set aside. The next event then waits
+    /// only for a second, or for as long as the attempt took. Returns whether the failure is worth a warning.
     pub(super) fn refused(
         &mut self,
         batch: Batch,
