@@ -176,6 +176,23 @@ fn what_is_no_directory_is_said_in_a_sentence() {
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
 }
 
+/// If the socket of a gateway does not fit into a long TMPDIR, the error names TMPDIR, not the socket's path alone.
+#[test]
+fn a_long_directory_for_temporary_files_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let long = dir.path().join("x".repeat(100));
+    std::fs::create_dir(&long).unwrap();
+    let ran = compare(dir.path(), &["--lane", "node"]).env("TMPDIR", &long).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).contains("set TMPDIR to a directory with a shorter path"),
+        "{}",
+        text(&ran.stderr)
+    );
+    assert_eq!(entries(&long), [""; 0]);
+}
+
 /// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.
 fn gateway_program() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_fordway-lab")).with_file_name("fordway")
