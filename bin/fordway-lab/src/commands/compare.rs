@@ -70,17 +70,19 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         }
     }
     let outcome = outcome?;
-    if !is_early {
-        closed?;
-    }
     let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
     let check = injected.map(|injected_ns| InstrumentCheck::of(&outcome, run.lanes.len(), injected_ns));
     if let Some(check) = check {
         run.parameters.insert("instrument_check".into(), json!(check));
     }
     commands::judge(&mut run, watch);
-    remove(place)?;
-    report((args, &out), &run, &outcome, check, context)
+    let removed = remove(place);
+    let exit = report((args, &out), &run, &outcome, check, context)?;
+    // A failure of the clean-up does not invalidate the rounds, so it is reported after them.
+    if !is_early {
+        closed?;
+    }
+    removed.map(|()| exit)
 }
 
 fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Result<FileTree> {
