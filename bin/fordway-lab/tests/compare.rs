@@ -77,6 +77,8 @@ fn every_lane_does_every_phase() {
     }
     assert_eq!(run.parameters["seed"], 7);
     assert_eq!(run.parameters["durability"], "none");
+    let check = &run.parameters["instrument_check"];
+    assert!(check["injected_ns"].as_f64().unwrap() >= 8e5 && check["measured_ns"].as_f64().unwrap() > 0.0);
 }
 
 /// Gateways with TLS, HTTP/2 and HTTP/3 must each have a row, in addition to the row of the plain gateway.
@@ -113,6 +115,10 @@ fn json_is_rows() {
         (&rows[1]["lane"], &rows[1]["server_cpu_ns_per_op"]),
         (&"embedded".into(), &serde_json::Value::Null)
     );
+    let words = ["--json", "--lane", "posix", "--check-instrument", "--rounds", "1"];
+    let stdout = text(&compare(dir.path(), &words).output().unwrap().stdout);
+    let last: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    assert!(last["injected_ns"].as_f64().unwrap() >= 8e5 && last["measured_ns"].is_f64(), "{last}");
 }
 
 fn wait(mut child: Child, at_most: Duration) -> Output {
@@ -168,6 +174,23 @@ fn what_is_no_directory_is_said_in_a_sentence() {
         fordway(&["compare", ".", "--root", "/does/not/exist"]).current_dir(dir.path()).output().unwrap();
     assert_eq!(ran.status.code(), Some(2));
     assert!(text(&ran.stderr).contains("--root /does/not/exist"), "{}", text(&ran.stderr));
+}
+
+/// If the socket of a gateway does not fit into a long TMPDIR, the error names TMPDIR, not the socket's path alone.
+#[test]
+fn a_long_directory_for_temporary_files_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(&dir.path().join("source"));
+    let long = dir.path().join("x".repeat(100));
+    std::fs::create_dir(&long).unwrap();
+    let ran = compare(dir.path(), &["--lane", "node"]).env("TMPDIR", &long).output().unwrap();
+    assert_eq!(ran.status.code(), Some(2), "{}", text(&ran.stderr));
+    assert!(
+        text(&ran.stderr).contains("set TMPDIR to a directory with a shorter path"),
+        "{}",
+        text(&ran.stderr)
+    );
+    assert_eq!(entries(&long), [""; 0]);
 }
 
 /// Returns the path of the gateway program, which is next to the program under test; `cargo build` builds both.

@@ -107,8 +107,8 @@ pub struct CompareProgress {
 
 /// Runs `plan` on `tree`. Errors in individual operations are counted. Errors that would affect every later operation
 /// (no space, no permission, server unreachable) end the run early, and so does `stop` when it is set: the outcome then
-/// contains the recorded rounds that were complete. Errors: the reason of the early end (`Interrupted` for `stop`) if no
-/// recorded round was complete.
+/// contains the recorded rounds that were complete. Errors: the reason of the early end (`Interrupted` for `stop`) if
+/// no recorded round was complete.
 pub fn run(
     plan: &ComparePlan,
     tree: &FileTree,

@@ -139,6 +139,25 @@ impl MdworkbenchPlan {
     }
 }
 
+impl SavedMdworkbenchState {
+    /// Returns the options that differ from `wanted`, as a user writes them.
+    fn differences(&self, wanted: &Self) -> Vec<String> {
+        let options = |state: &Self| {
+            let buckets = state.buckets.to_possible_value();
+            [
+                ("ranks", state.ranks.to_string()),
+                ("--datasets", state.datasets.to_string()),
+                ("--objects", state.objects.to_string()),
+                ("--object-size", state.object_bytes.to_string()),
+                ("--buckets", buckets.map_or_else(String::new, |value| value.get_name().to_owned())),
+            ]
+        };
+        let pairs = options(self).into_iter().zip(options(wanted));
+        let differ = pairs.filter(|(found, wanted)| found != wanted);
+        differ.map(|((name, found), (_, wanted))| format!("{name} {found}, not {wanted}")).collect()
+    }
+}
+
 /// The data sets, as seen by one rank.
 struct RankDatasetContext<'s> {
     plan: &'s MdworkbenchPlan,
@@ -177,7 +196,8 @@ impl RankDatasetContext<'_> {
             false => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "the existing data set has other options: {found:?} is not {wanted:?}; use the options that it was created with"
+                    "the existing data set has other options: {}; use the options that it was created with",
+                    found.differences(&wanted).join(", ")
                 ),
             )),
         }

@@ -92,8 +92,8 @@ impl FileTree {
                 (too_large, examined) = (too_large + 1, examined + 1);
                 continue;
             }
-            // The sample ends at the first file that does not fit. If smaller files were added instead, the sample would
-            // contain almost all small files, and almost no large ones.
+            // The sample ends at the first file that does not fit. If smaller files were added instead, the sample
+            // would contain almost all small files, and almost no large ones.
             if tree.bytes + size > limits.max_bytes {
                 break;
             }

@@ -151,7 +151,10 @@ fn mdworkbench_goes_on_where_it_stopped() {
             assert_clean(&results, &phases);
         }
         let other = run("--phases benchmark -S 17").expect_err("that is another set");
-        assert!(other.to_string().contains("use the options that it was created with"), "{other}");
+        assert!(
+            other.to_string().contains("other options: --object-size 3901, not 17; use the options"),
+            "{other}"
+        );
         assert_clean(&run("--phases cleanup").unwrap(), &[("cleanup", 5 * n)]);
         assert!(store.list_buckets().unwrap().is_empty());
     }

@@ -23,6 +23,7 @@ use fordway_workload::{
     DelayInjectingTarget, FileTree, InjectedDelayCounter, MeasuredTarget, PosixTarget, StoreTarget,
     SyncLevel, TreeLimits, TreeProgress,
 };
+use serde::Serialize;
 use serde_json::{Map, json};
 
 use crate::args::{CompareArgs, GlobalArgs, LaneArg, TargetArg};
@@ -69,13 +70,19 @@ pub(super) fn run(args: &CompareArgs, global: &GlobalArgs, context: &CommandCont
         }
     }
     let outcome = outcome?;
+    let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
+    let check = injected.map(|injected_ns| InstrumentCheck::of(&outcome, run.lanes.len(), injected_ns));
+    if let Some(check) = check {
+        run.parameters.insert("instrument_check".into(), json!(check));
+    }
+    commands::judge(&mut run, watch);
+    let removed = remove(place);
+    let exit = report((args, &out), &run, &outcome, check, context)?;
+    // A failure of the clean-up does not invalidate the rounds, so it is reported after them.
     if !is_early {
         closed?;
     }
-    let mut run = describe((args, &targets), &plan, &tree, &outcome, machine, names, started);
-    commands::judge(&mut run, watch);
-    remove(place)?;
-    report((args, &out), &run, &outcome, injected, context)
+    removed.map(|()| exit)
 }
 
 fn read_tree(dir: &Path, limits: &TreeLimits, context: &CommandContext) -> Result<FileTree> {
@@ -236,14 +243,15 @@ fn report(
     (args, out): (&CompareArgs, &Path),
     run: &RunDocument,
     outcome: &ComparisonResults,
-    injected_ns: Option<f64>,
+    check: Option<InstrumentCheck>,
     context: &CommandContext,
 ) -> Result<CommandExit> {
     commands::write_summaries(run, context)?;
     context.output.text(&table(run))?;
     commands::write_trust(run, context)?;
-    if let Some(injected_ns) = injected_ns {
-        context.output.text(&instrument(run, outcome, injected_ns))?;
+    if let Some(check) = check {
+        context.output.row(&check)?;
+        context.output.text(&check.to_string())?;
     }
     run_output::write(out, run, &outcome.records)?;
     context.output.text(&format!("run: {}", out.display()))?;
@@ -257,20 +265,40 @@ fn report(
     Ok(if failed { CommandExit::Corrupt } else { CommandExit::Ok })
 }
 
-/// Compares the injected delay, as logged, with the delay that the records of the last lane show.
-fn instrument(run: &RunDocument, outcome: &ComparisonResults, injected_ns: f64) -> String {
-    let mean_ns = |lane: usize| {
-        let of_lane = outcome.records.operations.iter().filter(|op| usize::from(op.lane) == lane && op.ok);
-        let (count, sum) = of_lane.fold((0u64, 0u64), |(count, sum), op| (count + 1, sum + op.duration_ns));
-        sum as f64 / count as f64
-    };
-    let recovered_ns = mean_ns(run.lanes.len() - 1) - mean_ns(0);
-    format!(
-        "instrument: injected {:.1} µs per call, measured {:.1} µs ({:+.1} %)",
-        injected_ns / 1e3,
-        recovered_ns / 1e3,
-        100.0 * (recovered_ns / injected_ns - 1.0)
-    )
+/// The result of `--check-instrument`.
+#[derive(Clone, Copy, Serialize)]
+struct InstrumentCheck {
+    /// The mean of the injected delays, as logged.
+    injected_ns: f64,
+    /// The mean delay that the records show.
+    measured_ns: f64,
+}
+
+impl InstrumentCheck {
+    /// Computes the delay of the last lane relative to the first of `lanes` lanes from the records.
+    fn of(outcome: &ComparisonResults, lanes: usize, injected_ns: f64) -> Self {
+        let mean_ns = |lane: usize| {
+            let operations = outcome.records.operations.iter();
+            let of_lane = operations.filter(|op| usize::from(op.lane) == lane && op.ok);
+            let (count, sum) =
+                of_lane.fold((0u64, 0u64), |(count, sum), op| (count + 1, sum + op.duration_ns));
+            sum as f64 / count as f64
+        };
+        InstrumentCheck { injected_ns, measured_ns: mean_ns(lanes - 1) - mean_ns(0) }
+    }
+}
+
+impl std::fmt::Display for InstrumentCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let InstrumentCheck { injected_ns, measured_ns } = self;
+        write!(
+            f,
+            "instrument: injected {:.1} µs per call, measured {:.1} µs ({:+.1} %)",
+            injected_ns / 1e3,
+            measured_ns / 1e3,
+            100.0 * (measured_ns / injected_ns - 1.0)
+        )
+    }
 }
 
 /// The delay that `--check-instrument` injects.

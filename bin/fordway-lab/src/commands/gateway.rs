@@ -186,6 +186,7 @@ impl GatewayProcess {
         let dir = ScratchDirectory::new("node", &std::env::temp_dir());
         let dir = dir.map_err(|error| file_error("making", "creating a directory for a socket", error))?;
         let socket = dir.path().join("node.sock");
+        check_socket_path(&socket)?;
         let mut command = command("node", root, etag, durability)?;
         command.arg("--socket").arg(&socket);
         let (process, _) = ready(command, "node")?;
@@ -298,6 +299,23 @@ fn command(name: &str, root: &Path, etag: ETagPolicy, durability: Durability) ->
         // this process uses the gateway. The end of its standard input ends the gateway even if this process is killed.
         .process_group(0);
     Ok(command)
+}
+
+/// The maximum length of a socket's path, which the size of `sockaddr_un` determines.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Checks the length of a path that the user did not choose, so that the error names what the user can change. Errors:
+/// `InvalidArgument`.
+fn check_socket_path(socket: &Path) -> Result<()> {
+    if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        return Ok(());
+    }
+    let why = format!(
+        "a gateway needs a socket in the directory for temporary files, but the path {} is longer than \
+         {SOCKET_PATH_BYTES_MAX} bytes, the system's maximum; set TMPDIR to a directory with a shorter path",
+        socket.display()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, why))
 }
 
 fn gateway_program() -> Result<PathBuf> {

@@ -93,6 +93,8 @@ pub struct SpeedupRow {
 /// (empty cells if not printed). The first row is the reference. Errors: `InvalidArgument`, which names the line, if
 /// `csv` is not a table of this kind.
 pub fn check(csv: &str) -> Result<Vec<SpeedupRow>> {
+    // Spreadsheets write a byte order mark at the start of a CSV file.
+    let csv = csv.strip_prefix('\u{feff}').unwrap_or(csv);
     let mut lines = csv.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let headings = lines.next().map(|(_, line)| cells(line)).unwrap_or_default();
     let at = |name: &str| headings.iter().position(|heading| heading == name);
@@ -256,6 +258,11 @@ mod tests {
         assert_eq!(rows[1].problem(), None);
         let wrong = check("set-up,ranks,wall_s,speedup\na,1,10.00,1\nb,2,8.00,1.4\n").unwrap();
         assert_eq!(wrong[1].problem().unwrap(), "S is printed as 1.4, but is 1.25");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_heading() {
+        assert_eq!(check("\u{feff}set-up,ranks,wall_s\na,1,10\n").unwrap().len(), 1);
     }
 
     #[test]

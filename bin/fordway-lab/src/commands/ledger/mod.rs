@@ -75,11 +75,16 @@ pub(super) fn run(args: &LedgerArgs, context: &CommandContext) -> Result<Command
     let place = ScratchDirectory::new("ledger", &parent);
     let place = place.map_err(|error| file_error("creating a directory in", parent.display(), error))?;
     let work = work(place.path(), &plan, &paths, args, context)?;
-    place.close().map_err(|error| file_error("removing", "the temporary directory", error))?;
+    let removed = place.close().map_err(|error| file_error("removing", "the temporary directory", error));
     let mut run = describe(&plan, &work, &printed, machine, started);
     commands::judge(&mut run, watch);
     let exit = report(&out, &printed, &run, &work, context)?;
-    Ok(if work.is_early { CommandExit::Interrupted } else { exit })
+    if work.is_early {
+        return Ok(CommandExit::Interrupted);
+    }
+    // A failure of the clean-up does not invalidate the rounds, so it is reported after them.
+    work.closed?;
+    removed.map(|()| exit)
 }
 
 /// Returns the sizes to print and the sizes to measure.
@@ -107,6 +112,8 @@ struct LedgerRunResult {
     left_out: Vec<String>,
     /// Whether a signal ended the measurement. After a signal, the records cover only the complete rounds.
     is_early: bool,
+    /// Whether all programs ended without a failure.
+    closed: Result<()>,
 }
 
 fn work(
@@ -139,10 +146,8 @@ fn work(
         left_out.push(
             "interrupted: the results cover only the rounds that were complete; run it again".to_owned(),
         );
-    } else {
-        closed?;
     }
-    Ok(LedgerRunResult { lanes, records, account, placement, left_out, is_early })
+    Ok(LedgerRunResult { lanes, records, account, placement, left_out, is_early, closed })
 }
 
 fn describe(

@@ -43,14 +43,16 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let outcome = measure(&plan, &mut transports, context);
     let (lanes, missing) = (transports.descriptions(), transports.missing.clone());
     let closed = transports.close();
-    let is_early = outcome.as_ref().is_ok_and(|outcome| outcome.interrupted_after.is_some());
-    if !is_early {
+    let (outcome, closed) = match (outcome, closed) {
+        (Ok(outcome), closed) => (outcome, closed),
         // Ctrl-C also ends the launchers, which then report failures. Check for an interrupt first, so that
-        // `Interrupted` is returned instead of these failures.
-        context.interrupt.check()?;
-        closed?;
-    }
-    let outcome = outcome?;
+        // `Interrupted` is returned instead of these failures. Without an interrupt, the failure of a program explains
+        // the failure of its transport.
+        (Err(error), closed) => {
+            context.interrupt.check()?;
+            return Err(closed.err().unwrap_or(error));
+        }
+    };
     let header = RunHeader {
         machine,
         started: started.0.to_string(),
@@ -61,7 +63,14 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
     let mut run = describe(&plan, lanes, &outcome, header);
     commands::judge(&mut run, watch);
     let exit = report(args, (&run, &outcome.records), context)?;
-    Ok(if is_early { CommandExit::Interrupted } else { exit })
+    if outcome.interrupted_after.is_some() {
+        return Ok(CommandExit::Interrupted);
+    }
+    // All rounds are complete, so what happens at the end does not invalidate them. After a signal, the launchers fail.
+    match context.interrupt.is_raised() {
+        true => Ok(exit),
+        false => closed.map(|()| exit),
+    }
 }
 
 /// Responds to the measuring process over a bare TCP connection. The responding process is a separate process, so that
