@@ -438,6 +438,15 @@ mod tests {
         read(document(inner).as_bytes())
     }
 
+    /// A document that was written with such a value could not be read again.
+    #[test]
+    fn a_nul_byte_is_refused() {
+        for nul in ["\0", "&#0;"] {
+            let error = read_text(&filtered("s3:ObjectCreated:*", &[("suffix", nul)])).unwrap_err();
+            assert_eq!(error.code, "MalformedXML", "{nul:?}");
+        }
+    }
+
     #[test]
     fn a_rule_applies_to_its_events_and_keys() {
         let rules =
