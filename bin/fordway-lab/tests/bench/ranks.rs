@@ -153,19 +153,24 @@ fn an_endpoint_that_goes_away_is_a_column() {
     assert!(run.summaries[0].operations > 0 && run.summaries.iter().all(|row| row.errors > 0));
 }
 
+/// Runs mdtest in `dir`, and terminates it after it has begun.
+fn terminated(dir: &Path, words: &[&str]) -> Output {
+    let job = fordway(dir, words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !dir.join("fordway-bench/mdtest").exists() {
+        assert!(Instant::now() < end, "it never began");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    terminate(job.id()).unwrap();
+    job.wait_with_output().unwrap()
+}
+
 /// After SIGTERM, the ranks must end at their next operation, and their files must be removed.
 #[test]
 fn a_signal_cleans_up() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["bench", "mdtest", ".", "--items", "100000000", "--threads", "2"];
-    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
-    while !dir.path().join("fordway-bench/mdtest").exists() {
-        assert!(Instant::now() < end, "it never began");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    terminate(job.id()).unwrap();
-    let output = job.wait_with_output().unwrap();
+    let output = terminated(dir.path(), &words);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("stopped by a signal"), "{}", text(&output.stderr));
     assert!(entries(dir.path()).is_empty(), "{:?}", entries(dir.path()));
@@ -229,14 +234,7 @@ fn the_last_round_is_kept() {
 fn the_interrupted_round_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["bench", "mdtest", ".", "--items", "100000000", "--keep", "--rounds", "2"];
-    let job = fordway(dir.path(), &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(20);
-    while !dir.path().join("fordway-bench/mdtest").exists() {
-        assert!(Instant::now() < end, "it never began");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    terminate(job.id()).unwrap();
-    assert_eq!(job.wait_with_output().unwrap().status.code(), Some(130));
+    assert_eq!(terminated(dir.path(), &words).status.code(), Some(130));
     assert_eq!(entries(dir.path()), ["fordway-bench"]);
 }
 
