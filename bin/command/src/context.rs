@@ -162,8 +162,8 @@ impl InterruptFlag {
         TemporaryFile { path: path.to_owned(), interrupt: self.clone() }
     }
 
-    /// Removes all registered temporary files and directories, except non-empty files that the same command can resume from. Returns
-    /// the files that it keeps.
+    /// Removes all registered temporary files and directories, except non-empty files that the same command can resume
+    /// from. Returns the files that it keeps.
     pub fn leave(&self) -> Vec<PathBuf> {
         let mut kept = Vec::new();
         for (path, leftover) in &*self.temporaries() {

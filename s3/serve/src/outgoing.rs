@@ -8,7 +8,6 @@
 //! sees neither the request nor the response, and no other server can take the host's place.
 
 use std::borrow::Cow;
-use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -257,35 +256,18 @@ fn is_internal(address: IpAddr) -> bool {
     }
 }
 
-/// Returns whether an address belongs to an interface of this machine. Cost: reading a file of the kernel.
+/// Returns whether an address belongs to this machine. For such an address, the kernel uses the address itself as the
+/// source of a connection, whatever `net.ipv4.ip_nonlocal_bind` is. Nothing is sent. Cost: five system calls.
 fn is_own(address: IpAddr) -> bool {
-    let listed = match address {
-        IpAddr::V4(address) => fs::read_to_string("/proc/net/fib_trie").map(|trie| lists_v4(&trie, address)),
-        IpAddr::V6(address) => fs::read_to_string("/proc/net/if_inet6").map(|list| lists_v6(&list, address)),
+    let unspecified: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Without the file, an address counts as one of this machine if a socket can have it. The kernel lets a socket have
-    // every address if `net.ipv4.ip_nonlocal_bind` or `net.ipv6.ip_nonlocal_bind` is set, so this is the second choice.
-    listed.unwrap_or_else(|_| UdpSocket::bind((address, 0)).is_ok())
-}
-
-/// Returns whether `trie`, the content of `/proc/net/fib_trie`, has `address` as an address of this machine. A line
-/// with an address is followed by lines with the types of its routes.
-fn lists_v4(trie: &str, address: Ipv4Addr) -> bool {
-    let mut is_current = false;
-    trie.lines().map(str::trim).any(|line| match line.strip_prefix("|-- ") {
-        Some(shown) => {
-            is_current = shown.parse() == Ok(address);
-            false
-        }
-        None => is_current && line == "/32 host LOCAL",
-    })
-}
-
-/// Returns whether `list`, the content of `/proc/net/if_inet6`, has `address`. Each line begins with an address in
-/// hexadecimal digits.
-fn lists_v6(list: &str, address: Ipv6Addr) -> bool {
-    let shown = list.lines().filter_map(|line| line.split(' ').next());
-    shown.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).any(|it| it == address.to_bits())
+    let source = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
 }
 
 fn is_internal_v4(address: Ipv4Addr) -> bool {
@@ -527,15 +509,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_interfaces_are_those_of_this_machine() {
-        let trie = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 198.51.0.0\n        /24 link UNICAST\n     |-- 198.51.0.7\n\
-                    /32 host LOCAL\n     |-- 198.51.0.255\n        /32 link BROADCAST\n";
-        let found = ["198.51.0.7", "198.51.0.0", "198.51.0.255", "8.8.8.8"];
-        assert_eq!(found.map(|it| lists_v4(trie, it.parse().unwrap())), [true, false, false, false]);
-        let list = "20010470000000000000000000000007 02 40 00 80     eth0\n";
-        let found = ["2001:470::7", "2001:470::8"];
-        assert_eq!(found.map(|it| lists_v6(list, it.parse().unwrap())), [true, false]);
+    fn addresses_of_this_machine_are_its_own() {
         assert!(is_own("127.0.0.1".parse().unwrap()));
+        // Documentation addresses (RFC 5737, RFC 3849) belong to no machine.
+        assert!(!is_own("192.0.2.1".parse().unwrap()) && !is_own("2001:db8::1".parse().unwrap()));
     }
 
     /// A connection on which a response arrives, a few bytes at a time.
