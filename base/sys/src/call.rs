@@ -10,7 +10,7 @@ use rustix::fs::{
     self, Advice, AtFlags, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, Stat, StatFs, StatVfs, Statx,
     StatxFlags, Timestamps, XattrFlags, inotify,
 };
-use rustix::io::{self, Result};
+use rustix::io::{self, Errno, Result};
 use rustix::path::Arg;
 
 /// Marks the point before the call `name`. The caller makes the call only if this function returns `Ok`.
@@ -25,30 +25,34 @@ pub(crate) fn point(name: &'static str) -> Result<()> {
     }
 }
 
+/// Replaces `NOENT` with `STALE` in the error of a call on an open file. GlusterFS may return `NOENT` for an open file
+/// that its server no longer has, and FUSE file systems for an open file whose name was removed. A missing name is a
+/// different case: callers interpret it as the absence of an object.
+#[inline(always)]
+pub(crate) fn of_open_file(errno: Errno) -> Errno {
+    if errno == Errno::NOENT { Errno::STALE } else { errno }
+}
+
+/// Defines functions for calls. Each call after `on open files:` takes an open file and no name (see
+/// [`of_open_file`]).
 macro_rules! calls {
-    ($(fn $name:ident $(<$generic:ident: $bound:path>)? ($($arg:ident: $type:ty),*) -> $result:ty = $call:path;)*) => {
+    ($(fn $name:ident $(<$generic:ident: $bound:path>)? ($($arg:ident: $type:ty),*) -> $result:ty = $call:path;)*
+     on open files:
+     $(fn $named:ident $(<$generic_of:ident: $bound_of:path>)? ($($arg_of:ident: $type_of:ty),*) -> $result_of:ty = $call_of:path;)*) => {
         $(#[inline]
         pub(crate) fn $name $(<$generic: $bound>)? ($($arg: $type),*) -> Result<$result> {
             point(stringify!($name))?;
             $call($($arg),*)
         })*
+        $(#[inline]
+        pub(crate) fn $named $(<$generic_of: $bound_of>)? ($($arg_of: $type_of),*) -> Result<$result_of> {
+            point(stringify!($named)).and_then(|()| $call_of($($arg_of),*)).map_err(of_open_file)
+        })*
     };
 }
 
 calls! {
-    fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
     fn fadvise(file: impl AsFd, offset: u64, len: Option<NonZeroU64>, advice: Advice) -> () = fs::fadvise;
-    fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
-    fn fchown(file: impl AsFd, user: Option<fs::Uid>, group: Option<fs::Gid>) -> () = fs::fchown;
-    fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
-    fn fsync(file: impl AsFd) -> () = fs::fsync;
-    fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
-    fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
-    fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
-    fn fstat(file: impl AsFd) -> Stat = fs::fstat;
-    fn fstatfs(file: impl AsFd) -> StatFs = fs::fstatfs;
-    fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
-    fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
     fn inotify_add_watch(queue: impl AsFd, path: impl Arg, flags: inotify::WatchFlags) -> i32 = inotify::add_watch;
     fn inotify_init(flags: inotify::CreateFlags) -> OwnedFd = inotify::init;
     fn inotify_rm_watch(queue: impl AsFd, watch: i32) -> () = inotify::remove_watch;
@@ -61,8 +65,6 @@ calls! {
     fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd = fs::openat;
     fn open_tmpfile(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd = fs::openat;
     fn openat2(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> OwnedFd = fs::openat2;
-    fn pread<B: Buffer<u8>>(file: impl AsFd, buffer: B, offset: u64) -> B::Output = io::pread;
-    fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
     fn read<B: Buffer<u8>>(file: impl AsFd, buffer: B) -> B::Output = io::read;
     fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString = fs::readlinkat;
     fn renameat(from_dir: impl AsFd, from: impl Arg, to_dir: impl AsFd, to: impl Arg) -> () = fs::renameat;
@@ -71,6 +73,21 @@ calls! {
     fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat = fs::statat;
     fn statx(dir: impl AsFd, path: impl Arg, flags: AtFlags, mask: StatxFlags) -> Statx = fs::statx;
     fn unlinkat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> () = fs::unlinkat;
+on open files:
+    fn copy_file_range(from: impl AsFd, from_offset: Option<&mut u64>, to: impl AsFd, to_offset: Option<&mut u64>, len: usize) -> usize = fs::copy_file_range;
+    fn fchmod(file: impl AsFd, mode: Mode) -> () = fs::fchmod;
+    fn fchown(file: impl AsFd, user: Option<fs::Uid>, group: Option<fs::Gid>) -> () = fs::fchown;
+    fn fdatasync(file: impl AsFd) -> () = fs::fdatasync;
+    fn fsync(file: impl AsFd) -> () = fs::fsync;
+    fn fgetxattr(file: impl AsFd, name: impl Arg, value: &mut [u8]) -> usize = fs::fgetxattr;
+    fn fremovexattr(file: impl AsFd, name: impl Arg) -> () = fs::fremovexattr;
+    fn fsetxattr(file: impl AsFd, name: impl Arg, value: &[u8], flags: XattrFlags) -> () = fs::fsetxattr;
+    fn fstat(file: impl AsFd) -> Stat = fs::fstat;
+    fn fstatfs(file: impl AsFd) -> StatFs = fs::fstatfs;
+    fn fstatvfs(file: impl AsFd) -> StatVfs = fs::fstatvfs;
+    fn futimens(file: impl AsFd, times: &Timestamps) -> () = fs::futimens;
+    fn pread<B: Buffer<u8>>(file: impl AsFd, buffer: B, offset: u64) -> B::Output = io::pread;
+    fn pwrite(file: impl AsFd, data: &[u8], offset: u64) -> usize = io::pwrite;
 }
 
 #[cfg(test)]

@@ -298,7 +298,7 @@ fn control(
     start: i64,
     length: i64,
 ) -> Result<libc::c_int> {
-    call::point("fcntl")?;
+    call::point("fcntl").map_err(call::of_open_file)?;
     // SAFETY: `flock` is plain data, for which all zeros is a valid value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
@@ -309,7 +309,7 @@ fn control(
     // SAFETY: the descriptor is open for as long as it is borrowed, and `lock` outlives the call. On 64-bit Linux,
     // `flock` is the structure that the kernel expects.
     let result = unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), command, &raw mut lock) };
-    if result == 0 { Ok(lock.l_type.into()) } else { Err(last_errno()) }
+    if result == 0 { Ok(lock.l_type.into()) } else { Err(call::of_open_file(last_errno())) }
 }
 
 impl Drop for ByteLockGuard<'_> {

@@ -8,7 +8,7 @@ use rustix::io::{Errno, Result};
 
 use super::dir::text_to_name;
 use super::file::get_xattr_in;
-use crate::call::{fstatfs, linkat, point, statx};
+use crate::call::{fstatfs, linkat, of_open_file, point, statx};
 use crate::file::FileStat;
 
 /// The types that `statfs` returns for file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, tmpfs,
@@ -82,10 +82,11 @@ impl FileSystemSharing {
 }
 
 /// Returns the server's state of an open file, and updates the kernel's cache of the file. For an NFS directory, the
-/// call also updates the cached names in the directory. Cost: one `statx`, and a round trip.
+/// call also updates the cached names in the directory. Errors: `STALE` if the server no longer has the file. Cost: one
+/// `statx`, and a round trip.
 pub fn stat_now(file: impl AsFd) -> Result<FileStat> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    let stat = statx(file, "", flags, StatxFlags::BASIC_STATS)?;
+    let stat = statx(file, "", flags, StatxFlags::BASIC_STATS).map_err(of_open_file)?;
     Ok(FileStat::of_statx(&stat, makedev(stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
@@ -117,12 +118,12 @@ pub fn forget_names(dir: impl AsFd) {
 
 /// Checks that the server still has an open file or directory. After another node has removed a file, the client of
 /// MooseFS shows the file for another second, but does not cache the file's list of attributes. `file` must be open for
-/// reading. Errors: `NOENT` or `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
+/// reading. Errors: `STALE` if the file or directory is gone. Cost: one `flistxattr`, and a round trip.
 pub fn require_kept(file: impl AsFd) -> Result<()> {
     point("flistxattr")?;
     match rustix::fs::flistxattr(file, &mut [0_u8; 0][..]) {
         Ok(_) | Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(errno) => Err(errno),
+        Err(errno) => Err(of_open_file(errno)),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::multipart::parts::remove_upload_dir;
 use crate::object_lock::VersioningAndLockSetting;
 use crate::patience::pause;
 use crate::private::PrivateDirectoryContents;
-use crate::read::{known_no_longer, system_time};
+use crate::read::system_time;
 use crate::shared::retry_stale;
 use crate::sidecar::inode_of;
 use crate::stage::{SETTING_MODE, StagedFile, sync_dir};
@@ -241,7 +241,7 @@ impl PosixStoreState {
         kind: &BucketDocumentKind,
     ) -> Result<Option<(Vec<u8>, u32)>> {
         // The document is opened again if another node replaces it between the open and the read.
-        let refresh = || self.volume.refresh_dirs(&private_dir(bucket));
+        let refresh = || self.volume.forget_file(&document_place(bucket, kind));
         retry_stale(is_stale, refresh, || self.try_document(bucket, kind))
     }
 
@@ -256,7 +256,7 @@ impl PosixStoreState {
             Err(Errno::LOOP | Errno::NXIO) => return Err(not_ours(&path, "is not a regular file")),
             Err(errno) => return Err(failed(errno)),
         };
-        let read = read_small(&file, MAX_DOCUMENT_BYTES).map_err(known_no_longer);
+        let read = read_small(&file, MAX_DOCUMENT_BYTES);
         let Some((document, state)) = read.map_err(failed)? else {
             return Err(not_ours(&path, "is not a small regular file"));
         };

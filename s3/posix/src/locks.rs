@@ -12,11 +12,11 @@ use fordway_sys::{
 };
 
 use crate::PosixStoreState;
-use crate::errors::from_errno;
-use crate::layout::{LOCKS, lock_byte, plain, private_dir};
+use crate::errors::{from_errno, is_stale};
+use crate::layout::{LOCKS, ObjectPath, lock_byte, plain, private_dir};
 use crate::patience::{left_of, spend};
 use crate::private::PrivateDirectoryContents;
-use crate::shared::{is_recent, look_before_opening};
+use crate::shared::{give_way_on, is_recent, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
 use crate::volume::{StoreRootDirectory, unreadable};
@@ -133,14 +133,14 @@ impl PosixStoreState {
         if let Some(known) = self.volume.private.held(bucket)
             && let Some(locks) = known.lock_table()
         {
-            let _held = hold(locks, (key, second), self.volume.config.lock_patience)?;
+            let held = hold_known(locks, (key, second), self.volume.config.lock_patience)?;
             // The bucket may have been replaced during the wait, so the known contents must be recent.
-            if known.is_recent() && known.is_unchanged() {
+            if held.is_some() && known.is_recent() && known.is_unchanged() {
                 return act(known.contents);
             }
         }
         let (begin, patience) = (Instant::now(), self.volume.config.lock_patience);
-        for _ in 0..MAX_RACES {
+        for race in 0..MAX_RACES {
             let locks = match self.locks.of(&self.volume, bucket) {
                 Ok(locks) => Some(locks),
                 Err(error) if without == LockBypassCondition::Room && is_no_room(&error) => None,
@@ -148,16 +148,28 @@ impl PosixStoreState {
             };
             let Some(locks) = locks else { return act(self.volume.contents(bucket)?) };
             let left = patience.saturating_sub(begin.elapsed());
-            let _held = hold(&locks, (key, second), left)?;
+            let held = hold_known(&locks, (key, second), left)?;
             let glance = self.volume.private.glance(&self.volume.root, bucket).map_err(unreadable)?;
-            if self.is_current(&locks, bucket, glance.contents)? {
+            if held.is_some() && self.is_current(&locks, bucket, glance.contents)? {
                 glance.vouch_for(locks.clone());
                 return act(glance.contents);
             }
-            // The bucket was removed and recreated, along with its lock table, so the new lock table is opened.
-            self.locks.tables().remove(bucket);
+            self.reopen_later(bucket, race);
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Closes a lock table that is not, or no longer, the bucket's, so that the next call opens the current one. The
+    /// bucket was removed and recreated along with its lock table, or the server of a shared file system no longer
+    /// knows the open file. In the second case, this node's cached names of the file are dropped too.
+    #[cold]
+    fn reopen_later(&self, bucket: &Bucket, race: usize) {
+        self.locks.close(bucket);
+        let sharing = self.volume.sharing_of(bucket);
+        if sharing.is_shared() {
+            give_way_on(sharing, race);
+            self.volume.forget_file(&ObjectPath { dir: private_dir(bucket).into(), name: LOCKS.into() });
+        }
     }
 
     /// Runs `act` while holding the lock of `key`. Returns `None` if the lock is held elsewhere or cannot be taken.
@@ -218,8 +230,8 @@ impl PosixStoreState {
 
     /// Runs `read` when no writer holds the key's lock, and repeats it until it finds the object, until
     /// [`MISSES_MIN`] successive reads have found neither the object nor a writer, or until [`REPLACEMENTS_MAX`] has
-    /// passed or the operation has used up its waiting time. Returns `None` if the result that the caller already has remains valid. Not inlined, because only file
-    /// systems that several nodes share need this function.
+    /// passed or the operation has used up its waiting time. Returns `None` if the result that the caller already has
+    /// remains valid. Not inlined, because only file systems that several nodes share need this function.
     #[cold]
     pub(crate) fn read_between_writes<T>(
         &self,
@@ -342,6 +354,19 @@ fn hold<'l>(
     let held = locks.lock(lock_byte(first), patience).map_err(not_locked)?;
     let also = second.map(|key| locks.lock_after(&held, lock_byte(key), patience));
     Ok((also.transpose().map_err(not_locked)?, held))
+}
+
+/// Like [`hold`], but returns `None` if the server of a shared file system no longer knows the open lock table.
+#[inline]
+fn hold_known<'l>(
+    locks: &'l ByteRangeLocks,
+    keys: (&Key, Option<&Key>),
+    patience: Duration,
+) -> Result<Option<(Option<ByteLockGuard<'l>>, ByteLockGuard<'l>)>> {
+    match hold(locks, keys, patience) {
+        Err(error) if is_stale(&error) => Ok(None),
+        held => held.map(Some),
+    }
 }
 
 /// Returns the error for a lock that could not be taken; `LockTimeout` if another program held it for too long.

@@ -210,7 +210,7 @@ impl StoreRootDirectory {
     /// Checks that the source of a copy still has this size and modification time: a POSIX program may have written to
     /// the file while it was copied. Errors: `ConditionalConflict`. Cost: one `fstat`.
     pub(crate) fn require_unchanged(&self, file: &File, before: (u64, SystemTime)) -> Result<()> {
-        let failed = |errno| from_errno(known_no_longer(errno), "reading the state of the source");
+        let failed = |errno| from_errno(errno, "reading the state of the source");
         let mut now = stat(file).map_err(failed)?;
         if self.sharing_on(file, now.device).is_shared() {
             now = stat_at_server(file).map_err(failed)?;
@@ -303,8 +303,7 @@ impl StoreRootDirectory {
         let patience = left_of(NAME_TIMEOUT);
         let begin = Instant::now();
         loop {
-            let now = stat_at_server(file)
-                .map_err(|errno| from_errno(known_no_longer(errno), "reading the state"))?;
+            let now = stat_at_server(file).map_err(|errno| from_errno(errno, "reading the state"))?;
             if !record.is_newer_than(&now) || begin.elapsed() >= patience {
                 return Ok(now);
             }
@@ -340,7 +339,7 @@ impl StoreRootDirectory {
 
     /// Drops this node's cached names for `place`, because the server no longer has the file to which they led.
     #[cold]
-    fn forget_file(&self, place: &ObjectPath) {
+    pub(crate) fn forget_file(&self, place: &ObjectPath) {
         self.refresh_dirs(&place.dir);
         look_again(self.root.dir(), &place.path());
     }
@@ -351,7 +350,7 @@ impl StoreRootDirectory {
         for race in 0..MAX_STALE {
             give_way(race);
             let opened = self.open_to_read(place).and_then(|file| {
-                let stat = stat(&file).map_err(known_no_longer)?;
+                let stat = stat(&file)?;
                 Ok((file, stat))
             });
             return match opened {
@@ -580,17 +579,11 @@ impl PosixStoreState {
     }
 }
 
-/// Replaces `NOENT` with `STALE`, because GlusterFS may return `NOENT` for an open file that its server no longer has.
-/// For an open descriptor, `NOENT` has no other meaning.
-pub(crate) fn known_no_longer(errno: Errno) -> Errno {
-    if errno == Errno::NOENT { Errno::STALE } else { errno }
-}
-
 /// Appends a range of `file` to `buffer`. Errors: `IncompleteBody` if the file has become shorter.
 fn read_exactly(file: &File, range: std::ops::Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
     let len = usize::try_from(range.end - range.start).map_err(|_| Error::from(ErrorKind::EntityTooLarge))?;
-    let got = read_into_spare(file, buffer, range.start, len)
-        .map_err(|errno| from_errno(known_no_longer(errno), "reading"))?;
+    let got =
+        read_into_spare(file, buffer, range.start, len).map_err(|errno| from_errno(errno, "reading"))?;
     match got == len {
         true => Ok(()),
         false => Err(Error::new(ErrorKind::IncompleteBody, "the file was truncated while it was read")),

@@ -20,7 +20,7 @@ use crate::errors::from_errno;
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::PrivateDirectoryContents;
-use crate::read::{ObjectFile, known_no_longer};
+use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
@@ -205,7 +205,7 @@ pub(crate) fn read_attribute(file: &File) -> Result<RecordAttribute> {
         None => Ok(RecordAttribute::Absent),
         Some(bytes) => decode_record(bytes).map(RecordAttribute::Found),
     };
-    let failed = |errno| from_errno(known_no_longer(errno), "reading the metadata");
+    let failed = |errno| from_errno(errno, "reading the metadata");
     match get_xattr(file, ATTRIBUTE, &mut [0; RECORD_BYTES]) {
         Ok(bytes) => found(bytes),
         Err(Errno::OPNOTSUPP) => Ok(RecordAttribute::Unsupported),

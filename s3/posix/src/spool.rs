@@ -198,6 +198,8 @@ impl EventJournal {
             Ok(Some(found)) => found,
             Ok(None) | Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(Entry::Odd),
             Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Unreadable),
+            // Another node has delivered the record.
+            Err(Errno::STALE) => return Ok(Entry::Gone),
             Err(errno) => return Err(from_errno(errno, "reading a record of the journal of events")),
         };
         if record.bucket != bucket.as_str() {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{Bucket, DeleteOptions, Error, ErrorKind, Key, Objects, PutOptions};
-use fordway_sys::Errno;
 use fordway_sys::fault::{self, SyscallFault};
+use fordway_sys::{Errno, FileSystemSharing};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, bucket, snapshot, works};
 
@@ -67,6 +67,42 @@ fn a_file_that_another_client_has_open_is_waited_for() {
             }
         }
         assert!(waited > 0, "{call}");
+    }
+}
+
+/// Checks that a put opens the lock table again if the server of a shared file system no longer knows the open file.
+/// The client of GlusterFS may return `NOENT` in this case.
+#[test]
+fn a_lock_table_that_the_server_no_longer_knows_is_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = PosixStore::open(dir.path(), PosixConfig::default()).unwrap();
+    let (bucket, key) = (Bucket::new("bucket").unwrap(), Key::new("k").unwrap());
+    store.create_bucket(&bucket).unwrap();
+    let put = |nth| {
+        // After this pause, all cached descriptors are closed, so runs usually make the same calls.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let sharing = Some(FileSystemSharing::Unknown);
+        let put = || store.put(&bucket, &key, b"content", &PutOptions::default()).map(drop);
+        fault::run(fault::FaultInjectionPlan { nth, sharing, ..Default::default() }, put)
+    };
+    // A busy machine may make other calls before the one that is to fail.
+    let is_opened_again = |call, errno| {
+        let (_, usual) = put(None);
+        let locked = usual.iter().position(|made| *made == "fcntl").unwrap();
+        let at = locked + usual[locked..].iter().position(|made| *made == call).unwrap();
+        let (done, calls) = put(Some((at + 1, SyscallFault::Fail(errno))));
+        let is_same = calls.get(..at + 1) == usual.get(..at + 1);
+        if is_same {
+            done.unwrap_or_else(|error| panic!("{call}, {errno}: {error}"));
+            assert!(calls[at + 1..].contains(&"openat") && calls[at + 1..].contains(&"fcntl"), "{calls:?}");
+        }
+        is_same
+    };
+    put(None).0.unwrap();
+    for call in ["fcntl", "statx"] {
+        for errno in [Errno::NOENT, Errno::STALE] {
+            assert!((0..20).any(|_| is_opened_again(call, errno)), "{call}, {errno}");
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl FsckRun<'_> {
             match self.actors.or_as_owner(&dir, name, open) {
                 Ok(Some((text, _))) if is_record(&text) => Ok(()),
                 Ok(_) => self.found(FindingKind::BadEvent, shown, "it is not a record of this bucket"),
-                Err(Errno::NOENT) => Ok(()),
+                Err(Errno::NOENT | Errno::STALE) => Ok(()),
                 Err(errno) => self.unreadable(&shown, errno, "reading"),
             }
         })?;

@@ -49,7 +49,8 @@ struct UploadDirectoryInfo {
 }
 
 impl UploadDirectoryInfo {
-    /// Reads the state. Errors: `NOENT` if the upload has ended, `NOTDIR` if the name does not belong to an upload.
+    /// Reads the state. Errors: `NOENT` or `STALE` if the upload has ended, `NOTDIR` if the name does not belong to an
+    /// upload.
     fn of(uploads: &File, name: &str) -> Result<Self, Errno> {
         let dir = open_child(uploads, name)?;
         let state = stat(&dir)?;
@@ -89,7 +90,7 @@ fn remove_upload(
     };
     match remove() {
         // The upload was completed or aborted, or a part has just arrived.
-        Err(Errno::NOENT | Errno::NOTEMPTY) => Ok(false),
+        Err(Errno::NOENT | Errno::STALE | Errno::NOTEMPTY) => Ok(false),
         done => done.map_err(|errno| from_errno(errno, "removing")),
     }
 }

@@ -32,7 +32,7 @@ use crate::area::{read_small, remove_each};
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, is_hidden_name, upload_dir, upload_of};
-use crate::read::{known_no_longer, system_time};
+use crate::read::system_time;
 use crate::record::ObjectRecord;
 use crate::shared::{NAME_TIMEOUT, look_before_opening};
 use crate::sidecar::decode_record;
@@ -294,7 +294,7 @@ fn read_bytes(dir: &DirectoryHandle, name: &str) -> Result<Option<(Vec<u8>, i64)
         Err(Errno::LOOP | Errno::NXIO) => return Err(corrupt()),
         Err(errno) => return Err(failed(errno)),
     };
-    let read = read_small(&file, MAX_RECORD_BYTES).map_err(|errno| failed(known_no_longer(errno)));
+    let read = read_small(&file, MAX_RECORD_BYTES).map_err(failed);
     let (bytes, state) = read?.ok_or_else(corrupt)?;
     Ok(Some((bytes, state.modified_ns)))
 }
