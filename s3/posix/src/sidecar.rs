@@ -16,12 +16,13 @@ use fordway_sys::{
 };
 
 use crate::area::{TrustedOwner, read_small};
-use crate::errors::from_errno;
+use crate::errors::{from_errno, is_stale};
 use crate::layout;
 use crate::layout::{ATTRIBUTE, ObjectPath, meta_dir};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
+use crate::shared::retry_stale;
 use crate::stage::is_bare;
 use crate::volume::StoreRootDirectory;
 
@@ -108,11 +109,22 @@ impl StoreRootDirectory {
     /// Returns the record in this file's sidecar file, if the sidecar file exists and is valid for this file. Errors:
     /// `Corrupt`.
     pub(crate) fn read_sidecar(&self, bucket: &Bucket, stat: &FileStat) -> Result<Option<ObjectRecord>> {
+        let place = place_of(bucket, stat);
+        // The sidecar file is opened again if another node replaces it between the open and the read.
+        retry_stale(is_stale, || self.forget_file(&place), || self.try_read_sidecar(bucket, stat, &place))
+    }
+
+    fn try_read_sidecar(
+        &self,
+        bucket: &Bucket,
+        stat: &FileStat,
+        place: &ObjectPath,
+    ) -> Result<Option<ObjectRecord>> {
         let failed = |errno| from_errno(errno, "reading the metadata");
-        let (place, sharing) = (place_of(bucket, stat), self.sharing_of(bucket));
-        self.freshen_file(&place, sharing)?;
+        let sharing = self.sharing_of(bucket);
+        self.freshen_file(place, sharing)?;
         let path = place.path();
-        let file = match self.open_private(&place, sharing) {
+        let file = match self.open_private(place, sharing) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(errno) => return Err(failed(errno)),

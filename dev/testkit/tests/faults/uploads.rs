@@ -367,3 +367,39 @@ fn a_length_that_nobody_sends_takes_no_place() {
         assert!(body(&store) == Some([whole(), vec![3; PART_BYTES]].concat()), "{announced}");
     }
 }
+
+/// Makes every call on an open file fail once with `NOENT`, which the client of GlusterFS may return when another node
+/// has removed or replaced the file. A completion must try again, or refuse with an error that clients repeat.
+#[test]
+fn a_completion_outlasts_open_files_that_the_server_no_longer_has() {
+    const ON_OPEN_FILES: &[&str] =
+        &["fcntl", "fdatasync", "fgetxattr", "flistxattr", "fsetxattr", "fstat", "futimens", "pread"];
+    let run = |nth| {
+        let dir = crate::way::scratch();
+        let (store, upload, parts) = prepared(dir.path(), Before::Old);
+        let plan = FaultInjectionPlan {
+            nth,
+            sharing: Some(FileSystemSharing::Unknown),
+            ..FaultInjectionPlan::default()
+        };
+        let (done, calls) = fault::run(plan, || complete(&store, Before::Old, &upload, &parts));
+        (dir, upload, parts, done, calls)
+    };
+    let (.., calls) = run(None);
+    let mut failed = 0;
+    for at in 0..calls.len() {
+        let fault = (at + 1, SyscallFault::Fail(Errno::NOENT));
+        if !ON_OPEN_FILES.contains(&calls[at]) {
+            continue;
+        }
+        let (dir, upload, parts, done, made) = run(Some(fault));
+        let place = format!("call {at}, {}", made[at]);
+        if ON_OPEN_FILES.contains(&made[at]) {
+            failed += 1;
+            let kind = done.map(drop).map_err(|error| error.kind());
+            assert!(matches!(kind, Ok(()) | Err(ErrorKind::ConditionalConflict)), "{place}: {kind:?}");
+        }
+        check_after(dir.path(), Before::Old, &upload, &parts, &place);
+    }
+    assert!(failed > 5, "{calls:?}");
+}

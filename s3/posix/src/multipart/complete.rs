@@ -16,7 +16,7 @@ use crate::area::remove_if_file;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, is_stale};
 use crate::events::facts_of;
-use crate::layout::{split, upload_dir, upload_of};
+use crate::layout::{ObjectPath, split, upload_dir, upload_of};
 use crate::locks::not_locked;
 use crate::multipart::MultipartUploadManager;
 use crate::multipart::parts::{
@@ -25,7 +25,7 @@ use crate::multipart::parts::{
 };
 use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
-use crate::shared::{MAX_STALE, stat_at_server};
+use crate::shared::{MAX_STALE, stat_at_server, wait_for_server};
 use crate::stage::{FILE_MODE, StagedFile};
 use crate::write::append_range;
 
@@ -186,7 +186,9 @@ impl MultipartUploadManager<'_> {
             match (self.try_take_upload(bucket, key, upload), upload_of(upload.as_str())) {
                 // Another node has completed or aborted the upload, or has replaced one of its files.
                 (Err(error), Some(ours)) if is_stale(&error) && race < MAX_STALE => {
-                    self.inner.volume.refresh_dirs(&upload_dir(bucket, &ours));
+                    wait_for_server(race);
+                    let data = ObjectPath { dir: upload_dir(bucket, &ours).into(), name: DATA.into() };
+                    self.inner.volume.forget_file(&data);
                 }
                 // Another node has started the upload, but this node has cached that the upload is missing.
                 (Err(error), Some(ours))
