@@ -12,7 +12,7 @@ use fordway_sys::{Errno, FileSystemSharing};
 use fordway_testkit::conformance::{StoreFixture, cases_written, run_all};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, bucket, snapshot, works};
 
-use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, USUAL, Way, files, strays};
+use crate::way::{DURABLE, NO_ATTRIBUTES, OLD_KERNEL, SHARED, USUAL, Way, files, strays};
 
 /// The errors with which calls fail, each with the kind of error that the caller must see. Successive calls fail with
 /// successive errors of this list. In a soak test, each call fails with every error of the list.
@@ -27,6 +27,21 @@ const FAILURES: &[(Errno, ErrorKind)] = &[
 
 /// Calls that a signal may interrupt, and that are repeated after an interruption.
 const INTERRUPTIBLE: &[&str] = &["pread", "pwrite", "copy_file_range", "fcntl"];
+
+/// Calls on open files, which take no name.
+pub(crate) const ON_OPEN_FILES: &[&str] = &[
+    "copy_file_range",
+    "fcntl",
+    "fdatasync",
+    "fgetxattr",
+    "flistxattr",
+    "fsetxattr",
+    "fstat",
+    "fsync",
+    "futimens",
+    "pread",
+    "pwrite",
+];
 
 /// One failure to be injected into one scenario.
 struct Case<'c> {
@@ -134,8 +149,7 @@ fn every_call_fails(way: &Way) {
         for (at, name) in (1..).zip(&calls) {
             // No operation returns an error of this kind, because an interrupted call must be repeated.
             let interrupted = INTERRUPTIBLE.contains(name).then_some((Errno::INTR, ErrorKind::Interrupted));
-            let is_soak = std::env::var_os("FORDWAY_SOAK").is_some();
-            let chosen = FAILURES.iter().enumerate().filter(|(i, _)| is_soak || at % FAILURES.len() == *i);
+            let chosen = FAILURES.iter().enumerate().filter(|(i, _)| is_soak() || at % FAILURES.len() == *i);
             for (errno, kind) in chosen.map(|(_, failure)| *failure).chain(interrupted) {
                 let case = Case { way, scenario, before: &before, after: &after, at, errno };
                 let checked = std::panic::catch_unwind(|| case.run(kind));
@@ -144,6 +158,38 @@ fn every_call_fails(way: &Way) {
         }
         println!("{}, {}: each of {} calls failed", way.name, scenario.name, calls.len());
     }
+}
+
+/// Makes every call on an open file fail once with `NOENT`, which the client of GlusterFS may return when another node
+/// has removed or replaced the file. An operation must try again, or refuse with an error that clients repeat. It must
+/// not report a missing object.
+#[test]
+fn an_open_file_that_the_server_no_longer_has_is_not_a_missing_object() {
+    let mut failed = 0;
+    for scenario in SHARED.scenarios() {
+        for (at, name) in (1..).zip(calls_of(&SHARED, scenario)) {
+            // Operations on shared file systems wait for caches to expire, so only some calls fail outside of soak tests.
+            if !ON_OPEN_FILES.contains(&name) || (!is_soak() && at % 20 != 0) {
+                continue;
+            }
+            let dir = SHARED.prepared(scenario);
+            let store = SHARED.open(dir.path());
+            let plan = SHARED.plan(Some((at, SyscallFault::Fail(Errno::NOENT))));
+            let (done, calls) = fault::run(plan, || (scenario.act)(&store));
+            if !calls.get(at - 1).is_some_and(|made| ON_OPEN_FILES.contains(made)) {
+                continue;
+            }
+            failed += 1;
+            let kind = done.err().map(|error| error.kind());
+            let is_expected = kind == scenario.refused || kind == Some(ErrorKind::ConditionalConflict);
+            assert!(is_expected, "{}: call {at}, {name}: {kind:?}", scenario.name);
+        }
+    }
+    assert!(failed > 10, "{failed}");
+}
+
+fn is_soak() -> bool {
+    std::env::var_os("FORDWAY_SOAK").is_some()
 }
 
 fn calls_of(way: &Way, scenario: &OperationScenario) -> Vec<&'static str> {

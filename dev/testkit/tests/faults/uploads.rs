@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use crate::errors::ON_OPEN_FILES;
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, CompleteOptions, CompletedPart, Conditions, DeleteOptions, ETag, ErrorKind, ExpectedContent,
@@ -372,8 +373,6 @@ fn a_length_that_nobody_sends_takes_no_place() {
 /// has removed or replaced the file. A completion must try again, or refuse with an error that clients repeat.
 #[test]
 fn a_completion_outlasts_open_files_that_the_server_no_longer_has() {
-    const ON_OPEN_FILES: &[&str] =
-        &["fcntl", "fdatasync", "fgetxattr", "flistxattr", "fsetxattr", "fstat", "futimens", "pread"];
     let run = |nth| {
         let dir = crate::way::scratch();
         let (store, upload, parts) = prepared(dir.path(), Before::Old);

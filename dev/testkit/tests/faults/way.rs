@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fordway_posix::{Durability, PRIVATE_DIR, PosixConfig, PosixStore};
 use fordway_store::ETagPolicy;
 use fordway_sys::fault::{FaultInjectionPlan, SyscallFault};
-use fordway_sys::{Errno, PathResolutionMethod};
+use fordway_sys::{Errno, FileSystemSharing, PathResolutionMethod};
 use fordway_testkit::scenario::{BucketSnapshot, OperationScenario, SCENARIOS, bucket, snapshot};
 
 /// An environment: the kernel and file system on which the embedded store runs, and the store's configuration.
@@ -14,6 +14,8 @@ pub(crate) struct Way {
     durability: Durability,
     resolution: PathResolutionMethod,
     missing: &'static [(&'static str, Errno)],
+    /// The sharing that is reported for every file system; `None` for the actual one.
+    sharing: Option<FileSystemSharing>,
 }
 
 pub(crate) const USUAL: Way = Way {
@@ -21,6 +23,7 @@ pub(crate) const USUAL: Way = Way {
     durability: Durability::None,
     resolution: PathResolutionMethod::Kernel,
     missing: &[],
+    sharing: None,
 };
 
 /// An environment with durability `full`, in which descriptors are linked through `/proc`, as for ordinary users.
@@ -29,6 +32,7 @@ pub(crate) const DURABLE: Way = Way {
     durability: Durability::Full,
     resolution: PathResolutionMethod::Kernel,
     missing: &[("link_by_descriptor", Errno::NOENT)],
+    sharing: None,
 };
 
 /// A kernel without the newer system calls, and without unnamed files.
@@ -42,6 +46,7 @@ pub(crate) const OLD_KERNEL: Way = Way {
         ("getxattrat", Errno::NOSYS),
         ("copy_file_range", Errno::NOSYS),
     ],
+    sharing: None,
 };
 
 /// A file system without extended attributes.
@@ -55,6 +60,16 @@ pub(crate) const NO_ATTRIBUTES: Way = Way {
         ("getxattrat", Errno::OPNOTSUPP),
         ("lgetxattr", Errno::OPNOTSUPP),
     ],
+    sharing: None,
+};
+
+/// A file system that other nodes may change, through FUSE.
+pub(crate) const SHARED: Way = Way {
+    name: "shared",
+    durability: Durability::None,
+    resolution: PathResolutionMethod::Kernel,
+    missing: &[],
+    sharing: Some(FileSystemSharing::Unknown),
 };
 
 impl Way {
@@ -73,7 +88,7 @@ impl Way {
 
     /// Returns the faults to inject: this environment's faults, and optionally one more.
     pub(crate) fn plan(&self, nth: Option<(usize, SyscallFault)>) -> FaultInjectionPlan {
-        FaultInjectionPlan { nth, missing: self.missing, ..FaultInjectionPlan::default() }
+        FaultInjectionPlan { nth, missing: self.missing, sharing: self.sharing }
     }
 
     /// Returns the scenarios to run in this environment. Large scenarios run only in the usual environment, except in a
