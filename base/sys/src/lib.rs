@@ -72,7 +72,7 @@ pub use nowait::{
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
-    ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
+    PerProcess, ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
