@@ -311,6 +311,9 @@ impl PosixStoreState {
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))
             .map_err(|errno| from_errno(errno, "removing the document"))?;
+        if stat_in(&private, &name).is_ok_and(|state| state.is_dir) {
+            return Err(not_ours(&document_place(bucket, kind).path(), "is not a regular file"));
+        }
         if *kind == NOTIFICATION {
             self.await_notifications(bucket)?;
         }

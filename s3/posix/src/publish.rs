@@ -18,6 +18,7 @@ use std::time::SystemTime;
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
 
+use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
 use crate::private::PrivateDirectoryContents;
@@ -267,7 +268,7 @@ impl StagedFile {
                         return Ok(false);
                     }
                 }
-                Err(errno) => return Err(from_errno(errno, "publishing")),
+                Err(errno) => return Err(self.publishing_failed(errno)),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -290,10 +291,21 @@ impl StagedFile {
                         self.move_to_odd(key)?;
                     }
                 }
-                Err(errno) => return Err(from_errno(errno, "publishing")),
+                Err(errno) => return Err(self.publishing_failed(errno)),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Returns the error for a file that could not get its name. In a bucket's private directory, only files have the
+    /// names of files.
+    pub(crate) fn publishing_failed(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST if !self.is_plain => {
+                not_ours(&self.place.path(), "is not a regular file")
+            }
+            errno => from_errno(errno, "publishing"),
+        }
     }
 
     /// Renames the file to its name, and replaces any existing file. An unnamed file first gets a hidden name.
