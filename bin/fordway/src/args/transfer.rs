@@ -77,7 +77,8 @@ pub struct SyncArgs {
     pub source: String,
     /// A directory or s3://BUCKET[/PREFIX]
     pub destination: String,
-    /// Remove files and objects at the destination that do not exist at the source
+    /// Remove files and objects at the destination that do not exist at the source. Nothing is removed below a symbolic
+    /// link to a directory
     #[arg(long)]
     pub delete: bool,
     /// Skip objects and files that already exist at the destination, even if they differ
@@ -104,7 +105,8 @@ pub struct TransferArgs {
     /// link is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE. `sync`
+    /// also skips links at a local destination: they are neither compared nor removed
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it

@@ -2,7 +2,7 @@
 //! uses a rename or move operation of the store or server. `sync` makes the contents of one directory or prefix match
 //! the contents of another.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
@@ -351,19 +351,19 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
-    // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude. Links at
-    // the destination are always followed, as in downloads.
+    // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
     let source = wanted(plan::items(context, &from, selection)?, filters);
-    let destination = wanted(destination_items(context, &to, filters)?, filters);
+    let destination = wanted(destination_items(context, &to, selection)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
         let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
         Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
     };
+    let mut links = DestinationLinks::below(&to);
     let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
-        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) => None,
+        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Err(error) => Some(Err(error)),
     });
@@ -381,6 +381,40 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
         Ok(StorageAddress::Local(path)) => path.is_file(),
         _ => false,
+    }
+}
+
+/// The links to directories at a local destination. Files that such a link leads to may belong to another directory
+/// tree, so `sync --delete` does not remove them.
+struct DestinationLinks {
+    /// The destination; `None` if it is not a local directory.
+    root: Option<PathBuf>,
+    /// The last link that was found.
+    last: Option<PathBuf>,
+}
+
+impl DestinationLinks {
+    fn below(to: &StorageAddress) -> Self {
+        let root = match to {
+            StorageAddress::Local(path) => Some(path.clone()),
+            _ => None,
+        };
+        DestinationLinks { root, last: None }
+    }
+
+    /// Returns whether a link to a directory leads to the item. Prints a note about each such link.
+    fn lead_to(&mut self, item: &SyncItem, context: &CommandContext) -> bool {
+        let Some(root) = &self.root else { return false };
+        let parents = item.relative.match_indices('/').map(|(slash, _)| root.join(&item.relative[..slash]));
+        let Some(link) = parents.into_iter().find(|parent| parent.is_symlink()) else { return false };
+        if self.last.as_ref() != Some(&link) {
+            let shown = link.display();
+            context
+                .output
+                .note(&format!("{shown} is a link to a directory, so --delete removes nothing below it"));
+            self.last = Some(link);
+        }
+        true
     }
 }
 

@@ -679,6 +679,36 @@ fn links_can_be_skipped() {
     assert_eq!(rig.get("single").unwrap(), b"a");
 }
 
+/// Files behind a link to a directory may belong to another directory tree.
+#[test]
+fn sync_removes_nothing_below_a_linked_directory() {
+    let rig = Rig::new();
+    rig.put("src/a", "a");
+    rig.put("src/link/shared", "new content");
+    for file in ["precious/data", "precious/deep/data", "precious/shared", "d/gone", "file"] {
+        rig.write(file, file);
+    }
+    symlink("../precious", rig.path("d/link")).unwrap();
+    symlink("../file", rig.path("d/link-to-file")).unwrap();
+    let ran = rig.run(&["sync", "s3://bkt/src", "DIR/d", "--delete", "--no-follow-symlinks"]).ok();
+    assert_eq!(ran.stdout.matches("delete:").count(), 1, "{}", ran.stdout);
+    assert!(rig.path("d/link-to-file").is_symlink(), "skipped links are kept");
+
+    let ran = rig.run(&["sync", "s3://bkt/src", "DIR/d", "--delete"]).ended(CommandExit::Ok);
+    let note = "d/link is a link to a directory, so --delete removes nothing below it";
+    assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stdout, format!("delete: {}\n", rig.path("d/link-to-file").display()));
+    let kept = ["d/a", "d/link/data", "d/link/deep/data", "d/link/shared"];
+    assert_eq!(rig.files()[..4], kept);
+    assert_eq!(rig.files()[4..], ["file", "precious/data", "precious/deep/data", "precious/shared"]);
+
+    // A destination that is itself a link is not a link below the destination.
+    symlink("d", rig.path("to")).unwrap();
+    rig.write("d/gone", "x");
+    rig.run(&["sync", "s3://bkt/src", "DIR/to", "--delete", "--quiet"]).ok();
+    assert!(!rig.path("d/gone").exists());
+}
+
 /// This test has no unreadable directory, because in Docker, tests often run as root, which can read everything.
 #[test]
 fn excluded_entries_need_not_be_readable() {
