@@ -358,6 +358,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
         let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+        check_not_special(&target)?;
         Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
     };
     let mut links = DestinationLinks::below(&to);
@@ -365,6 +366,12 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
         Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
+        Ok(SyncStep::Stop) => {
+            context
+                .output
+                .note("the destination could not be listed completely, so the rest was not compared");
+            None
+        }
         Err(error) => Some(Err(error)),
     });
     let exit = transfer::run(context, &settings, actions)?;
@@ -434,15 +441,33 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it.
-fn destination_items(
-    context: &CommandContext,
+/// Checks that a copy would not be written into a device or a pipe. A pipe would wait for its reader. Errors:
+/// `InvalidArgument`.
+fn check_not_special(to: &StorageAddress) -> Result<()> {
+    match to {
+        StorageAddress::Local(path)
+            if path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir()) =>
+        {
+            let why = format!("{} is not a regular file, so `sync` does not replace it", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it. A
+/// note names each local entry that is neither compared nor removed.
+fn destination_items<'c>(
+    context: &'c CommandContext,
     to: &StorageAddress,
     filters: &FilterRules,
-) -> Result<SyncItemIterator> {
+) -> Result<Box<dyn Iterator<Item = Result<SyncItem>> + 'c>> {
     match to {
         StorageAddress::Local(path) if !path.exists() => Ok(Box::new(std::iter::empty())),
-        _ => plan::items(context, to, filters),
+        StorageAddress::Local(path) => plan::local_destination(path, filters, |error| {
+            context.output.note(&format!("skipping an entry at the destination: {error}"));
+        }),
+        _ => Ok(plan::items(context, to, filters)?),
     }
 }
 
@@ -459,7 +484,7 @@ fn make_destination(to: &StorageAddress) -> Result<()> {
 /// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not
 /// content.
 fn wanted<'a>(
-    items: SyncItemIterator,
+    items: impl Iterator<Item = Result<SyncItem>> + 'a,
     filters: &'a FilterRules,
 ) -> impl Iterator<Item = Result<SyncItem>> + 'a {
     items.filter(move |item| {

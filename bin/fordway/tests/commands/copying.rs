@@ -709,6 +709,33 @@ fn sync_removes_nothing_below_a_linked_directory() {
     assert!(!rig.path("d/gone").exists());
 }
 
+/// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
+#[test]
+fn odd_entries_at_the_destination_are_skipped() {
+    let rig = Rig::new();
+    for key in ["s/a", "s/pipe", "s/sub/b", "s/zzz"] {
+        rig.put(key, key);
+    }
+    rig.write("d/sub/gone", "x");
+    symlink("nowhere", rig.path("d/dangling")).unwrap();
+    symlink("self", rig.path("d/self")).unwrap();
+    symlink("..", rig.path("d/sub/loop")).unwrap();
+    std::fs::write(rig.path("d").join(OsStr::from_bytes(b"odd-\xff")), "x").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("d/pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let words = ["sync", "s3://bkt/s", "DIR/d", "--delete"];
+    // A copy into the pipe would wait for a reader.
+    let ran = rig.run(&words).ended(CommandExit::Usage);
+    assert_eq!(ran.stderr.matches("skipping an entry at the destination: ").count(), 5, "{}", ran.stderr);
+    assert!(ran.stderr.contains("d/pipe is not a regular file, so `sync` does not"), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with("1 of 5 failed, 4 done, 0 skipped\n"), "{}", ran.stderr);
+    for file in ["d/a", "d/sub/b", "d/zzz"] {
+        assert!(rig.path(file).is_file(), "{file}");
+    }
+    assert!(!rig.path("d/sub/gone").exists() && rig.path("d/dangling").is_symlink());
+    let ran = rig.run(&[&words[..], &["--exclude", "pipe"]].concat()).ended(CommandExit::Ok);
+    assert_eq!(ran.stderr.lines().count(), 4, "{}", ran.stderr);
+}
+
 /// This test has no unreadable directory, because in Docker, tests often run as root, which can read everything.
 #[test]
 fn excluded_entries_need_not_be_readable() {
