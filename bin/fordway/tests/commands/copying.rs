@@ -1,8 +1,9 @@
 //! Tests `cp`, `cat` and `sync` against an in-memory store.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -351,6 +352,29 @@ fn a_link_stays_and_a_device_is_not_replaced() {
     assert_eq!(std::fs::read(rig.path("target")).unwrap(), b"content");
     rig.run(&["cp", "s3://bkt/k", "/dev/null"]).ok();
     assert!(!std::path::Path::new("/dev/null").metadata().unwrap().is_file());
+}
+
+#[test]
+fn a_replaced_file_keeps_its_permissions() {
+    let rig = Rig::new();
+    rig.put("p/k", "content");
+    rig.write("d/k", "old");
+    let mode = |path: &str| rig.path(path).metadata().unwrap().permissions().mode() & 0o777;
+    for (bits, words) in [
+        (0o600, &["cp", "s3://bkt/p/k", "DIR/d/k"][..]),
+        (0o640, &["cp", "-r", "s3://bkt/p", "DIR/d", "--multipart-threshold", "1"]),
+        (0o444, &["sync", "s3://bkt/p", "DIR/d", "--exact-timestamps"]),
+    ] {
+        std::fs::set_permissions(rig.path("d/k"), Permissions::from_mode(bits)).unwrap();
+        let file = std::fs::File::open(rig.path("d/k")).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(rig.run(words).ok().stdout.starts_with("download: "), "{words:?}");
+        assert_eq!((mode("d/k"), std::fs::read(rig.path("d/k")).unwrap()), (bits, b"content".to_vec()));
+    }
+    // A new file gets the permissions of any other new file.
+    rig.write("other", "");
+    rig.run(&["cp", "s3://bkt/p/k", "DIR/new"]).ok();
+    assert_eq!(mode("new"), mode("other"));
 }
 
 #[test]
