@@ -29,8 +29,8 @@ use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
   fordway cp --metalink events.meta4 .
 
 If the destination ends in / or is a directory, the copy keeps the name of the source. With --recursive, \
-s3://b/p selects everything below s3://b/p/. Without --recursive, s3://b/p/ selects the object with this key, if there \
-is one."
+s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the object s3://b/p. Without --recursive, \
+s3://b/p/ selects the object with this key, if there is one."
 )]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
@@ -183,7 +183,8 @@ pub struct CatArgs {
 
 Removing an object that does not exist succeeds. In a bucket with versioning enabled, the command adds a delete \
 marker and keeps the object as a noncurrent version. With --version-id, the command removes a version or a delete \
-marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/.")]
+marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the \
+object s3://b/p. If there is no such object either, the command fails.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]
