@@ -8,7 +8,7 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::change::only_object;
-use super::{AddressOptions, SourceSelection};
+use super::{AddressOptions, SourceSelection, overlap};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
@@ -350,6 +350,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     };
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
+    overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
     let source = wanted(plan::items(context, &from, selection)?, filters);
@@ -467,7 +468,7 @@ fn destination_items<'c>(
         StorageAddress::Local(path) => plan::local_destination(path, filters, |error| {
             context.output.note(&format!("skipping an entry at the destination: {error}"));
         }),
-        _ => Ok(plan::items(context, to, filters)?),
+        _ => plan::items(context, to, filters),
     }
 }
 

@@ -12,6 +12,7 @@ mod events;
 mod lifecycle;
 mod ls;
 mod metalink;
+mod overlap;
 mod policy;
 mod read;
 mod serve;

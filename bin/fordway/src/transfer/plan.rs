@@ -234,6 +234,17 @@ pub(crate) struct SyncItem {
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
+/// The name of the directory in a bucket or root that no listing of objects shows.
+const PRIVATE_AREA: &str = ".fordway";
+
+/// Returns whether a directory is the private area of a bucket or root. A listing of local files skips it, as a listing
+/// of objects does, because its files are locks, uploads in progress, and the content of other objects and versions.
+fn is_private_area(path: &Path) -> bool {
+    let entries =
+        ["locks", "tmp", "odd", "mpu", "meta", "versions", "versioning", "markers", "events", "format"];
+    path.ends_with(PRIVATE_AREA) && path.is_dir() && entries.iter().any(|name| path.join(name).exists())
+}
+
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
 /// only determine which errors are ignored: entries that they exclude may be unreadable.
 pub(crate) fn items(
@@ -242,7 +253,16 @@ pub(crate) fn items(
     filters: &FilterRules,
 ) -> Result<SyncItemIterator> {
     match root {
-        StorageAddress::Local(path) => files(path, filters),
+        StorageAddress::Local(path) => {
+            let private = path.join(PRIVATE_AREA);
+            if is_private_area(&private) {
+                let shown = private.display();
+                context
+                    .output
+                    .note(&format!("skipping {shown}, which holds Fordway's records of a bucket or root"));
+            }
+            files(path, filters)
+        }
         StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
         other => Err(Error::new(
             ErrorKind::InvalidArgument,
@@ -308,8 +328,8 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, as [`items`] does, but skips each entry that cannot be a copy of an object, and
-/// passes its error to `skipped`. Errors in the stream mean that a directory could not be read.
+/// Lists the regular files below `root`, as [`items`] does, but skips each entry that cannot be a copy of an object,
+/// and passes its error to `skipped`. Errors in the stream mean that a directory could not be read.
 pub(crate) fn local_destination<'c>(
     root: &Path,
     filters: &FilterRules,
@@ -347,8 +367,9 @@ impl LocalListingError {
     }
 }
 
-/// Lists the regular files below `root`, without the temporary files of downloads. Follows links unless the filters
-/// exclude them. For an entry that cannot be read, the stream contains an error, unless the filters exclude the entry.
+/// Lists the regular files below `root`, without the temporary files of downloads and without Fordway's private areas.
+/// Follows links unless the filters exclude them. For an entry that cannot be read, the stream contains an error,
+/// unless the filters exclude the entry.
 fn find_files(
     root: &Path,
     filters: &FilterRules,
@@ -364,7 +385,7 @@ fn find_files(
         .min_depth(1)
         .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
     let skips_links = filters.skips_links();
-    let found = walk.into_iter().filter(move |entry| {
+    let found = walk.into_iter().filter_entry(|entry| !is_private_area(entry.path())).filter(move |entry| {
         entry.as_ref().map_or(true, |entry| {
             let is_skipped_link = skips_links && entry.path_is_symlink();
             !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link

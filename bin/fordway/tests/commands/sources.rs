@@ -143,6 +143,7 @@ fn recursive_commands_take_one_object_and_report_an_empty_prefix() {
     assert_eq!(rig.files(), ["dir/obj", "e/below", "file"]);
     assert_eq!(std::fs::read_to_string(rig.path("file")).unwrap(), "d/obj");
     rig.run(&["mv", "-r", "s3://bkt/d/obj2", "s3://bkt/moved"]).ok();
+    assert_eq!(rig.run(&["rm", "-r", "s3://bkt/d/obj3", "--exclude", "obj*"]).ok().stdout, "");
     assert_eq!(rig.run(&["rm", "-r", "s3://bkt/d/obj3"]).ok().stdout, "delete: s3://bkt/d/obj3\n");
     assert_eq!(rig.keys(), ["d/obj", "e/x", "e/x/below", "made/", "moved"]);
 
