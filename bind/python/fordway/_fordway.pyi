@@ -526,6 +526,8 @@ class ObjectStream(io.RawIOBase):
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
     `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
+    After a fork, the child can read the stream only if its content is not on a connection: otherwise, reads
+    in the child raise `InvalidArgumentError`, and the parent continues to read.
     """
 
     @property

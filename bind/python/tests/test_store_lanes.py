@@ -472,6 +472,36 @@ def test_a_stream_keeps_the_object_that_it_opened(store: fordway.Store, size: in
     assert bytes(room[:read]) == store.get(BUCKET, "key")
 
 
+def test_a_forked_child_leaves_the_stream_to_its_parent(place: str, store: fordway.Store) -> None:
+    data = os.urandom(8_000_000)
+    store.put(BUCKET, "key", data)
+    store.put(BUCKET, "short", data[:1000])
+    stream, short = store.stream(BUCKET, "key")[0], store.stream(BUCKET, "short")[0]
+    assert stream.read(4) == data[:4]
+    # Only the content of this lane is on a connection: the other lanes read an open file.
+    is_on_connection = place.startswith("http")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert short.read() == data[:1000]
+            room = bytearray(1000)
+            for read in (lambda: stream.read(3_000_000), lambda: stream.readinto(room), stream.readall):
+                if is_on_connection:
+                    with pytest.raises(errors.InvalidArgumentError, match="forked"):
+                        read()
+            if not is_on_connection:
+                assert stream.read(3_000_000) == data[4:3_000_004]
+            stream.close()
+            assert stream.closed and store.get(BUCKET, "key") == data
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert stream.read(1_000_000) == data[4:1_000_004]
+    assert stream.readall() == data[1_000_004:]
+
+
 def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:
     data = os.urandom(3_000_001)
     store.put(BUCKET, "key", data)
