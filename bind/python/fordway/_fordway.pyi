@@ -802,13 +802,18 @@ class Mapped:
 
 @final
 class Entries(Iterator[ObjectSummary | CommonPrefix]):
-    """The entries of a listing, fetched one page at a time, on demand."""
+    """The entries of a listing, fetched one page at a time, on demand.
+
+    Threads may share the iterator: each entry is returned once.
+    """
 
     def __next__(self) -> ObjectSummary | CommonPrefix: ...
     def to_arrow(self) -> pyarrow.Table:
         """Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
 
         A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+
+        Raises `RuntimeError` if another thread reads the listing meanwhile.
         """
 
 @final
@@ -825,7 +830,10 @@ class ListPage:
 
 @final
 class Versions(Iterator[VersionSummary]):
-    """The versions of a listing, fetched one page at a time, on demand."""
+    """The versions of a listing, fetched one page at a time, on demand.
+
+    Threads may share the iterator: each version is returned once.
+    """
 
     def __next__(self) -> VersionSummary: ...
 

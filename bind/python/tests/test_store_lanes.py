@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -500,6 +501,16 @@ def test_a_forked_child_leaves_the_stream_to_its_parent(place: str, store: fordw
     assert os.waitpid(child, 0)[1] == 0
     assert stream.read(1_000_000) == data[4:1_000_004]
     assert stream.readall() == data[1_000_004:]
+
+
+def test_threads_share_a_listing(store: fordway.Store) -> None:
+    names = sorted(f"L/{number}" for number in range(2500))
+    store.put_many(BUCKET, [(name, b"") for name in names])
+    for listing in (store.list(BUCKET, "L/"), store.list_versions(BUCKET, "L/")):
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(list, [listing] * 8))
+        assert sorted(entry.key for entries in found for entry in entries) == names
+        assert next(listing, None) is None
 
 
 def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:
