@@ -187,9 +187,10 @@ class Store:
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
         copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
         neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-        case. `headers` may contain `cache-control`, `content-disposition`, `content-encoding`,
-        `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
-        object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
+        case; names that differ only in case are refused. `headers` may contain `cache-control`,
+        `content-disposition`, `content-encoding`, `content-language` and `expires`. An object has at most 10
+        `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag` replaces the
+        object only if it still has that ETag.
 
         Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
         """

@@ -629,6 +629,18 @@ def test_metadata_must_be_ascii(clients: tuple[Any, Any]) -> None:
                 call(Bucket=BUCKET, Key="other", Metadata=metadata, **more)
 
 
+def test_metadata_names_that_differ_only_in_case_are_refused(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    within.put_object(Bucket=BUCKET, Key="key")
+    for call, more in (
+        (within.put_object, {}),
+        (within.create_multipart_upload, {}),
+        (within.copy_object, {"CopySource": f"{BUCKET}/key", "MetadataDirective": "REPLACE"}),
+    ):
+        with pytest.raises(ClientError, match=r'InvalidArgument.*"A" and "a" in'):
+            call(Bucket=BUCKET, Key="other", Metadata={"a": "1", "A": "2"}, **more)
+
+
 def test_metadata_of_other_programs_is_encoded(clients: tuple[Any, Any], tmp_path: Path) -> None:
     within, through = clients
     with fordway.open(tmp_path / "root") as store:

@@ -513,6 +513,34 @@ def test_threads_share_a_listing(store: fordway.Store) -> None:
         assert next(listing, None) is None
 
 
+def test_names_that_differ_only_in_case_are_refused(place: str, store: fordway.Store) -> None:
+    store.put(BUCKET, "source", b"")
+    both, headers = {"a": "1", "A": "2"}, {"Expires": "1", "expires": "2"}
+    for make in (
+        lambda **given: store.put(BUCKET, "key", b"", **given),
+        lambda **given: store.put_with_info(BUCKET, "key", b"", **given),
+        lambda **given: store.writer(BUCKET, "key", **given),
+        lambda **given: store.upload(BUCKET, "key", **given),
+        lambda **given: store.copy(BUCKET, "source", BUCKET, "key", **given),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match='"A" and "a" in the metadata'):
+            make(metadata=both)
+        with pytest.raises(errors.InvalidArgumentError, match='"Expires" and "expires" in the headers'):
+            make(headers=headers)
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            for make in (
+                lambda: twin.put(BUCKET, "key", b"", metadata=both),
+                lambda: twin.upload(BUCKET, "key", metadata=both),
+            ):
+                with pytest.raises(errors.InvalidArgumentError, match='"A" and "a" in the metadata'):
+                    await make()
+
+    asyncio.run(work())
+    assert (keys(store), store.list_uploads(BUCKET)) == (["source"], [])
+
+
 def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:
     data = os.urandom(3_000_001)
     store.put(BUCKET, "key", data)
