@@ -644,8 +644,9 @@ class ObjectWriter(io.RawIOBase):
 class Upload:
     """An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 
-    Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
-    aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
+    Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
+    aborted if the block raises or the completion fails, for example because a part is missing. If the block
+    itself completed or aborted the upload, nothing more is done.
     """
 
     @property

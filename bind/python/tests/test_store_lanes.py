@@ -368,9 +368,8 @@ def test_an_upload_is_not_published_without_a_part(store: fordway.Store) -> None
     ):
         with pytest.raises((TypeError, errors.NotFoundError)):
             fail()
-        for end in (upload.complete, lambda: upload.__exit__(None, None, None)):
-            with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
-                end()
+        with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
+            upload.complete()
         assert keys(store) == []
     # The caller may deliberately publish the object without the failed part.
     upload.complete([(part.number, part.etag) for part in upload.parts()])
@@ -396,14 +395,46 @@ def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
     assert (store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (b"whole", [])
 
 
+def test_a_block_that_cannot_complete_its_upload_aborts_it(place: str, store: fordway.Store) -> None:
+    with pytest.raises(errors.InvalidArgumentError), store.upload(BUCKET, "empty"):
+        pass
+    with (
+        pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"),
+        store.upload(BUCKET, "failed") as upload,
+    ):
+        upload.put_part(1, b"first")
+        with pytest.raises(errors.NotFoundError):
+            upload.copy_part(2, BUCKET, "missing")
+
+    async def cancelled() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "cancelled") as upload:
+            await upload.put_part(1, b"first")
+            task = asyncio.ensure_future(upload.put_part(2, b"second"))
+            task.cancel()
+
+    async def empty() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "empty"):
+            pass
+
+    with pytest.raises(errors.InvalidArgumentError, match=r"parts \[2\]"):
+        asyncio.run(cancelled())
+    with pytest.raises(errors.InvalidArgumentError):
+        asyncio.run(empty())
+    assert (keys(store), store.list_uploads(BUCKET)) == ([], [])
+    with pytest.raises(errors.InvalidArgumentError) as caught, store.upload(BUCKET, "gone") as upload:
+        store.resume_upload(BUCKET, "gone", upload.id).abort()
+        with pytest.raises(errors.NotFoundError):
+            upload.put_part(1, b"part")
+    assert upload.id in caught.value.__notes__[0]
+
+
 def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fordway.Store) -> None:
     async def work() -> None:
         async with fordway.aio.open(place) as twin:
             upload = await twin.upload(BUCKET, "key")
             task = asyncio.ensure_future(upload.put_part(1, b"part"))
-            for end in (upload.complete, lambda: upload.__aexit__(None, None, None)):
-                with pytest.raises(errors.InvalidArgumentError, match="parts"):
-                    await end()
+            with pytest.raises(errors.InvalidArgumentError, match="parts"):
+                await upload.complete()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
