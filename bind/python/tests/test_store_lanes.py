@@ -572,6 +572,22 @@ def test_names_that_differ_only_in_case_are_refused(place: str, store: fordway.S
     assert (keys(store), store.list_uploads(BUCKET)) == (["source"], [])
 
 
+def test_no_ranges_of_a_missing_object_are_not_found(place: str, store: fordway.Store) -> None:
+    etag = store.put(BUCKET, "key", b"content")
+    assert store.get_ranges(BUCKET, "key", [], if_match=etag) == []
+    with pytest.raises(errors.PreconditionFailedError):
+        store.get_ranges(BUCKET, "key", [], if_match="other")
+    with pytest.raises(errors.NotFoundError):
+        store.get_ranges(BUCKET, "missing", [])
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            with pytest.raises(errors.NotFoundError):
+                await twin.get_ranges(BUCKET, "missing", [])
+
+    asyncio.run(work())
+
+
 def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:
     data = os.urandom(3_000_001)
     store.put(BUCKET, "key", data)
