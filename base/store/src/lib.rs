@@ -119,7 +119,8 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
+    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`; `BucketAlreadyExists` if the bucket belongs to another
+    /// user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
     /// Describes a bucket. Errors: `NoSuchBucket`.

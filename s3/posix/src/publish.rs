@@ -21,6 +21,7 @@ use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, s
 use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
+use crate::object_lock::UnshieldedFile;
 use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
@@ -180,11 +181,13 @@ impl StagedFile {
                 None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
             };
             conditions.check_write(current_etag.as_ref())?;
+            let mut _unshielded = UnshieldedFile::NONE;
             if is_versioned {
                 let floor = match &current {
                     Some((_, opened)) => {
-                        let is_locked = opened.record().lock.is_active(SystemTime::now());
-                        locked = Some(opened.version()).filter(|_| is_locked);
+                        let lock = opened.record().lock;
+                        locked = Some(opened.version()).filter(|_| lock.is_active(SystemTime::now()));
+                        _unshielded = inner.volume.unshield(&opened.file, lock)?;
                         inner.keep_version(&bucket, key, opened, record.version.is_none())?
                     }
                     None if record.version.is_some() => inner.highest_order(&bucket, key)?,

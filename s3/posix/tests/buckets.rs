@@ -202,3 +202,23 @@ fn a_directory_in_place_of_a_document_is_named() {
     let error = store.set_versioning(&bucket, VersioningState::Enabled).expect_err("it cannot be replaced");
     assert!(error.kind() != ErrorKind::Io, "{error}");
 }
+
+/// Scripts take the error for one's own bucket as success, and then upload into it.
+#[test]
+fn a_bucket_of_another_user_is_not_ones_own() {
+    if !fordway_needs::root("to act as other users") {
+        return;
+    }
+    let (dir, store) = open();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    let make = |uid| {
+        let peer = fordway_sys::PeerCredentials { uid, gid: uid, groups: vec![] };
+        let user = fordway_sys::ImpersonatedUser::new(&peer).unwrap();
+        user.play(|| store.create_bucket(&bucket("shared"))).unwrap().map_err(|error| error.kind())
+    };
+    assert_eq!(make(1001), Ok(()));
+    assert_eq!(make(1001), Err(ErrorKind::BucketAlreadyOwnedByYou));
+    assert_eq!(make(1002), Err(ErrorKind::BucketAlreadyExists));
+    let error = store.create_bucket(&bucket("shared")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BucketAlreadyOwnedByYou, "root owns every bucket");
+}
