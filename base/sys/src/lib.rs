@@ -78,11 +78,11 @@ pub use process::{
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
+pub use rustix::process::Signal;
 pub use shared::{
     FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
     stat_now,
 };
-pub use rustix::process::Signal;
 pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most};
 pub use socket::{
     PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,

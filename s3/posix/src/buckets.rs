@@ -15,7 +15,8 @@ use fordway_store::{
     VersioningState, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
+    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, remove_dir,
+    remove_file, stat_in,
 };
 
 use crate::area::{
