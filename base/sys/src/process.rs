@@ -312,18 +312,17 @@ mod tests {
                 }
             }
         }
-        let value = PerProcess::<NotDropped>::default();
-        let mut held = value.0.lock().unwrap();
-        *held = Some(ProcessIdentity::current());
+        let (value, other) = (PerProcess::<NotDropped>::default(), PerProcess::<NotDropped>::default());
+        *other.0.lock().unwrap() = Some(ProcessIdentity::current());
+        let held = value.0.lock().unwrap();
         // In the child, nobody would ever release the lock that is held here.
         assert!(holds_in_child(|| {
+            drop(other);
             let is_fresh =
                 value.0.try_lock().is_ok_and(|mut of_child| of_child.replace(value.made_by).is_none());
-            let is_kept = value.0.try_lock().is_ok_and(|of_child| of_child.is_some());
-            *value.0.lock().unwrap() = None;
-            drop(value);
-            is_fresh && is_kept
+            is_fresh && value.0.try_lock().is_ok_and(|of_child| of_child.is_some())
         }));
+        drop(held);
     }
 
     #[test]
