@@ -141,12 +141,15 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
     BASE64.encode(md5)
 }
 
+/// A secret key and the day's signing key that was derived from it.
+type DailySigningKey = Option<(String, Arc<SigningKey>)>;
+
 /// Signs requests to S3 in one region. Threads may share a signer.
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// The current day's signing key and its secret key. The signing key is derived when it is first needed.
-    key: PerProcess<Mutex<Option<(String, Arc<SigningKey>)>>>,
+    /// The signing key is derived when it is first needed.
+    key: PerProcess<Mutex<DailySigningKey>>,
 }
 
 /// The parts of a request that are signed, except for the headers that signing adds.
