@@ -119,7 +119,7 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`; `BucketAlreadyExists` if the bucket belongs to another
+    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `BucketAlreadyExists` if it belongs to another
     /// user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 

@@ -206,9 +206,9 @@ impl PosixStoreState {
     }
 }
 
-/// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag again,
-/// so that a change that fails leaves the version as well protected as before. The file stays open until then, which is
-/// harmless: the file systems that rename files that are removed while open (NFS, FUSE) do not have this flag.
+/// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag
+/// again, so that a change that fails leaves the version as well protected as before. The file stays open until then,
+/// which is harmless: the file systems that rename files that are removed while open (NFS, FUSE) do not have this flag.
 #[must_use = "the flag is set again when this is dropped"]
 pub(crate) struct UnshieldedFile(Option<OwnedFd>);
 

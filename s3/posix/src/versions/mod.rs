@@ -280,7 +280,7 @@ impl PosixStoreState {
 
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
     /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
-    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the key's versions directory
+    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the versions directory
     /// if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,

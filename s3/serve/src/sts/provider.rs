@@ -153,7 +153,7 @@ impl IdentityProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. `issuers` are the issuers of the identity providers. Errors: the reason why the conditions
+    /// Checks the conditions. `issuers` are the issuers of the identity providers. Errors: why the conditions
     /// are invalid.
     pub(crate) fn check(&self, issuers: &HashSet<&str>) -> Result<(), String> {
         if !issuers.contains(self.issuer.as_str()) {
