@@ -9,6 +9,8 @@ import importlib
 import io
 import os
 import pickle
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -694,3 +696,32 @@ def test_zarr_stores_arrays(place: str, bucket: str) -> None:
     made[:] = range(100)
     again = zarr.open_array(f"fordway://{bucket}/array", mode="r", storage_options=options)
     assert again[:].tolist() == list(range(100))
+
+
+RELEASED_LATE = """
+import atexit, threading, time, weakref
+
+from pyarrow.fs import FSSpecHandler
+
+wrappers = []
+atexit.register(lambda: print("released" if wrappers[0]() is None else "held"))
+from fordway.fsspec import ObjectFileSystem
+
+def use(wrapper):
+    time.sleep({seconds})
+
+wrapper = FSSpecHandler(ObjectFileSystem(endpoint="{root}"))
+wrappers.append(weakref.ref(wrapper))
+threading.Thread(target=use, args=[wrapper], daemon=True).start()
+del wrapper
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 stops threads without an abort")
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, "released"), (60, "held")])
+def test_a_process_waits_at_its_end_until_pyarrow_has_released_it(
+    tmp_path: Path, seconds: float, expected: str
+) -> None:
+    words = [sys.executable, "-c", RELEASED_LATE.format(seconds=seconds, root=tmp_path)]
+    ran = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert ran.stdout == f"{expected}\n"

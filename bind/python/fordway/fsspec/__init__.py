@@ -23,6 +23,7 @@ from __future__ import annotations
 import fsspec
 
 from fordway.fsspec.objects import ObjectFileSystem, S3ObjectFileSystem
+from fordway.fsspec.pyarrow_exit import wait_at_exit
 from fordway.fsspec.web import FordwayFile, FordwayFileSystem
 
 __all__ = [
@@ -45,3 +46,6 @@ def register_s3() -> None:
     """Makes fsspec use `S3ObjectFileSystem` for `s3://` and `s3a://` in this process, instead of s3fs."""
     for protocol in S3ObjectFileSystem.protocol:
         fsspec.register_implementation(protocol, S3ObjectFileSystem, clobber=True)
+
+
+wait_at_exit(ObjectFileSystem, FordwayFileSystem)
