@@ -188,7 +188,8 @@ impl PosixStoreState {
         options: &CopyOptions,
     ) -> Result<PutResult> {
         options.check_target(from, (bucket, key))?;
-        let source = self.open_settled(from.0, from.1, options.source_version.as_ref())?;
+        let source = self.open_settled(from.0, from.1, options.source_version.as_ref());
+        let source = source.map_err(of_source("copy", from))?;
         let (stat, record) = (&source.stat, source.record());
         self.check_not_itself(from, (bucket, key), stat)?;
         let metadata = options.metadata.clone().unwrap_or_else(|| record.metadata.clone());
@@ -275,6 +276,14 @@ impl PosixStoreState {
         })?;
         pending.map_or(Ok(()), |(pending, facts)| pending.record(facts))
     }
+}
+
+/// Records that the source of a copy could not be read. Otherwise, the error would name the copy's target.
+pub(crate) fn of_source<'e>(
+    operation: &'static str,
+    (bucket, key): (&'e Bucket, &'e Key),
+) -> impl FnOnce(Error) -> Error + 'e {
+    move |error| error.during(operation, crate::store::LANE, bucket.as_str(), key.as_str())
 }
 
 /// Returns whether the options contain no metadata, no tags and no lock.

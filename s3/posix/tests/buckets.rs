@@ -8,7 +8,7 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, Error, ErrorKind, GetOptions, Key,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key,
     MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersioningState,
 };
 use tempfile::TempDir;
@@ -221,4 +221,20 @@ fn a_bucket_of_another_user_is_not_ones_own() {
     assert_eq!(make(1002), Err(ErrorKind::BucketAlreadyExists));
     let error = store.create_bucket(&bucket("shared")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BucketAlreadyOwnedByYou, "root owns every bucket");
+}
+
+#[test]
+fn a_copy_names_the_source_that_is_missing() {
+    let (_dir, store) = open();
+    let (here, from, to) = (bucket("here"), key("from"), key("to"));
+    store.create_bucket(&here).unwrap();
+    let upload = store.create_upload(&here, &to, &PutOptions::default()).unwrap();
+    for source in [bucket("gone"), here.clone()] {
+        let named = format!("s3://{source}/from");
+        let error = store.copy((&source, &from), &here, &to, &CopyOptions::default()).unwrap_err();
+        assert_eq!(error.target(), named);
+        let options = GetOptions::default();
+        let error = store.copy_part((&source, &from), &options, (&here, &to, &upload, 1)).unwrap_err();
+        assert_eq!(error.target(), named);
+    }
 }

@@ -21,7 +21,7 @@ use crate::layout::{upload_dir, upload_of, uploads_dir};
 use crate::read::system_time;
 use crate::record::ObjectRecord;
 use crate::stage::StagedFile;
-use crate::write::{check_metadata, for_each_piece};
+use crate::write::{check_metadata, for_each_piece, of_source};
 
 /// The multipart uploads of a store.
 pub(crate) struct MultipartUploadManager<'s> {
@@ -150,7 +150,8 @@ impl MultipartUploadManager<'_> {
         options: &GetOptions,
         (bucket, key, upload, number): (&Bucket, &Key, &UploadId, u16),
     ) -> Result<PutResult> {
-        let OpenObject { info, content, .. } = self.inner.get(from.0, from.1, options)?;
+        let source = self.inner.get(from.0, from.1, options).map_err(of_source("copy part", from))?;
+        let OpenObject { info, content, .. } = source;
         if let Some(range @ ByteRange::Inclusive(_, last)) = options.range.filter(|_| options.part.is_none())
             && last >= info.size
         {
