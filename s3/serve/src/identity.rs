@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fordway_store::{Error, ErrorKind, Result};
+use fordway_store::{Bucket, Error, ErrorKind, Result};
 use http::header::AUTHORIZATION;
-use http::{Extensions, HeaderMap, HeaderName, StatusCode, Uri};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
@@ -20,7 +20,7 @@ use crate::Users;
 use crate::access::{PolicyRequestContext, authorise, unsigned};
 use crate::message::composed;
 use crate::monitor::{OperationCode, RequestTrace, SignedOperation};
-use crate::s3::{S3Failure, beyond_limit};
+use crate::s3::{S3Failure, beyond_limit, copy_source, look_up};
 use crate::sts::{Session, current_session};
 use crate::users::User;
 
@@ -133,6 +133,7 @@ impl S3Access for RequestAuthenticator {
         let facts = PolicyRequestContext::new(request.headers(), request.uri(), origin);
         let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
         permitted.map_err(|S3Failure(error)| error)?;
+        self.check_owners(&user, &names.0, request.headers()).await?;
         request.extensions_mut().insert(user);
         Ok(())
     }
@@ -165,7 +166,7 @@ impl RequestAuthenticator {
         let RequestAuthenticator::Signed(users) = self else {
             let user =
                 known.user.ok_or_else(|| s3_error!(AccessDenied, "the sender of the request is unknown"))?;
-            return check_owner(&user, headers).map(|()| user);
+            return Ok(user);
         };
         let Some(access_key) = access_key else {
             let S3Failure(refused) = unsigned();
@@ -184,11 +185,67 @@ impl RequestAuthenticator {
         if has_version_4_query(uri) || !is_version_2 {
             check_all_signed(headers, uri)?;
         }
-        check_owner(&user, headers)?;
         if !is_version_2 {
             return check_form(headers, uri).map(|()| user);
         }
         Ok(user)
+    }
+
+    /// Checks that the headers with the expected owners of buckets name the owners. Cost: none without such a header.
+    /// Errors: `AccessDenied`.
+    pub(crate) async fn check_owners(
+        &self,
+        user: &Arc<User>,
+        bucket: &str,
+        headers: &HeaderMap,
+    ) -> S3Result<()> {
+        if let Some(stated) = headers.get(EXPECTED_OWNER)
+            && let Ok(bucket) = Bucket::new(bucket)
+        {
+            self.check_owner(user, bucket, (EXPECTED_OWNER, stated)).await?;
+        }
+        if let Some(stated) = headers.get(EXPECTED_SOURCE_OWNER)
+            && let Ok((bucket, ..)) = copy_source(headers)
+        {
+            self.check_owner(user, bucket, (EXPECTED_SOURCE_OWNER, stated)).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_owner(
+        &self,
+        user: &Arc<User>,
+        bucket: Bucket,
+        (header, stated): (&str, &HeaderValue),
+    ) -> S3Result<()> {
+        let uid = look_up(user.clone(), move |store| match store.bucket_owner(&bucket) {
+            // The operation itself reports the missing bucket.
+            Err(error) if error.kind() == ErrorKind::NoSuchBucket => Ok(None),
+            found => Ok(Some(found?)),
+        });
+        let Some(uid) = uid.await? else { return Ok(()) };
+        let names = self.owner_names(user, uid);
+        if names.iter().any(|name| name.as_bytes() == stated.as_bytes()) {
+            return Ok(());
+        }
+        let detail = format!("the bucket's owner is {}, not the one in {header}", names.join(" or "));
+        let text = composed("Access Denied.", &detail, &[]);
+        Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
+    }
+
+    /// Returns the names of the users who own the buckets of `uid`; the first name is the name to show as the owner. If
+    /// no user of the gateway has this uid, or the store has no owners, the caller counts as the owner.
+    pub(crate) fn owner_names(&self, caller: &User, uid: Option<u32>) -> Vec<String> {
+        let mut names = match (self, uid) {
+            (_, None) => Vec::new(),
+            (RequestAuthenticator::Signed(users), Some(uid)) => users.names_of(uid),
+            (RequestAuthenticator::Peers, Some(uid)) => vec![uid.to_string()],
+        };
+        if names.is_empty() || uid == Some(caller.uid) {
+            names.retain(|name| *name != caller.name);
+            names.insert(0, caller.name.clone());
+        }
+        names
     }
 
     /// Records the operation and the user in the request's trace. `names` returns the decoded bucket and key; their
@@ -215,23 +272,10 @@ fn names(path: &S3Path) -> (String, String) {
     }
 }
 
-/// Headers that state the expected owner of a bucket.
-const EXPECTED_OWNERS: [&str; 2] = ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"];
-
-/// Checks that each of the [`EXPECTED_OWNERS`] headers names the caller. Each caller counts as the owner of all
-/// buckets, because listings also name the caller as the owner. Errors: `AccessDenied`.
-fn check_owner(user: &User, headers: &HeaderMap) -> S3Result<()> {
-    let is_other =
-        |name: &&&str| headers.get(**name).is_some_and(|owner| owner.as_bytes() != user.name.as_bytes());
-    match EXPECTED_OWNERS.iter().find(is_other) {
-        None => Ok(()),
-        Some(name) => {
-            let detail = format!("the owner here is {}, not the one in {name}; change it", user.name);
-            let text = composed("Access Denied.", &detail, &[]);
-            Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
-        }
-    }
-}
+/// The header that states the expected owner of the bucket in the request's path.
+const EXPECTED_OWNER: &str = "x-amz-expected-bucket-owner";
+/// The header that states the expected owner of the bucket of a copy's source.
+const EXPECTED_SOURCE_OWNER: &str = "x-amz-source-expected-bucket-owner";
 
 pub(crate) fn signed_with_version_2(headers: &HeaderMap, uri: &Uri) -> bool {
     let header = headers.get(AUTHORIZATION);
@@ -341,6 +385,22 @@ pub(crate) fn is_region(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_owner_of_a_bucket_is_not_whoever_asks() {
+        let store = Arc::new(fordway_store::MemoryStore::default());
+        let caller = User::of_tests(1001, store.clone());
+        let identity = AccessKeyPair { access_key: "key".to_owned(), secret_key: "secret".to_owned() };
+        let users = Arc::new(Users::one(identity, store));
+        let only = users.find("key").unwrap();
+        let signed = RequestAuthenticator::Signed(users);
+        assert_eq!(signed.owner_names(&caller, Some(only.uid)), [only.name.as_str()]);
+        // Without a known owner, the caller counts as the owner.
+        for uid in [None, Some(4_000_000_001), Some(1001)] {
+            assert_eq!(signed.owner_names(&caller, uid), ["1001"], "{uid:?}");
+        }
+        assert_eq!(RequestAuthenticator::Peers.owner_names(&caller, Some(1002)), ["1002"]);
+    }
 
     #[test]
     fn generated_pairs_differ_and_keep_their_secret() {

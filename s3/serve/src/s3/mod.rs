@@ -87,7 +87,10 @@ fn builder(
     let mut limits = S3Config::default();
     // The S3 layer needs no limit, because the gate limits the size of documents.
     limits.xml_max_body_size = usize::MAX;
-    let mut builder = S3ServiceBuilder::new(S3Frontend { region: region.map(str::to_owned) });
+    let mut builder = S3ServiceBuilder::new(S3Frontend {
+        region: region.map(str::to_owned),
+        admission: admission.clone(),
+    });
     builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits))));
     builder.set_validation(BucketNameValidator);
     let region = region.map(str::to_owned);
@@ -120,6 +123,8 @@ impl NameValidation for BucketNameValidator {
 struct S3Frontend {
     /// The region for which requests must be signed; `None` if requests need not be signed for a region.
     region: Option<String>,
+    /// Knows the names of the users who own buckets.
+    admission: RequestAuthenticator,
 }
 
 impl S3Frontend {
@@ -137,6 +142,19 @@ fn caller<T>(request: &S3Request<T>) -> S3Result<Arc<User>> {
 /// Converts a user to an owner for responses.
 fn owner(user: &User) -> Owner {
     Owner { id: Some(user.name.clone()), display_name: Some(user.name.clone()) }
+}
+
+/// Returns the owner of a bucket for responses about its ACL. Errors: `NoSuchBucket`.
+async fn owner_of_bucket(
+    admission: &RequestAuthenticator,
+    user: &Arc<User>,
+    bucket: &str,
+) -> S3Result<Owner> {
+    let bucket = bucket.to_owned();
+    let read = move |store: &dyn Store| Ok(store.bucket_owner(&Bucket::new(bucket.clone())?)?);
+    let uid = look_up(user.clone(), read).await?;
+    let name = admission.owner_names(user, uid).into_iter().next();
+    Ok(Owner { id: name.clone(), display_name: name })
 }
 
 /// Returns a response without additional headers.
@@ -227,7 +245,7 @@ impl S3 for S3Frontend {
         request: S3Request<GetBucketAclInput>,
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
         let user = caller(&request)?;
-        let owner = owner(&user);
+        let owner = owner_of_bucket(&self.admission, &user, &request.input.bucket).await?;
         let (of, bucket) = (owner.clone(), request.input.bucket);
         let grants =
             look_up(user, move |store| acl::grants(store, &Bucket::new(bucket.clone())?, &of)).await?;
@@ -250,7 +268,8 @@ impl S3 for S3Frontend {
         request: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let user = caller(&request)?;
-        let (owner, input) = (owner(&user), request.input);
+        let owner = owner_of_bucket(&self.admission, &user, &request.input.bucket).await?;
+        let input = request.input;
         look_up(user, move |store| {
             object_exists(store, &input.bucket, &input.key, input.version_id.as_deref())
         })

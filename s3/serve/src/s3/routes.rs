@@ -19,7 +19,7 @@ use crate::s3::apart::{PublishLatency, change_apart, here_unless_remote};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
-use crate::s3::{acl, buckets, caller, copy, documents, error, lock, multipart, owner, rename, upload};
+use crate::s3::{acl, buckets, caller, copy, documents, error, lock, multipart, owner_of_bucket, rename, upload};
 
 /// The operations that this module serves, except operations on documents.
 const SERVED: [&str; 17] = [
@@ -80,6 +80,7 @@ impl S3Route for ObjectRoutes {
             PolicyRequestContext::new(&request.headers, &request.uri, request.extensions.get().copied());
         let permitted = authorise(&user, name, (&names.0, &names.1), &facts).await;
         permitted.map_err(|S3Failure(error)| error)?;
+        self.admission.check_owners(&user, &names.0, &request.headers).await?;
         request.extensions.insert(user);
         Ok(())
     }
@@ -142,7 +143,7 @@ impl ObjectRoutes {
                 change_apart(user, rename).await
             }
             "PutBucketAcl" => {
-                let owner = owner(&user);
+                let owner = owner_of_bucket(&self.admission, &user, &names.0).await.map_err(S3Failure)?;
                 acl::put(user, owner, names.0, request).await
             }
             "PutObject" => upload::put(&user, &names, request, &self.publishing).await,

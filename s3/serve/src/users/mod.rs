@@ -444,6 +444,16 @@ impl Users {
         by_key.values().any(|user| user.name == name)
     }
 
+    /// Returns the names of the users with keys whose files belong to `uid`, sorted.
+    pub(crate) fn names_of(&self, uid: u32) -> Vec<String> {
+        let all = self.all();
+        let mut names: Vec<_> =
+            all.values().filter(|user| user.uid == uid).map(|user| user.name.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Sets the limits on users whose entries in the credentials file specify no limits.
     pub(crate) fn limit(&self, limits: UserLimits) {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
