@@ -8,8 +8,9 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, BucketDocumentKind, BucketDocumentOperations, CopyOptions, DeleteOptions, Error, ErrorKind, GetOptions, Key,
-    MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersioningState,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, CopyOptions, DeleteOptions, Error, ErrorKind,
+    GetOptions, Key, MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery,
+    VersioningState,
 };
 use tempfile::TempDir;
 

@@ -25,6 +25,7 @@ use crate::connection::{ClientSocket, WaitDeadline};
 use crate::gateway::{LEAVE_TAKING, StopReceiver};
 use crate::limits::{BodyTransferLimits, ConnectionLimitState};
 use crate::multiplexed::{ReplyBody, SharedConnectionState};
+use crate::unread_body::ReadToEndBody;
 use crate::unsigned::ConnectionPeer;
 use crate::{multiplexed, workers};
 
@@ -42,7 +43,8 @@ const FRAME_BYTES_MAX: u32 = 64 * 1024;
 const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// The maximum number of requests that a client may reset before they are processed, and the maximum number of stream
 /// errors that a client may cause. If either number is exceeded, the connection is closed. Well-behaved clients stay
-/// far below this limit. The limit prevents the attacks described in CVE-2023-44487 and CVE-2025-8671.
+/// far below this limit, because the gateway reads the rest of small bodies ([`ReadToEndBody`]). The limit prevents the
+/// attacks described in CVE-2023-44487 and CVE-2025-8671.
 const RESETS_MAX: usize = 64;
 
 /// Serves one connection until it ends, or until the gateway is stopped and the connection's requests in progress have
@@ -152,7 +154,8 @@ async fn exchange(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let length = request.body().size_hint();
-    let mut response = multiplexed::exchange((&shared, &state), &caller, request.map(Some), length).await;
+    let request = request.map(|incoming| Some(ReadToEndBody::new(incoming)));
+    let mut response = multiplexed::exchange((&shared, &state), &caller, request, length).await;
     if let Some(elsewhere) = &shared.http3 {
         response.headers_mut().insert(ALT_SVC, elsewhere.clone());
     }

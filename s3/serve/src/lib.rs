@@ -55,6 +55,7 @@ mod signature_v2;
 mod sockets;
 mod sts;
 mod tls;
+mod unread_body;
 mod unsigned;
 mod users;
 mod watch;

@@ -264,6 +264,49 @@ fn requests_taken_back_at_once_end_the_connection() {
     assert_eq!(fixture.client.send(&Call::on("HEAD", "none")).status, 404);
 }
 
+/// Reads frames until one has the wanted type or is GOAWAY, and returns its type.
+fn read_until(stream: &mut impl std::io::Read, wanted: u8) -> u8 {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        stream.read_exact(&mut vec![0; length as usize]).unwrap();
+        if [wanted, 7].contains(&head[3]) {
+            return head[3];
+        }
+    }
+}
+
+/// A client cannot know that its request is refused before the response arrives. If its body is then on the way, it did
+/// nothing wrong.
+#[test]
+fn bodies_that_arrive_after_the_refusal_do_not_end_the_connection() {
+    const HEADERS: u8 = 1;
+    const PING: u8 = 6;
+    let ping = [&[0, 0, 8, PING, 0, 0, 0, 0, 0][..], &[1; 8]].concat();
+    let fixture = serve();
+    let mut stream = fixture.client.connect();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    // A WINDOW_UPDATE frame, with which the responses of all requests fit into the connection's window.
+    stream.write_all(&[0, 0, 4, 8, 0, 0, 0, 0, 0, 0x0f, 0, 0, 0]).unwrap();
+    let ids: Vec<u32> = (1..1001).step_by(2).collect();
+    for ids in ids.chunks(100) {
+        // A HEADERS frame for `POST http://h/` with entries of the static table, without END_STREAM.
+        let head =
+            |id: &u32| [&[0, 0, 6, 1, 4][..], &id.to_be_bytes(), &[0x83, 0x84, 0x86, 0x41, 1, b'h']].concat();
+        stream.write_all(&ids.iter().flat_map(head).collect::<Vec<_>>()).unwrap();
+        for _ in ids {
+            assert_eq!(read_until(&mut stream, HEADERS), HEADERS);
+        }
+        stream.write_all(&ping).unwrap();
+        assert_eq!(read_until(&mut stream, PING), PING);
+        let body = |id: &u32| [&[0, 0, 1, 0, 1][..], &id.to_be_bytes(), b"x"].concat();
+        stream.write_all(&ids.iter().flat_map(body).collect::<Vec<_>>()).unwrap();
+        stream.write_all(&ping).unwrap();
+        assert_eq!(read_until(&mut stream, PING), PING);
+    }
+}
+
 #[test]
 fn a_head_that_is_too_large_is_refused() {
     let fixture = serve();

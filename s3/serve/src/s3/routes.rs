@@ -19,7 +19,9 @@ use crate::s3::apart::{PublishLatency, change_apart, here_unless_remote};
 use crate::s3::error::{OperationResult, S3Failure};
 use crate::s3::look_up::look_up;
 use crate::s3::reads::ReadRequest;
-use crate::s3::{acl, buckets, caller, copy, documents, error, lock, multipart, owner_of_bucket, rename, upload};
+use crate::s3::{
+    acl, buckets, caller, copy, documents, error, lock, multipart, owner_of_bucket, rename, upload,
+};
 
 /// The operations that this module serves, except operations on documents.
 const SERVED: [&str; 17] = [
