@@ -9,6 +9,7 @@ use fordway_store::{
     ExpectedContent, Key, MAX_KEYS, PartInfo, PartListing, PartOptions, PartsQuery, PutOptions, Result,
     Store, UploadId, UploadPage, UploadSummary, UploadsQuery,
 };
+use fordway_sys::ProcessIdentity;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -21,13 +22,16 @@ use crate::listing::PyPutInfo;
 ///
 /// Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
 /// aborted if the block raises or the completion fails, for example because a part is missing. If the block
-/// itself completed or aborted the upload, nothing more is done.
+/// itself completed or aborted the upload, nothing more is done. A forked child that leaves the block of its
+/// parent does nothing.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,
     bucket: Bucket,
     key: Key,
     id: UploadId,
+    /// A forked child that leaves the block of its parent's upload neither completes nor aborts the upload.
+    begun_by: ProcessIdentity,
     /// The progress. The lock is held only while the interpreter is attached, so that a fork never copies a locked
     /// lock.
     progress: Mutex<UploadProgress>,
@@ -68,13 +72,17 @@ impl PyUpload {
     ) -> Result<Self> {
         let (bucket, key) = (Bucket::new(bucket)?, Key::new(key)?);
         let id = store.create_upload(&bucket, &key, options)?;
-        Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
+        Ok(PyUpload::new(store, (bucket, key), id))
     }
 
     /// Returns an upload that was started earlier. Errors: the name of the bucket or the key is invalid.
     pub(crate) fn resume(store: Arc<dyn Store>, bucket: String, key: String, id: String) -> Result<Self> {
         let (bucket, key, id) = (Bucket::new(bucket)?, Key::new(key)?, UploadId::foreign(id));
-        Ok(PyUpload { store, bucket, key, id, progress: Mutex::default() })
+        Ok(PyUpload::new(store, (bucket, key), id))
+    }
+
+    fn new(store: Arc<dyn Store>, (bucket, key): (Bucket, Key), id: UploadId) -> Self {
+        PyUpload { store, bucket, key, id, begun_by: ProcessIdentity::current(), progress: Mutex::default() }
     }
 
     fn progress(&self) -> MutexGuard<'_, UploadProgress> {
@@ -269,7 +277,7 @@ impl PyUpload {
         error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        if self.progress().is_over {
+        if self.progress().is_over || !self.begun_by.is_current() {
             return Ok(());
         }
         if !kind.is_none() {

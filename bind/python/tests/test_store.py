@@ -438,6 +438,23 @@ def test_forked_children_and_their_parent_exclude_each_other(store: fordway.Stor
     assert store.get(BUCKET, "count") == b"801"
 
 
+def test_a_forked_child_does_not_end_the_upload_of_its_parent(store: fordway.Store) -> None:
+    for ends_with in (None, RuntimeError()):
+        with store.upload(BUCKET, "key") as upload:
+            child = os.fork()
+            if child == 0:
+                try:
+                    with upload:
+                        if ends_with:
+                            raise ends_with
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            upload.put_part(1, b"content")
+        assert store.get(BUCKET, "key") == b"content"
+        store.delete(BUCKET, "key")
+
+
 def status_within(child: int, seconds: float) -> int | None:
     """Returns the wait status of a child process, or None after killing a child that takes longer."""
     end = time.monotonic() + seconds

@@ -1,11 +1,11 @@
 //! Keys that expire. One caller at a time fetches new keys, before the current keys expire.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{ProcessIdentity, after_signal, wait_at_most};
+use fordway_sys::{PerProcess, after_signal, wait_at_most};
 
 use super::S3Credentials;
 
@@ -34,17 +34,21 @@ pub struct RenewedKeys(Arc<Renewal>);
 
 struct Renewal {
     fetch: Box<FetchKeys>,
-    state: Mutex<RenewalState>,
+    /// The keys with which each process begins. A forked child renews its keys itself, because its parent's thread that
+    /// fetches keys, or that has locked the state, does not exist in the child.
+    first: RenewalState,
+    state: PerProcess<OnceLock<Mutex<RenewalState>>>,
     /// Signalled at the end of each attempt to fetch keys.
-    attempt_ended: Condvar,
+    attempt_ended: PerProcess<Condvar>,
 }
 
+#[derive(Clone)]
 struct RenewalState {
     keys: Arc<S3Credentials>,
     fetched: SystemTime,
     expires: SystemTime,
-    /// The process in which a thread is fetching keys. A forked child does not have this thread.
-    fetching: Option<ProcessIdentity>,
+    /// Whether a thread is fetching keys.
+    is_fetching: bool,
     /// The number of attempts that have ended.
     attempts: u64,
     /// The failure of the last attempt: kind, reason and time.
@@ -70,9 +74,9 @@ impl RenewedKeys {
     ) -> Self {
         let ExpiringKeys { keys, fetched, expires } = first;
         let keys = Arc::new(keys);
-        let state = RenewalState { keys, fetched, expires, fetching: None, attempts: 0, failure: None };
-        let fetch = Box::new(fetch);
-        RenewedKeys(Arc::new(Renewal { fetch, state: Mutex::new(state), attempt_ended: Condvar::new() }))
+        let first = RenewalState { keys, fetched, expires, is_fetching: false, attempts: 0, failure: None };
+        let (state, attempt_ended) = Default::default();
+        RenewedKeys(Arc::new(Renewal { fetch: Box::new(fetch), first, state, attempt_ended }))
     }
 
     /// Returns valid keys. If the current keys expire soon, fetches new keys or waits for another caller that does, for
@@ -88,14 +92,14 @@ impl RenewedKeys {
             let left = end.saturating_duration_since(Instant::now());
             match age {
                 KeyAge::Fresh => return Ok(state.keys.clone()),
-                KeyAge::Due if state.is_fetching() => return Ok(state.keys.clone()),
+                KeyAge::Due if state.is_fetching => return Ok(state.keys.clone()),
                 _ if may_use && state.has_just_failed() => return Ok(state.keys.clone()),
                 _ if state.attempts > first_attempt && state.failure.is_some() => {
                     return if may_use { Ok(state.keys.clone()) } else { Err(state.error()) };
                 }
                 _ if left.is_zero() && may_use => return Ok(state.keys.clone()),
                 _ if left.is_zero() => return Err(state.error()),
-                _ if state.is_fetching() => state = self.0.wait(state, left)?,
+                _ if state.is_fetching => state = self.0.wait(state, left)?,
                 _ => state = self.0.attempt(state, left),
             }
         }
@@ -119,7 +123,8 @@ impl RenewedKeys {
 
 impl Renewal {
     fn lock(&self) -> MutexGuard<'_, RenewalState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let state = self.state.get_or_init(|| Mutex::new(self.first.clone()));
+        state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the attempt of another thread ends, for at most `limit`. Errors: `Interrupted`.
@@ -140,11 +145,11 @@ impl Renewal {
         mut state: MutexGuard<'s, RenewalState>,
         limit: Duration,
     ) -> MutexGuard<'s, RenewalState> {
-        state.fetching = Some(ProcessIdentity::current());
+        state.is_fetching = true;
         drop(state);
         let fetched = (self.fetch)(limit);
         let mut state = self.lock();
-        state.fetching = None;
+        state.is_fetching = false;
         state.attempts += 1;
         match fetched {
             Ok(ExpiringKeys { keys, fetched, expires }) => {
@@ -171,10 +176,6 @@ impl RenewalState {
             Ok(left) if !left.is_zero() => KeyAge::Pressing,
             _ => KeyAge::Expired,
         }
-    }
-
-    fn is_fetching(&self) -> bool {
-        self.fetching.is_some_and(ProcessIdentity::is_current)
     }
 
     fn has_just_failed(&self) -> bool {
@@ -328,7 +329,7 @@ mod tests {
         });
         thread::scope(|scope| {
             scope.spawn(|| renewed.current(LIMIT).unwrap());
-            while !renewed.0.lock().is_fetching() {
+            while !renewed.0.lock().is_fetching {
                 thread::sleep(Duration::from_millis(5));
             }
             let begin = Instant::now();
