@@ -120,6 +120,60 @@ fn its_counters_can_be_asked_for() {
     assert_eq!(both.status.code(), Some(2));
 }
 
+fn prlimit(pid: u32, files: &str) {
+    let words = ["--pid", &pid.to_string(), &format!("--nofile={files}")];
+    assert!(Command::new("prlimit").args(words).status().unwrap().success());
+}
+
+/// Opens connections until one is refused, and returns the text of the refusal.
+fn refusal(socket: &Path, most: usize) -> String {
+    let mut all = Vec::new();
+    for _ in 0..most {
+        let mut client = UnixStream::connect(socket).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // A gateway that refuses the connection may already have closed it.
+        let hello = NodeClientHello { version: VERSION, takes_descriptors: true };
+        let _ = client.write_all(&hello.to_bytes());
+        client.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+        let mut rest = Vec::new();
+        client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        // A connection that is served sends nothing before the first request.
+        let _ = client.read_to_end(&mut rest);
+        if !rest.is_empty() {
+            return String::from_utf8_lossy(&rest).into_owned();
+        }
+        all.push(client);
+    }
+    panic!("{most} connections were accepted");
+}
+
+#[test]
+fn connections_for_which_there_are_no_descriptors_are_refused() {
+    let dir = place();
+    let program = env!("CARGO_BIN_EXE_fordway");
+    let few = format!("ulimit -n 200; exec {program} node \"$0\" --socket \"$1\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &few]).arg(dir.path().join("root")).arg(dir.path().join("socket"));
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(process.stderr.take().unwrap());
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut ready = String::new();
+    output.read_line(&mut ready).unwrap();
+    let gateway = Gateway { process, output, ready };
+    let mut note = String::new();
+    said.read_line(&mut note).unwrap();
+    assert!(note.contains("200 open files allows 34 connections instead of 4096"), "{note}");
+    let socket = dir.path().join("socket");
+    let refused = refusal(&socket, 40);
+    // If root runs the gateway, one user may use half of the connections.
+    let most = if fordway_sys::user_id() == 0 { "17 connections open" } else { "34 connections open" };
+    assert!(refused.contains(most), "{refused}");
+    // Even without any descriptor, a client gets a reason.
+    prlimit(gateway.process.id(), "20");
+    let refused = refusal(&socket, 40);
+    assert!(refused.contains("no file descriptor left"), "{refused}");
+}
+
 /// Some clients announce long messages and never send their last bytes. Other clients send many requests and read no
 /// responses. The gateway must not use more memory for these clients than is configured.
 #[test]

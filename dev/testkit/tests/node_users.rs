@@ -210,12 +210,14 @@ fn nothing_remembered_gets_past_the_kernel() {
         (store.clone(), listed.next)
     });
     ground.allow("alice/dir", 0o700);
-    // These requests use the connection that Bob opened, and therefore Bob's permissions.
-    denied(read(&bob, "dir/000"));
-    denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));
-    let rest = ListQuery { start_after: next, ..page };
-    let seen = bob.list(&bucket(), &rest).map(|page| page.entries.len()).unwrap_or(0);
-    assert_eq!(seen, 0, "the rest of a listing that was begun before");
+    // These requests use the connection that Bob opened before.
+    as_user(BOB, &[SHARED], || {
+        denied(read(&bob, "dir/000"));
+        denied(bob.get(&bucket(), &key("dir/001"), &GetOptions::default()));
+        let rest = ListQuery { start_after: next, ..page };
+        let seen = bob.list(&bucket(), &rest).map(|page| page.entries.len()).unwrap_or(0);
+        assert_eq!(seen, 0, "the rest of a listing that was begun before");
+    });
     ground.as_user(ALICE, |store| assert_eq!(read(store, "dir/000").unwrap(), b"a"));
     // The caller's supplementary group gives access.
     std::os::unix::fs::chown(ground.root().join("alice/dir"), None, Some(SHARED)).unwrap();
@@ -223,6 +225,31 @@ fn nothing_remembered_gets_past_the_kernel() {
     ground.as_user(BOB, |store| assert_eq!(read(store, "dir/000").unwrap(), b"a"));
     let other = NodeAddress::Unix(ground.socket());
     as_user(54_323, &[], || denied(read(&NodeStore::new(other), "dir/000")));
+}
+
+/// The gateway knows the user of a connection from the time at which it was opened.
+#[test]
+fn a_program_that_changes_its_user_has_the_rights_of_its_present_user() {
+    if !is_root() {
+        return;
+    }
+    let ground = Ground::new().serve(|config| config);
+    let store = NodeStore::new(NodeAddress::Unix(ground.socket()));
+    for round in 0..3 {
+        as_user(ALICE, &[], || {
+            let _ = store.create_bucket(&bucket());
+            put(&store, "k", b"private").unwrap();
+            fs::set_permissions(ground.root().join("alice/k"), Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(read(&store, "k").unwrap(), b"private");
+        });
+        as_user(BOB, &[], || {
+            denied(read(&store, "k"));
+            denied(put(&store, "k", b"of bob"));
+        });
+        put(&store, "of-root", b"root").unwrap();
+        let owner = fs::metadata(ground.root().join("alice/of-root")).unwrap().uid();
+        assert_eq!(owner, 0, "round {round}");
+    }
 }
 
 #[test]

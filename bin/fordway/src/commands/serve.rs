@@ -22,9 +22,7 @@ use super::{env_file, events, lifecycle};
 use crate::args::{GatewayArgs, NodeArgs, ServeArgs};
 
 pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandExit> {
-    if let Err(error) = fordway_sys::raise_open_files() {
-        tracing::warn!(%error, "the limit on open files cannot be raised; clients beyond it must wait");
-    }
+    raise_open_files();
     let store = args.store();
     let (users, pair) = users(args, &store)?;
     let webhooks = args.events.configurations()?.into_iter().map(Webhook::new);
@@ -63,6 +61,14 @@ pub(super) fn run(args: &ServeArgs, context: &CommandContext) -> Result<CommandE
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
+}
+
+/// Raises the limit on open files as far as possible, and returns the limit; `None` means no limit or an unknown limit.
+fn raise_open_files() -> Option<u64> {
+    fordway_sys::raise_open_files().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the limit on open files cannot be raised; clients beyond it must wait");
+        None
+    })
 }
 
 /// Takes the sockets that a service manager passed, or binds the configured addresses.
@@ -244,13 +250,13 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
         tcp,
         ..NodeGatewayConfig::new(socket)
     };
-    config.connections_max = args.connections.into();
+    config.connections_max = connections_max(args, raise_open_files(), context);
     config.requests_max = args.requests.map(usize::from);
     config.memory_bytes_max = bytes(args.memory);
     config.connection_bytes_max = bytes(args.connection_memory);
     let share = |all: u64| all.div_ceil(args.shares());
     config.user_connections_max =
-        bytes(args.user_connections.map_or_else(|| share(args.connections.into()), u64::from));
+        bytes(args.user_connections.map_or_else(|| share(config.connections_max as u64), u64::from));
     config.user_memory_bytes_max = bytes(args.user_memory.unwrap_or_else(|| share(args.memory)));
     config.user_limits.requests_max = args.user_requests;
     let gateway = NodeGateway::bind(open_store(root, args)?, config)?;
@@ -274,6 +280,26 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
     stop_when_asked(move || stop.trigger(), &context.interrupt, args.common.until_eof)?;
     gateway.run()?;
     Ok(CommandExit::Ok)
+}
+
+/// The number of file descriptors that a connection of the node gateway may need: its socket, and the files and
+/// directories of its request.
+const DESCRIPTORS_PER_CONNECTION: u64 = 4;
+/// The number of file descriptors that the node gateway needs besides those of its connections.
+const OWN_DESCRIPTORS: u64 = 64;
+
+/// Returns the maximum number of connections of the node gateway, for which the limit on open files must suffice.
+fn connections_max(args: &NodeArgs, open_files: Option<u64>, context: &CommandContext) -> usize {
+    let wanted = usize::from(args.connections);
+    let Some(limit) = open_files else { return wanted };
+    let possible = bytes((limit.saturating_sub(OWN_DESCRIPTORS) / DESCRIPTORS_PER_CONNECTION).max(1));
+    if possible < wanted {
+        context.output.note(&format!(
+            "the limit of {limit} open files allows {possible} connections instead of {wanted}; to allow more, raise \
+             `ulimit -Hn`"
+        ));
+    }
+    possible.min(wanted)
 }
 
 /// Returns a function that opens the store with the calling thread's user ID. The path is made absolute once, so that

@@ -40,15 +40,25 @@ pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
     /// Idle connections. A forked child opens its own: the parent still uses these, and the requests of both processes
     /// would be interleaved.
-    idle: PerProcess<Mutex<Vec<NodeConnection>>>,
+    idle: PerProcess<Mutex<Vec<(ConnectionUser, NodeConnection)>>>,
     /// Whether a connection was ever opened.
     was_reached: AtomicBool,
+}
+
+/// The effective uid and gid of the thread that opened a connection. The gateway acts for this user as long as the
+/// connection exists, so another user must not use the connection: a program may change its user between two calls.
+type ConnectionUser = (u32, u32);
+
+/// Cost: two system calls.
+fn current_user() -> ConnectionUser {
+    (fordway_sys::user_id(), fordway_sys::group_id())
 }
 
 /// A connection in use. When the lease is dropped, the connection becomes idle again, unless a request or response is
 /// pending.
 pub(super) struct ConnectionLease {
     session: Arc<NodeSession>,
+    opened_by: ConnectionUser,
     /// The connection; `None` after it has broken or was closed.
     connection: Option<NodeConnection>,
 }
@@ -135,10 +145,10 @@ impl NodeSession {
         }
     }
 
-    /// Takes an idle connection, or opens a new one.
+    /// Takes an idle connection of the current user, or opens a new one.
     fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
-        let idle = self.locked().pop();
-        let connection = match idle {
+        let opened_by = current_user();
+        let connection = match self.take_idle(opened_by) {
             Some(connection) => connection,
             None => {
                 let opened = NodeConnection::open(&self.address)?;
@@ -146,10 +156,16 @@ impl NodeSession {
                 opened
             }
         };
-        Ok(ConnectionLease { session: self.clone(), connection: Some(connection) })
+        Ok(ConnectionLease { session: self.clone(), opened_by, connection: Some(connection) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<NodeConnection>> {
+    fn take_idle(&self, user: ConnectionUser) -> Option<NodeConnection> {
+        let mut idle = self.locked();
+        let last = idle.iter().rposition(|(opened_by, _)| *opened_by == user)?;
+        Some(idle.remove(last).1)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<(ConnectionUser, NodeConnection)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -190,9 +206,11 @@ impl Drop for ConnectionLease {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(NodeConnection::is_at_rest) {
             let mut idle = self.session.locked();
-            if idle.len() < IDLE_MAX {
-                idle.push(connection);
+            if idle.len() == IDLE_MAX {
+                // The oldest connection may belong to a user who makes no more calls.
+                idle.remove(0);
             }
+            idle.push((self.opened_by, connection));
         }
     }
 }

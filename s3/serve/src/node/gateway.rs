@@ -3,15 +3,12 @@
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{keep_alive, peer_of, user_id};
@@ -23,11 +20,14 @@ use crate::node::access::{NodeAccessControl, NodeLimits, ResourceSemaphore};
 use crate::node::accounts::{NodeConnectedUsers, NodeUserLimits};
 use crate::node::connection::{CallerTransport, GatewayConnection, NodeGatewayState, refuse};
 use crate::node::http::HttpService;
+use crate::node::socket_file::SocketFile;
 use crate::node::stats::{BusyConnectionCounter, NodeStats};
 use crate::{AccessKeyPair, StoreOpenFunction, UserLimits};
 
 /// The pause of the accept loop after an error, for example because the process has run out of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// The minimum time between two warnings that clients cannot be accepted.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// The interval at which a stopping gateway checks whether all connections have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
@@ -137,7 +137,16 @@ pub struct NodeGateway {
     config: NodeGatewayConfig,
     accounts: NodeConnectedUsers,
     connections: Arc<ConnectionTable>,
+    reserve: Mutex<DescriptorReserve>,
     stop: NodeStopHandle,
+}
+
+/// What remains if the process has no file descriptor left.
+struct DescriptorReserve {
+    /// A descriptor that is closed to accept, and refuse, one client.
+    descriptor: Option<File>,
+    /// The time of the last warning.
+    warned: Option<Instant>,
 }
 
 impl NodeGateway {
@@ -183,6 +192,7 @@ impl NodeGateway {
             config,
             accounts,
             connections: Arc::default(),
+            reserve: Mutex::new(DescriptorReserve { descriptor: File::open("/dev/null").ok(), warned: None }),
             stop: NodeStopHandle::new()?,
         })
     }
@@ -257,12 +267,29 @@ impl NodeGateway {
                 // The client closed the connection before it was accepted, so there is no reason to pause.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+                    self.without_descriptors(&error, &mut next);
                     thread::sleep(ACCEPT_BACKOFF);
                     return;
                 }
             }
         }
+    }
+
+    /// Refuses one client after accepting it has failed with `error`. The spare descriptor makes this possible if the
+    /// process has no other descriptor left.
+    fn without_descriptors(&self, error: &io::Error, next: &mut impl FnMut() -> io::Result<OwnedFd>) {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserve.warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
+            reserve.warned = Some(Instant::now());
+            tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise `ulimit -n`");
+        }
+        reserve.descriptor = None;
+        if let Ok(socket) = next() {
+            self.shared.stats.refused.add(1);
+            let why = "the gateway has no file descriptor left for this connection; close other connections, or raise its `ulimit -n`";
+            refuse(&socket, &Error::new(ErrorKind::Unavailable, why));
+        }
+        reserve.descriptor = File::open("/dev/null").ok();
     }
 
     fn start(&self, socket: OwnedFd, by: CallerTransport) {
@@ -422,137 +449,4 @@ fn listen_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
 
 fn cannot_start(error: io::Error) -> Error {
     Error::new(ErrorKind::Io, "starting the gateway").caused_by(error)
-}
-
-/// The maximum length of a socket's path (`sun_path`, without its final NUL).
-const PATH_BYTES_MAX: usize = 107;
-
-/// A listening Unix socket. Dropping this value removes the socket's file.
-#[derive(Debug)]
-pub(super) struct SocketFile {
-    pub(super) listener: UnixListener,
-    path: PathBuf,
-    /// The device and inode numbers of the socket's file, to check whether the path still refers to this file.
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    /// Listens on `path`, with a file that has the permissions `mode`. Replaces the socket of a gateway that is no
-    /// longer running. Errors: `InvalidArgument` for a path that is too long, in use, or taken by another kind of file;
-    /// `AccessDenied`, also for another user's socket.
-    pub(super) fn listen(path: &Path, mode: u32) -> Result<Self> {
-        let shown = path.display();
-        if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
-            let why = format!(
-                "the socket path {shown} is longer than {PATH_BYTES_MAX} bytes, the system's maximum; choose a shorter one"
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
-        let failed = |error| cannot_listen(path, error);
-        // This lock makes one of two gateways that start at the same time wait until the other is listening.
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let starting = File::open(dir).map_err(failed)?;
-        starting.lock().map_err(failed)?;
-        make_way(path)?;
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let made = fs::symlink_metadata(path).map_err(failed)?;
-        Ok(SocketFile { listener, path: path.to_owned(), identity: (made.dev(), made.ino()) })
-    }
-
-    /// Returns the path of the socket's file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == self.identity;
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
-            // Errors are ignored, because the next gateway replaces a remaining file.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Removes a socket at `path` whose gateway is no longer running.
-fn make_way(path: &Path) -> Result<()> {
-    let shown = path.display();
-    let refuse = |kind, why: String| Err(Error::new(kind, why));
-    let found = match fs::symlink_metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(cannot_listen(path, error)),
-    };
-    if !found.file_type().is_socket() {
-        return refuse(
-            ErrorKind::InvalidArgument,
-            format!("{shown} exists and is not a socket; choose another path"),
-        );
-    }
-    if found.uid() != user_id() {
-        let why = format!(
-            "the socket {shown} belongs to the user with the id {}; choose another path",
-            found.uid()
-        );
-        return refuse(ErrorKind::AccessDenied, why);
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => {
-            let why = format!("another gateway listens on {shown}; stop it, or choose another path");
-            refuse(ErrorKind::InvalidArgument, why)
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(|error| cannot_listen(path, error))
-        }
-        Err(error) => Err(cannot_listen(path, error)),
-    }
-}
-
-fn cannot_listen(path: &Path, error: io::Error) -> Error {
-    let kind = match error.kind() {
-        io::ErrorKind::PermissionDenied => ErrorKind::AccessDenied,
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorKind::InvalidArgument,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, format!("making the socket {}", path.display())).caused_by(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dead_socket_is_replaced_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let kind = |path: &Path| SocketFile::listen(path, 0o600).err().map(|error| error.kind());
-        let live = SocketFile::listen(&path, 0o640).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
-        let refused = SocketFile::listen(&path, 0o600).unwrap_err();
-        assert!(refused.to_string().contains("another gateway listens"), "{refused}");
-        drop(live);
-        assert!(!path.exists());
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
-        let again = SocketFile::listen(&path, 0o600).unwrap();
-        // Dropping a socket does not remove another socket that was created at the same path.
-        fs::remove_file(&path).unwrap();
-        let other = UnixListener::bind(&path).unwrap();
-        drop(again);
-        assert!(path.exists());
-        drop(other);
-        if user_id() == 0 {
-            std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
-            assert_eq!(kind(&path), Some(ErrorKind::AccessDenied));
-        }
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, "precious").unwrap();
-        assert_eq!(kind(&path), Some(ErrorKind::InvalidArgument));
-        assert_eq!(fs::read(&path).unwrap(), b"precious");
-        assert_eq!(kind(&dir.path().join("x".repeat(108))), Some(ErrorKind::InvalidArgument));
-        assert_eq!(kind(&dir.path().join("none/s")), Some(ErrorKind::InvalidArgument));
-    }
 }

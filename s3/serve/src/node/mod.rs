@@ -4,7 +4,7 @@
 //! microseconds, so handing them to another thread would cost more than the calls. The responses to requests that
 //! arrive together are collected in a buffer, and sent in as few system calls as possible.
 //!
-//! * `gateway`: configuration, creating the socket, accepting, graceful shutdown
+//! * `gateway`: configuration, accepting, graceful shutdown; `socket_file`: creating and removing the socket
 //! * `access`: users, their stores, and limits on the resources that clients can occupy; `accounts`: the resources that
 //!   each user uses
 //! * `connection`: one client's handshake, reading requests, waiting for the next request
@@ -20,6 +20,7 @@ mod content;
 mod gateway;
 mod http;
 mod session;
+mod socket_file;
 mod stats;
 
 #[cfg(feature = "fuzzing")]
