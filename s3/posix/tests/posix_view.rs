@@ -112,8 +112,10 @@ fn links_lead_nowhere_but_beneath_the_root() {
         let head = store.head(&bucket, &key(name), &GetOptions::default());
         assert_eq!(head.unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
     }
-    let put = store.put(&bucket, &key("outdir/planted"), b"x", &PutOptions::default());
-    assert_eq!(put.unwrap_err().kind(), ErrorKind::AccessDenied);
+    for name in ["outdir/planted", "dangling/planted", "dangling/more/planted"] {
+        let put = store.put(&bucket, &key(name), b"x", &PutOptions::default());
+        assert_eq!(put.unwrap_err().kind(), ErrorKind::AccessDenied, "{name}");
+    }
     assert!(!dir.path().join("planted").exists());
     let _ = store.delete(&bucket, &key("outdir/secret"), &DeleteOptions::default());
     assert_eq!(fs::read(dir.path().join("secret")).unwrap(), b"secret");
