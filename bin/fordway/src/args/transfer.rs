@@ -102,11 +102,11 @@ pub struct TransferArgs {
     #[command(flatten)]
     pub filters: FilterRules,
     /// Follow symbolic links when reading local files; this is the default. A link to a directory that contains the
-    /// link is an error
+    /// link is an error. For `mv`, every link to a directory is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE. `sync`
-    /// also skips links at a local destination: they are neither compared nor removed
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE, except by
+    /// `mv`. `sync` also skips links at a local destination: they are neither compared nor removed
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it
@@ -233,7 +233,11 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
 
 Each object or file is copied and then removed, as `aws s3 mv` does. Within one bucket, an object is renamed in one \
 step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, one MOVE request moves a file, \
-or a whole collection with --recursive.")]
+or a whole collection with --recursive.
+
+If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. A link to a \
+directory is an error and is not moved, because the files in the directory may belong to another tree. To move them, \
+end the source with a slash: fordway mv -r link/ s3://data/link.")]
 pub struct MvArgs {
     /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
     #[arg(required = true, value_name = "SOURCE")]

@@ -335,7 +335,8 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     let settings = TransferSettings::of(&args.transfer, existing)?.removing_sources();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
     let sources = sources(&args.sources, options, context)?;
-    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
+    let selection = args.transfer.selection().refusing_linked_directories();
+    copy_all(&sources, &args.destination, &selection, &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {

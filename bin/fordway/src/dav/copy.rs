@@ -50,7 +50,7 @@ impl<'o> DavCopyOptions<'o> {
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
-            filters: args.transfer.selection(),
+            filters: args.transfer.selection().refusing_linked_directories(),
             moves: true,
         }
     }

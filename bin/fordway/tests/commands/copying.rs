@@ -733,6 +733,49 @@ fn sync_removes_nothing_below_a_linked_directory() {
     assert!(!rig.path("d/gone").exists());
 }
 
+/// A link to a directory may lead out of the source. `mv` must not remove the files that it leads to.
+#[test]
+fn mv_removes_nothing_behind_a_linked_directory() {
+    let rig = Rig::new();
+    for file in ["t/a", "t/z", "t/d/b", "outside/precious", "outside/file"] {
+        rig.write(file, file);
+    }
+    symlink("../outside", rig.path("t/link")).unwrap();
+    symlink("..", rig.path("t/d/loop")).unwrap();
+    symlink("../outside/file", rig.path("t/link-to-file")).unwrap();
+    for words in [&["--dry-run"][..], &[], &["--follow-symlinks"]] {
+        let ran = rig.run(&[&["mv", "-r", "DIR/t", "s3://bkt/m"][..], words].concat());
+        let ran = ran.ended(CommandExit::Usage);
+        for link in ["link", "d/loop"] {
+            let named =
+                format!("{} is a link to a directory, and a move", rig.path("t").join(link).display());
+            let advice = format!("--exclude '{link}/*', or all links with --no-follow-symlinks");
+            assert!(ran.stderr.contains(&named) && ran.stderr.contains(&advice), "{}", ran.stderr);
+        }
+    }
+    assert_eq!(rig.keys(), ["m/a", "m/d/b", "m/link-to-file", "m/z"]);
+    assert_eq!(rig.get("m/link-to-file").unwrap(), b"outside/file");
+    assert!(rig.path("t/link").is_symlink() && !rig.path("t/link-to-file").is_symlink());
+    for file in ["outside/precious", "outside/file"] {
+        assert!(rig.path(file).exists(), "{file}");
+    }
+    let words = ["mv", "-r", "DIR/t", "s3://bkt/m", "--exclude", "link/*"];
+    rig.run(&[&words[..], &["--exclude", "d/loop"]].concat()).ok();
+    rig.run(&["mv", "-r", "DIR/t", "s3://bkt/m", "--no-follow-symlinks"]).ok();
+
+    // A shell passes links as sources when it expands `t/*`.
+    for words in [&[][..], &["--no-follow-symlinks"]] {
+        let ran = rig.run(&[&["mv", "-r", "DIR/t/link", "s3://bkt/n"][..], words].concat());
+        let advice = format!("to move them, write {}/\n", rig.path("t/link").display());
+        assert!(ran.stderr.ends_with(&advice), "{}", ran.stderr);
+        ran.ended(CommandExit::Usage);
+    }
+    assert!(rig.path("outside/precious").exists());
+    rig.run(&["mv", "-r", "DIR/t/link/", "s3://bkt/n"]).ok();
+    assert_eq!(rig.keys()[4..], ["n/file", "n/precious"]);
+    assert!(rig.path("t/link").is_symlink() && !rig.path("outside/precious").exists());
+}
+
 /// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
 #[test]
 fn odd_entries_at_the_destination_are_skipped() {

@@ -1,6 +1,7 @@
 //! Tests commands on WebDAV servers. Copies between servers use XRootD. All other tests that need a WebDAV server use
 //! Apache httpd.
 
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use fordway_command::CommandExit;
@@ -40,6 +41,21 @@ fn files_go_up_and_come_down() {
     let rig = Rig { input: b"from a pipe".to_vec(), ..rig };
     rig.run(&["cp", "-", &dav(&server, "piped")]).ok();
     assert_eq!(rig.run(&["cat", &dav(&server, "piped")]).ok().stdout, "from a pipe");
+}
+
+#[test]
+fn mv_to_a_server_removes_nothing_behind_a_linked_directory() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    for file in ["t/a", "outside/precious"] {
+        rig.write(file, file);
+    }
+    symlink("../outside", rig.path("t/link")).unwrap();
+    let there = dav(&server, "linked");
+    let ran = rig.run(&["mv", "-r", "DIR/t", &there]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("t/link is a link to a directory, and a move"), "{}", ran.stderr);
+    rig.run(&["mv", "-r", "DIR/t/link", &there]).ended(CommandExit::Usage);
+    assert_eq!(rig.files(), ["outside/precious", "t/link/precious"]);
 }
 
 #[test]
