@@ -148,7 +148,7 @@ pub(crate) fn download_to(
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
-            context.output.event(&WebCopyOutput {
+            context.output.completed(&WebCopyOutput {
                 action: "download",
                 from: url,
                 to,
@@ -195,7 +195,7 @@ fn download_unsized(
     })?;
     part.publish(path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&WebCopyOutput {
+    context.output.completed(&WebCopyOutput {
         action: "download",
         from: url,
         to,

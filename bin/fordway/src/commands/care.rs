@@ -32,7 +32,12 @@ pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit>
         match event {
             GcEvent::Progress { entries } => context.output.counted(entries, "entries"),
             GcEvent::Removed(garbage) => {
-                context.output.event(&GarbageItemReport::new(&garbage, args.dry_run))?
+                let report = GarbageItemReport::new(&garbage, args.dry_run);
+                if args.dry_run {
+                    context.output.event(&report)?
+                } else {
+                    context.output.completed(&report)?
+                }
             }
             GcEvent::Failed(error) => {
                 let exit = report(context, error)?;
@@ -104,7 +109,7 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {
             context.interrupt.check()?;
-            context.output.event(&MigrationStepReport {
+            context.output.completed(&MigrationStepReport {
                 kind: "migrated",
                 path: &migrated.path,
                 done: migrated.done,

@@ -38,7 +38,7 @@ pub(super) fn mb(args: &MbArgs, context: &CommandContext) -> Result<CommandExit>
         let bucket = StorageAddress::parse(text)?.into_bucket()?;
         context.store()?.create_bucket(&bucket)?;
         let event = BucketChangeOutput { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
-        context.output.event(&event).map(|()| CommandExit::Ok)
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
 
@@ -58,7 +58,7 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
         }
         let event =
             BucketChangeOutput { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
-        context.output.event(&event).map(|()| CommandExit::Ok)
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
 
@@ -192,7 +192,7 @@ pub(super) fn remove(
     let source = format!("s3://{bucket}/{key}");
     let removed =
         RemovedVersionOutput { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
-    context.output.event(&removed).map(|()| CommandExit::Ok)
+    context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
 /// Removes all versions and delete markers of a bucket.
@@ -242,10 +242,8 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
         }
         let source = format!("s3://{bucket}/{key}");
         context.store()?.put(&bucket, &Key::new(key)?, &[], &PutOptions::default())?;
-        context
-            .output
-            .event(&CreatedDeleteMarker { operation: "make_prefix", source })
-            .map(|()| CommandExit::Ok)
+        let event = CreatedDeleteMarker { operation: "make_prefix", source };
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
     }
-    context.output.event(&DavActionOutput::new("make_collection", without_query(address)))
+    context.output.completed(&DavActionOutput::new("make_collection", without_query(address)))
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
@@ -174,6 +174,6 @@ impl DavRemoveCommand<'_> {
             dry_run: self.args.dry_run,
             ..DavActionOutput::new("delete", without_query(&resource.url))
         };
-        self.context.output.event(&event)
+        self.context.output.completed(&event)
     }
 }

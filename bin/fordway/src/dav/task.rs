@@ -100,7 +100,7 @@ impl<'c> DavCopier<'c> {
         self.tally.done();
         let (source, destination) = (task.from.to_string(), task.to.to_string());
         let dry_run = self.order.transfer.dry_run;
-        self.context.output.event(&DavActionOutput {
+        self.context.output.completed(&DavActionOutput {
             operation,
             source: &source,
             destination: Some(&destination),

@@ -367,10 +367,8 @@ impl TransferRunner<'_> {
             dry_run,
         };
         self.tally.done();
-        // If the reader of the output has exited, continue, because the user requested the copies.
-        match self.context.output.event(&event) {
-            Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
-            _ => {}
+        if let Err(error) = self.context.output.completed(&event) {
+            self.failed(&error);
         }
     }
 

@@ -8,7 +8,7 @@ use fordway_command::CommandExit;
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 
-use crate::support::Rig;
+use crate::support::{Captured, Rig, ShortPipe};
 
 /// Returns the server's address with the WebDAV scheme.
 fn dav(server: &ExternalServerProcess, path: &str) -> String {
@@ -56,6 +56,27 @@ fn mv_to_a_server_removes_nothing_behind_a_linked_directory() {
     assert!(ran.stderr.contains("t/link is a link to a directory, and a move"), "{}", ran.stderr);
     rig.run(&["mv", "-r", "DIR/t/link", &there]).ended(CommandExit::Usage);
     assert_eq!(rig.files(), ["outside/precious", "t/link/precious"]);
+}
+
+#[test]
+fn copies_and_removals_go_on_although_nobody_reads_of_them() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    (0..9).for_each(|number| rig.write(&format!("tree/{number}"), "1"));
+    let there = dav(&server, "many");
+    let run = |words: &[&str]| {
+        let stderr = Captured::default();
+        let exit = rig.run_with_streams(words, ShortPipe(10), stderr.clone());
+        assert_eq!((exit, stderr.text()), (CommandExit::Ok, String::new()), "{words:?}");
+    };
+    run(&["mkdir", &there]);
+    run(&["cp", "--recursive", "DIR/tree", &there]);
+    run(&["cp", "--recursive", &there, "DIR/down"]);
+    assert_eq!(rig.files().iter().filter(|name| name.starts_with("down/")).count(), 9);
+    run(&["mv", "--recursive", &there, "DIR/moved"]);
+    assert_eq!(rig.files().iter().filter(|name| name.starts_with("moved/")).count(), 9);
+    run(&["rm", "--recursive", &there]);
+    rig.run(&["stat", &there]).ended(CommandExit::NotFound);
 }
 
 #[test]
