@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error};
+use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error, shown_name};
 use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
@@ -66,7 +66,7 @@ struct WebStatOutput<'r> {
 
 impl fmt::Display for WebStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "      File: {}", self.url)?;
+        writeln!(f, "      File: {}", shown_name(self.url))?;
         write!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
         if let Some(time) = self.last_modified {
             write!(f, "\n  Modified: {time}")?;
@@ -101,7 +101,7 @@ pub(crate) struct WebCopyOutput<'r> {
 
 impl fmt::Display for WebCopyOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "download: {} to {}", self.from, self.to)
+        write!(f, "download: {} to {}", shown_name(self.from), shown_name(&self.to))
     }
 }
 

@@ -80,6 +80,23 @@ fn copies_and_removals_go_on_although_nobody_reads_of_them() {
 }
 
 #[test]
+fn names_with_line_breaks_are_shown_on_one_line() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("tree/a\nb", "1");
+    let there = dav(&server, "lines");
+    for ran in [
+        rig.run(&["cp", "--recursive", "DIR/tree", &there]),
+        rig.run(&["ls", &there]),
+        rig.run(&["ls", "--recursive", &there]),
+        rig.run(&["cp", "--recursive", &there, "DIR/down"]),
+    ] {
+        let shown = ran.ok().stdout;
+        assert!(shown.lines().count() == 1 && shown.contains(r"a\nb"), "{shown}");
+    }
+}
+
+#[test]
 fn two_files_never_go_to_one_address() {
     let Some(server) = ExternalServerProcess::apache() else { return };
     let rig = Rig::new();
