@@ -270,6 +270,11 @@ fn objects_are_moved_too_and_have_markers() {
 }
 
 /// A web server without WebDAV lacks the methods that these commands need. The error must report that.
+    rig.put("full/", "content of an object that looks like a directory");
+    let refused = rig.run(&["mkdir", "s3://bkt/full"]).ended(CommandExit::Conflict);
+    assert!(refused.stderr.contains("s3://bkt/full/ already exists"), "{}", refused.stderr);
+    rig.run(&["mkdir", "--parents", "s3://bkt/full"]).ok();
+    assert!(rig.get("full/").is_some_and(|content| !content.is_empty()), "nothing is replaced");
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));
