@@ -21,20 +21,20 @@ use crate::{dav, web};
 type TransferActionIterator<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
 
 pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    if let [url] = args.sources.as_slice()
+    if let [url] = args.paths.sources.as_slice()
         && web::is_address(url)
-        && args.destination != "-"
-        && !web::is_address(&args.destination)
+        && args.paths.destination != "-"
+        && !web::is_address(&args.paths.destination)
         && !args.recursive
     {
         return copy_url(url, args, context);
     }
-    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
-        && args.destination != "-"
+    if let (Some(source), true) = (&args.replicas.metalink, args.paths.sources.is_empty())
+        && args.paths.destination != "-"
     {
         return copy_described(source, args, context);
     }
-    if args.destination == "-" {
+    if args.paths.destination == "-" {
         return super::read::copy_out(args, context);
     }
     let existing = existing(args.no_clobber, args.if_none_match);
@@ -44,12 +44,12 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     }
     let has_version = args.version_id.is_some();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version };
-    let sources = sources(&args.sources, options, context)?;
+    let sources = sources(&args.paths.sources, options, context)?;
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
     let settings = TransferSettings::of(&args.transfer, existing)?.reading(args.version_id.clone());
-    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
+    copy_all(&sources, &args.paths.destination, &args.transfer.selection(), &settings, context)
 }
 
 /// Resolves the addresses into sources. Errors: the same as [`SourceSelection::resolve`].
@@ -97,7 +97,7 @@ fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<Comman
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    web::download(url, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
+    web::download(url, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 /// Copies the files that a Metalink describes.
@@ -105,7 +105,7 @@ fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Resu
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
+    replicas::copy_all(source, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 fn check_alone(args: &CpArgs) -> Result<()> {
@@ -334,9 +334,9 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     }
     let settings = TransferSettings::of(&args.transfer, existing)?.removing_sources();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
-    let sources = sources(&args.sources, options, context)?;
+    let sources = sources(&args.paths.sources, options, context)?;
     let selection = args.transfer.selection().refusing_linked_directories();
-    copy_all(&sources, &args.destination, &selection, &settings, context)
+    copy_all(&sources, &args.paths.destination, &selection, &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {

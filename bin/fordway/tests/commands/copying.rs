@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::binary;
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{CommandExit, InterruptFlag};
 use fordway_store::{
@@ -34,6 +35,27 @@ fn a_file_goes_up_and_comes_back() {
     let modified = rig.path("new/out.json").metadata().unwrap().modified().unwrap();
     assert_eq!(modified, info.modified);
     assert_eq!(rig.files(), ["in.json", "new/out.json"]);
+}
+
+#[test]
+fn options_may_stand_between_the_source_and_the_destination() {
+    let rig = Rig::new();
+    for name in ["src/a", "src/b.tmp", "f", "g"] {
+        rig.write(name, name);
+    }
+    rig.run(&["cp", "-r", "DIR/src", "--exclude", "*.tmp", "s3://bkt/q"]).ok();
+    rig.run(&["cp", "DIR/f", "--no-clobber", "DIR/g", "--jobs", "2", "s3://bkt/r/", "--no-progress"]).ok();
+    assert_eq!(rig.keys(), ["q/a", "r/f", "r/g"]);
+    rig.run(&["mv", "s3://bkt/r/f", "--if-none-match", "s3://bkt/s"]).ok();
+    rig.run(&["mv", "--", "s3://bkt/r/g", "s3://bkt/t"]).ok();
+    assert_eq!(rig.keys(), ["q/a", "s", "t"]);
+    for words in [&["cp", "a"][..], &["mv", "a"], &["cp"], &["mv", "-r"]] {
+        let ran = binary::fordway(words, "");
+        let said = binary::text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains("SOURCE>...\n") || said.contains("  <DESTINATION>\n"), "{said}");
+        assert!(said.contains(&format!("Usage: fordway {} [OPTIONS]", words[0])), "{said}");
+    }
 }
 
 #[test]
