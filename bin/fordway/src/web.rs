@@ -282,6 +282,7 @@ pub(crate) fn name_of(url: &str) -> String {
 /// Returns the path that the file is copied to. Errors: `InvalidArgument`.
 pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    let url = uri::without_secrets(url);
     if destination.contains("://") {
         return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
     }
