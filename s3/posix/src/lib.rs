@@ -206,6 +206,13 @@ impl PosixStore {
         &self.inner.volume.path
     }
 
+    /// Returns whether the root directory seems to be a bucket of another root, because its private directory holds
+    /// what only buckets have. Cost: one system call for each such name.
+    pub fn resembles_bucket(&self) -> bool {
+        let private = self.path().join(PRIVATE_DIR);
+        layout::BUCKET_NAMES.iter().any(|name| private.join(name).symlink_metadata().is_ok())
+    }
+
     /// Returns the store's configuration.
     pub fn config(&self) -> &PosixConfig {
         &self.inner.volume.config
