@@ -157,7 +157,12 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
     let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     assert!(refused.stderr.contains("is a collection, which the copy would replace"), "{}", refused.stderr);
-    rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
+    let refused = rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
+    assert!(
+        refused.stderr.contains("is a collection") && refused.stderr.contains("with /"),
+        "{}",
+        refused.stderr
+    );
     rig.run(&["cp", &url, &url]).ended(CommandExit::Usage);
     rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(CommandExit::Usage);
     rig.run(&["cp", &url, &dav(&server, "d/")]).ok();
@@ -265,16 +270,16 @@ fn objects_are_moved_too_and_have_markers() {
     assert_eq!(rig.keys(), ["e/a", "g/b"]);
     rig.run(&["mkdir", "s3://bkt/new"]).ok();
     assert_eq!(rig.keys(), ["e/a", "g/b", "new/"]);
-    rig.run(&["mkdir", "s3://bkt"]).ended(CommandExit::Usage);
-    rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
-}
-
-/// A web server without WebDAV lacks the methods that these commands need. The error must report that.
     rig.put("full/", "content of an object that looks like a directory");
     let refused = rig.run(&["mkdir", "s3://bkt/full"]).ended(CommandExit::Conflict);
     assert!(refused.stderr.contains("s3://bkt/full/ already exists"), "{}", refused.stderr);
     rig.run(&["mkdir", "--parents", "s3://bkt/full"]).ok();
     assert!(rig.get("full/").is_some_and(|content| !content.is_empty()), "nothing is replaced");
+    rig.run(&["mkdir", "s3://bkt"]).ended(CommandExit::Usage);
+    rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
+}
+
+/// A web server without WebDAV lacks the methods that these commands need. The error must report that.
 #[test]
 fn servers_without_webdav_say_so() {
     let (rig, server) = (Rig::new(), HostileServer::start("hello", ResponseFaultScript::honest()));
