@@ -440,9 +440,14 @@ impl Drop for PartialDownloadFile<'_> {
     }
 }
 
+/// The maximum number of bytes of a file's name in the name of its part file. The part file's name has 23 more bytes,
+/// and most file systems allow 255 bytes.
+const PART_NAME_BYTES_MAX: usize = 255 - 23;
+
 /// Returns the path of the part file for a copy to `path`.
 fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = &name[..name.floor_char_boundary(PART_NAME_BYTES_MAX)];
     parent(path).join(format!(".{name}.{:016x}.part", hasher.finish()))
 }
 

@@ -306,11 +306,12 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to the error the name of the source object whose destination is invalid.
+/// Adds to the error the name of the source object or file whose destination is invalid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
-        _ => error,
+        StorageAddress::Local(path) => error.during_at("copy", lane, &path.display().to_string()),
+        StorageAddress::Service | StorageAddress::Stdio => error,
     }
 }
 
