@@ -349,7 +349,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Counts a completed action and prints it.
+    /// Prints a completed action and counts it. If it cannot be printed, it counts as failed.
     fn done(
         &self,
         operation: &'static str,
@@ -366,9 +366,9 @@ impl TransferRunner<'_> {
             size_bytes: size,
             dry_run,
         };
-        self.tally.done();
-        if let Err(error) = self.context.output.completed(&event) {
-            self.failed(&error);
+        match self.context.output.completed(&event) {
+            Ok(()) => self.tally.done(),
+            Err(error) => self.failed(&error),
         }
     }
 

@@ -609,6 +609,18 @@ fn copies_go_on_although_nobody_reads_of_them() {
     assert_eq!(rig.files(), ["out/a", "out/c"]);
 }
 
+/// A copy that cannot be reported counts once.
+#[test]
+fn an_output_that_cannot_be_written_is_one_failure() {
+    let rig = Rig::new();
+    rig.write("f", "x");
+    let (full, stderr) =
+        (std::fs::File::options().write(true).open("/dev/full").unwrap(), Captured::default());
+    let exit = rig.run_with_streams(&["cp", "DIR/f", "s3://bkt/f"], full, stderr.clone());
+    assert_eq!((exit, stderr.text().lines().count()), (CommandExit::NoSpace, 1), "{}", stderr.text());
+    assert_eq!(rig.keys(), ["f"]);
+}
+
 #[test]
 fn one_source_that_is_not_there_does_not_stop_the_others() {
     let rig = Rig::new();
