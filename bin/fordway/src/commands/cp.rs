@@ -8,7 +8,8 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::change::only_object;
-use super::{AddressOptions, SourceSelection, overlap};
+use super::overlap::{self, SeparateDirectories};
+use super::{AddressOptions, SourceSelection};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
@@ -352,7 +353,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     };
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
-    overlap::check_separate(&from, &to, context)?;
+    let separate = overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
     let source = wanted(plan::items(context, &from, selection)?, filters);
@@ -368,6 +369,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
         Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
+        Ok(SyncStep::Remove(item)) if is_shared(separate.as_ref(), &from_item(&to, &item), context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Ok(SyncStep::Stop) => {
             context
@@ -392,6 +394,22 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
         Ok(StorageAddress::Local(path)) => path.is_file(),
         _ => false,
     }
+}
+
+/// Returns whether an object is a file of the source, because a link below the prefix leads there. Prints a note about
+/// the object, which `sync --delete` must not remove.
+fn is_shared(
+    separate: Option<&SeparateDirectories>,
+    place: &StorageAddress,
+    context: &CommandContext,
+) -> bool {
+    let (Some(separate), StorageAddress::S3(_, key)) = (separate, place) else { return false };
+    let is_shared = separate.share(key);
+    if is_shared {
+        let why = "is a file of the source, to which a link leads, so --delete does not remove it";
+        context.output.note(&format!("{place} {why}"));
+    }
+    is_shared
 }
 
 /// The links to directories at a local destination. Files that such a link leads to may belong to another directory
