@@ -50,7 +50,7 @@ kinds! {
     /// The key is empty, is not UTF-8, or contains a NUL byte.
     InvalidKey = "use a key of 1 to 1,024 bytes of UTF-8";
     /// The key is longer than 1,024 bytes, or its path is longer than the file system allows.
-    KeyTooLong = "shorten the key; S3 allows 1,024 bytes";
+    KeyTooLong = "shorten the key; S3 allows 1,024 bytes, and most file systems 255 bytes between two slashes";
     /// The range is outside the object.
     InvalidRange = "compare the range with the object's size (`fordway stat`)";
     /// An argument has a value that the operation does not accept.

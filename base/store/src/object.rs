@@ -555,6 +555,10 @@ fn short(error: io::Error, left: u64) -> Error {
             ErrorKind::IncompleteBody,
             format!("the content ended early; up to {left} bytes are missing"),
         ),
+        // A socket with a time limit fails with EAGAIN.
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            Error::new(ErrorKind::Timeout, "the content stopped arriving")
+        }
         _ => Error::new(ErrorKind::Io, "reading the content").caused_by(error),
     }
 }
@@ -580,6 +584,14 @@ mod tests {
             };
             content.for_each_chunk(collect).unwrap();
             assert_eq!(seen, data);
+        }
+    }
+
+    #[test]
+    fn content_that_stops_arriving_is_a_timeout() {
+        for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut] {
+            let error = short(kind.into(), 1);
+            assert_eq!((error.kind(), error.detail()), (ErrorKind::Timeout, "the content stopped arriving"));
         }
     }
 

@@ -19,6 +19,27 @@ pub fn push_typed(to: &mut String, rest: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
 }
 
+/// Returns a URL for a message: the user, who may have a password, is replaced with `***`, and so is the query, which may
+/// contain a signature.
+pub fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_at(url.find("://").map_or(0, |end| end + 3));
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (host, path) = match (authority.rsplit_once('@'), path.rsplit_once('@')) {
+        (Some((_, host)), _) => (format!("***@{host}"), path),
+        // A password may contain a slash that is not encoded.
+        (None, Some((_, path))) if !may_end_in_port(authority) => ("***@".to_owned(), path),
+        _ => (authority.to_owned(), path),
+    };
+    let (path, query) = path.split_at(path.find(['?', '#']).unwrap_or(path.len()));
+    format!("{scheme}{host}{path}{}", if query.is_empty() { "" } else { "?***" })
+}
+
+/// Returns whether everything after the colon of an authority is a number. IPv6 addresses contain further colons.
+fn may_end_in_port(authority: &str) -> bool {
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    authority.starts_with('[') || port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Appends a key as part of a path; `/` is not encoded.
 pub fn push_path(to: &mut String, key: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(key, PATH));
@@ -68,6 +89,21 @@ pub fn decode_segment(segment: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_and_signatures_are_not_shown() {
+        for (url, shown) in [
+            ("http://user:SECRET@host/a", "http://***@host/a"),
+            ("user:SECRET@host", "***@host"),
+            ("http://user:SEC/RET@host/a", "http://***@host/a"),
+            ("http://host/a?X-Amz-Signature=SECRET", "http://host/a?***"),
+            ("http://host:80/a@b", "http://host:80/a@b"),
+            ("http://[::1]/a@b", "http://[::1]/a@b"),
+            ("ftp://host", "ftp://host"),
+        ] {
+            assert_eq!(without_secrets(url), shown, "{url}");
+        }
+    }
 
     #[test]
     fn encodes_once_and_strictly() {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result};
+use fordway_wire::uri::without_secrets;
 
 use crate::web;
 
@@ -33,6 +34,7 @@ impl StorageAddress {
             };
         }
         if web::is_address(text) {
+            let text = without_secrets(text);
             let why = format!(
                 "this command does not support the web address {text:?}; `ls`, `stat`, `cat`, `read`, `cp`, \
                  `mv`, `rm` and `mkdir` do; to address an S3 service, use s3://BUCKET/KEY with --endpoint"
@@ -40,6 +42,7 @@ impl StorageAddress {
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         if let Some((scheme, _)) = text.split_once("://") {
+            let text = without_secrets(text);
             let why = format!(
                 "{text:?} has the scheme {scheme}; address objects as s3://BUCKET/KEY and specify the server with \
                  --endpoint"
@@ -189,6 +192,16 @@ mod tests {
         assert_eq!(kind(s3("b", "k").into_bucket()), ErrorKind::InvalidArgument);
         assert_eq!(kind(StorageAddress::Stdio.into_bucket()), ErrorKind::InvalidArgument);
         assert_eq!(s3("b", "").into_object().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn errors_do_not_show_passwords_or_signatures() {
+        for text in
+            ["https://user:SECRET@host/a", "ftp://user:SECRET@host/a", "https://host/a?signature=SECRET"]
+        {
+            let error = StorageAddress::parse(text).unwrap_err();
+            assert!(error.detail().contains("host/a") && !error.detail().contains("SECRET"), "{error}");
+        }
     }
 
     #[test]

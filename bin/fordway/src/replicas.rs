@@ -98,7 +98,14 @@ pub(crate) fn copy_into(
     };
     part.publish(path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&web::WebCopyOutput { action: "download", from, to, bytes, resumed_bytes, verified })
+    context.output.completed(&web::WebCopyOutput {
+        action: "download",
+        from,
+        to,
+        bytes,
+        resumed_bytes,
+        verified,
+    })
 }
 
 /// Completes the part file at `part` with the content of `file`; returns the number of bytes that the part file already

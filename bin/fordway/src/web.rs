@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fordway_command::replicas::{OpenedRemoteFile, ReplicaOpener};
 use fordway_command::units::human_bytes;
-use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error};
+use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_error, shown_name};
 use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
@@ -66,7 +66,7 @@ struct WebStatOutput<'r> {
 
 impl fmt::Display for WebStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "      File: {}", self.url)?;
+        writeln!(f, "      File: {}", shown_name(self.url))?;
         write!(f, "      Size: {} ({} bytes)", human_bytes(self.size_bytes), self.size_bytes)?;
         if let Some(time) = self.last_modified {
             write!(f, "\n  Modified: {time}")?;
@@ -101,7 +101,7 @@ pub(crate) struct WebCopyOutput<'r> {
 
 impl fmt::Display for WebCopyOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "download: {} to {}", self.from, self.to)
+        write!(f, "download: {} to {}", shown_name(self.from), shown_name(&self.to))
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn download_to(
         Ok((resumed_bytes, verified)) => {
             part.publish(path, existing)?;
             let (to, bytes) = (path.display().to_string(), file.size_bytes());
-            context.output.event(&WebCopyOutput {
+            context.output.completed(&WebCopyOutput {
                 action: "download",
                 from: url,
                 to,
@@ -195,7 +195,7 @@ fn download_unsized(
     })?;
     part.publish(path, existing)?;
     let to = path.display().to_string();
-    context.output.event(&WebCopyOutput {
+    context.output.completed(&WebCopyOutput {
         action: "download",
         from: url,
         to,
@@ -282,6 +282,7 @@ pub(crate) fn name_of(url: &str) -> String {
 /// Returns the path that the file is copied to. Errors: `InvalidArgument`.
 pub(crate) fn place(name: &str, url: &str, destination: &str) -> Result<PathBuf> {
     let refused = |why: String| Err(Error::new(ErrorKind::InvalidArgument, why));
+    let url = uri::without_secrets(url);
     if destination.contains("://") {
         return refused(format!("{url} cannot be copied to {destination}; copy it to a file first"));
     }
@@ -439,9 +440,14 @@ impl Drop for PartialDownloadFile<'_> {
     }
 }
 
+/// The maximum number of bytes of a file's name in the name of its part file. The part file's name has 23 more bytes,
+/// and most file systems allow 255 bytes.
+const PART_NAME_BYTES_MAX: usize = 255 - 23;
+
 /// Returns the path of the part file for a copy to `path`.
 fn beside(path: &Path, hasher: &DefaultHasher) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = &name[..name.floor_char_boundary(PART_NAME_BYTES_MAX)];
     parent(path).join(format!(".{name}.{:016x}.part", hasher.finish()))
 }
 

@@ -123,6 +123,7 @@ pub(crate) fn directory(key: &str) -> &str {
 pub struct FilterRules {
     rules: Vec<(FilterAction, WildcardPattern)>,
     skips_links: bool,
+    refuses_linked_directories: bool,
 }
 
 /// The effect of a filter on names that match it.
@@ -135,7 +136,7 @@ pub(crate) enum FilterAction {
 impl FilterRules {
     /// Creates the rules from patterns in ascending order of precedence.
     pub(crate) fn new(rules: Vec<(FilterAction, WildcardPattern)>) -> Self {
-        FilterRules { rules, skips_links: false }
+        FilterRules { rules, ..FilterRules::default() }
     }
 
     /// Returns whether there are no filters, so that every name is selected.
@@ -151,6 +152,17 @@ impl FilterRules {
     /// Returns whether symbolic links are excluded instead of followed.
     pub(crate) fn skips_links(&self) -> bool {
         self.skips_links
+    }
+
+    /// Returns the same filters for a command that removes the files that it has listed. Such a command must not enter
+    /// links to directories, because the files that they lead to may belong to another directory tree.
+    pub(crate) fn refusing_linked_directories(&self) -> Self {
+        FilterRules { refuses_linked_directories: true, ..self.clone() }
+    }
+
+    /// Returns whether a link to a directory is an error instead of a part of the tree.
+    pub(crate) fn refuses_linked_directories(&self) -> bool {
+        self.refuses_linked_directories
     }
 
     /// Returns whether the filters select `relative` (the path below the source).

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use fordway_lanes::LaneConfigOverrides;
 use fordway_measure::{LaneDescription, Machine, RunClock, RunDocument};
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::{Signal, is_ignored};
 use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
@@ -23,12 +24,13 @@ use fordway_workload::report::table;
 use fordway_workload::{RankTeam, RunControl, WorkloadLocation, WorkloadRank};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
+use signal_hook::iterator::Signals;
 
 use self::stencil::StencilArgs;
 use self::team::MpiTeam;
 use self::transport::MpiTransportBenchArgs;
 
-/// Set by SIGINT and SIGTERM, which `mpirun` forwards to the ranks.
+/// Set by SIGINT, SIGTERM and SIGHUP. `mpirun` forwards some of them to the ranks.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Run I/O workloads on the ranks of an MPI job, on plain files, objects in a directory, or S3
@@ -102,7 +104,7 @@ fn main() -> ExitCode {
     let world = universe.world();
     let rank = world.rank();
     end_the_job_on_panic(rank);
-    if let Err(error) = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed)) {
+    if let Err(error) = stop_on_signals() {
         eprintln!("fordway-mpi: cannot handle signals: {error}");
     }
     match benchmark.run(world) {
@@ -116,6 +118,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Makes signals stop the workload. Signals that the parent process made this process ignore stay ignored, for example
+/// SIGHUP after `nohup`.
+fn stop_on_signals() -> std::io::Result<()> {
+    let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = Signals::new(caught.map(Signal::as_raw))?;
+    let wait = move || signals.forever().for_each(|_| STOP.store(true, Ordering::Relaxed));
+    std::thread::Builder::new().name("fordway-signals".to_owned()).spawn(wait).map(drop)
 }
 
 /// Makes a panic in any rank end the job, so that the other ranks do not wait for that rank.

@@ -122,6 +122,32 @@ fn children_of(pid: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
+/// A process started by `nohup` ignores SIGHUP. The program must neither catch the signal nor end because of it. One
+/// process without `mpirun` is a job of one rank.
+#[test]
+fn an_ignored_hang_up_stays_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_fordway-mpi")]);
+    command.args(["mdtest", ".", "--items", "100000000", "--stonewall", "60"]).current_dir(dir.path());
+    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + PATIENCE;
+    while !dir.path().join("fordway-bench").exists() {
+        assert!(Instant::now() < end && job.try_wait().unwrap().is_none(), "the job never began");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", job.id())).unwrap();
+    job.kill().unwrap();
+    job.wait().unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    // SIGHUP, SIGINT and SIGTERM are the signals 1, 2 and 15.
+    assert_eq!(mask("SigIgn:") & 1, 1, "{status}");
+    assert_eq!(mask("SigCgt:") & (1 | 1 << 1 | 1 << 14), 1 << 1 | 1 << 14, "{status}");
+}
+
 #[test]
 fn a_rank_that_dies_ends_the_job_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use std::sync::PoisonError;
 use fordway_store::{Error, ErrorKind, Result};
 #[cfg(feature = "http2")]
 use fordway_sys::PerProcess;
+use fordway_wire::uri;
 
 use super::carrier::TcpOrTlsStream;
 use super::connection::BufferedConnection;
@@ -177,6 +178,7 @@ impl Origin {
     /// end with `/`. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<(Self, String)> {
         let refused = |why: &str| {
+            let url = uri::without_secrets(url);
             let detail = format!("the endpoint {url:?} {why}; write it as http(s)://host[:port]");
             Error::new(ErrorKind::InvalidArgument, detail)
         };
@@ -244,6 +246,12 @@ mod tests {
 
     fn shown(url: &str) -> Option<(String, String)> {
         Origin::parse(url).ok().map(|(origin, path)| (origin.to_string(), path))
+    }
+
+    #[test]
+    fn errors_do_not_show_passwords() {
+        let error = Origin::parse("http://user:SECRET@host/a").unwrap_err();
+        assert!(error.detail().contains("\"http://***@host/a\""), "{error}");
     }
 
     #[test]

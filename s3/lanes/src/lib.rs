@@ -25,6 +25,7 @@ use fordway_http::TlsRoots;
 use fordway_http::vector::RemoteFile;
 use fordway_posix::PosixStore;
 use fordway_store::{Bucket, Error, ErrorKind, Key, Result, Store};
+use fordway_wire::uri::without_secrets;
 
 use embedded::EmbeddedEndpoint;
 
@@ -199,7 +200,8 @@ fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
         _ => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!(
-                "tcp://{host} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed"
+                "{} needs a key; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to what the gateway printed",
+                without_secrets(&format!("tcp://{host}"))
             ),
         )),
     }
@@ -229,6 +231,7 @@ enum EndpointTarget {
 impl EndpointTarget {
     fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
+            let text = without_secrets(text);
             let why = format!(
                 "the endpoint {text:?} {why}; use file:///DIRECTORY, /DIRECTORY, unix:///SOCKET, tcp://HOST:PORT or https://HOST"
             );
@@ -285,6 +288,15 @@ mod tests {
             ("tcp://h", ErrorKind::InvalidArgument),
         ] {
             assert_eq!(EndpointTarget::parse(text).unwrap_err().kind(), kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_show_passwords() {
+        for endpoint in ["ftp://user:hidden@host", "http://user:hidden@host", "tcp://user:hidden@host"] {
+            let options = LaneConfigOverrides { endpoint: Some(endpoint.into()), ..Default::default() };
+            let error = open(&options).err().expect("the endpoint has a user or no port").to_string();
+            assert!(error.contains("://***@host") && !error.contains("hidden"), "{error}");
         }
     }
 

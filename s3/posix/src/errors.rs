@@ -26,6 +26,9 @@ pub(crate) fn from_errno(errno: Errno, doing: &str) -> Error {
     }
 }
 
+/// The meaning of the errors `EACCES` and `EPERM`.
+const NO_PERMISSION: &str = "permission denied";
+
 /// Returns the meaning of this kind of error in this store; `None` if the system's own message is sufficient.
 fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
     Some(match kind {
@@ -34,7 +37,7 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
              buckets, out of the bucket), in a circle, or into .fordway; or, for a change, it leads to a \
              directory that does not exist, or belongs neither to you nor to root"
         }
-        ErrorKind::AccessDenied => "permission denied",
+        ErrorKind::AccessDenied => NO_PERMISSION,
         ErrorKind::LockTimeout if errno == Errno::AGAIN => {
             "another program holds a lease on the file, or keeps renaming directories on its path"
         }
@@ -47,6 +50,12 @@ fn why(kind: ErrorKind, errno: Errno) -> Option<&'static str> {
         ErrorKind::NoSuchKey => "it does not exist",
         _ => return None,
     })
+}
+
+/// Returns whether the operating system refused an operation because the caller lacks a permission. Other errors of the
+/// kind `AccessDenied` mean that a file is not one that the store may use.
+pub(crate) fn lacks_permission(error: &Error) -> bool {
+    error.kind() == ErrorKind::AccessDenied && error.detail().ends_with(NO_PERMISSION)
 }
 
 /// Returns whether the cause is a file that another node has removed from the server (`ESTALE`).

@@ -41,6 +41,9 @@ pub(crate) const LOCKS: &str = "locks";
 pub(crate) const MARKERS: &str = "markers";
 /// The file in the private directory that records whether old versions are kept.
 pub(crate) const VERSIONING: &str = "versioning";
+/// The names in the private directory of a bucket that the private directory of a root never has.
+pub(crate) const BUCKET_NAMES: [&str; 9] =
+    [ODD, VERSIONS, META, TMP, UPLOADS, EVENTS, LOCKS, MARKERS, VERSIONING];
 /// The prefix of files in the private directory that hold the bucket's documents.
 const DOCUMENT: &str = "document-";
 /// The prefix of the second name that a document's file, or `versioning`, has while it is being replaced on NFS.

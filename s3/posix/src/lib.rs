@@ -75,6 +75,7 @@ pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
 pub use migrate::MigrationStep;
+pub use record::etag_of_bare_file;
 pub use site::note_on_mount;
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
 pub use usage::{FileTotals, UsageEvent, UserSpaceUsage};
@@ -204,6 +205,13 @@ impl PosixStore {
     /// Returns the store's root directory.
     pub fn path(&self) -> &Path {
         &self.inner.volume.path
+    }
+
+    /// Returns whether the root directory seems to be a bucket of another root, because its private directory holds
+    /// what only buckets have. Cost: one system call for each such name.
+    pub fn resembles_bucket(&self) -> bool {
+        let private = self.path().join(PRIVATE_DIR);
+        layout::BUCKET_NAMES.iter().any(|name| private.join(name).symlink_metadata().is_ok())
     }
 
     /// Returns the store's configuration.

@@ -27,6 +27,8 @@
 //! Fields with unknown tags are skipped, so that a later version can add fields. A file without the attribute has an
 //! empty record: a POSIX program created the file, or the object is bare.
 
+use std::os::unix::fs::MetadataExt;
+
 use fordway_store::{
     BoxedMetadata, Checksum, ChecksumAlgorithm, ChecksumAlgorithmAndType, ChecksumType, ETag, ETagPolicy,
     ObjectLock, ObjectPart, Retention, RetentionMode, Tags, UploadId, VersionId,
@@ -326,8 +328,20 @@ fn sum_of(part: &ObjectPart, algorithm: ChecksumAlgorithm) -> Option<&[u8]> {
 /// Returns the ETag of a file that has no stored ETag. The ETag is derived from the file's inode number, size and
 /// modification time. At least one of these changes when a POSIX program changes the file.
 pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
-    let low = stat.inode.rotate_left(32) ^ stat.size;
-    ETag::opaque(u128::from(stat.modified_ns as u64) << 64 | u128::from(low))
+    etag_of(stat.inode, stat.size, stat.modified_ns)
+}
+
+/// Returns the ETag of an object whose file is described by `about` and has no stored ETag. If an object has this ETag,
+/// it is almost certainly the same file, because the ETag is derived from the file's inode number, size and modification
+/// time.
+pub fn etag_of_bare_file(about: &std::fs::Metadata) -> ETag {
+    let modified_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
+    etag_of(about.ino(), about.size(), modified_ns)
+}
+
+fn etag_of(inode: u64, size_bytes: u64, modified_ns: i64) -> ETag {
+    let low = inode.rotate_left(32) ^ size_bytes;
+    ETag::opaque(u128::from(modified_ns as u64) << 64 | u128::from(low))
 }
 
 fn field(bytes: &mut Vec<u8>, tag: u8, pieces: &[&[u8]]) {

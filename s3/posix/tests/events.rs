@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fordway_posix::{
@@ -613,6 +613,25 @@ fn fsck_names_entries_that_are_not_delivered_and_rules_that_are_not_used() {
     assert_eq!(findings(&rig), of_rules);
     rig.put("k", "an invalid configuration has no rules");
     assert_eq!(std::fs::read_dir(rig.spool()).map_or(0, Iterator::count), 0);
+}
+
+/// Without the permission to read the configuration, nobody knows whether it is valid. A check by root acts as the owner
+/// of the bucket, here as `nobody`.
+#[test]
+fn fsck_reports_rules_without_read_permission_as_unreadable() {
+    let rig = Rig::new();
+    let document = "results/.fordway/document-notification";
+    let set_mode =
+        |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    set_mode(&rig.dir.path().join(document), 0o000);
+    set_mode(rig.dir.path(), 0o755);
+    if fordway_sys::user_id() == 0 {
+        for path in ["results", "results/.fordway"] {
+            std::os::unix::fs::chown(rig.dir.path().join(path), Some(65534), Some(65534)).unwrap();
+        }
+    }
+    let found: Vec<_> = findings(&rig).into_iter().filter(|(_, path)| path == document).collect();
+    assert_eq!(found, [("unreadable", document.to_owned())]);
 }
 
 #[test]

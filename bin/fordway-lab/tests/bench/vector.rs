@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use fordway_measure::RunDocument;
-use fordway_testkit::hostile::{HostileServer, ResponseFaultScript};
+use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
 const RANGES: &str = "# offset length\n90 10\n\n0 3 # the beginning\n95 2\n50 0\n1 2\n";
 
@@ -41,4 +41,27 @@ fn a_benchmark_makes_a_run() {
         assert_eq!((summary.operations, summary.errors, summary.bytes), (9, 0, 3 * 17), "{}", summary.lane);
     }
     assert!(run.summaries[0].ratio.is_none() && run.summaries[1].ratio.is_some());
+}
+
+/// A server that fails after some rounds must not discard these rounds.
+#[test]
+fn complete_rounds_are_kept_after_an_error() {
+    let script = ResponseFaultScript::honest().on_requests(30..usize::MAX, ResponseFault::Status(404, None));
+    let server = HostileServer::start((0..100).collect::<Vec<u8>>(), script);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ranges"), RANGES).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fordway-lab"));
+    command.args(["bench", "vector", &server.url(), "--ranges", "ranges", "--window", "1,2"]);
+    command.args(["--rounds", "20", "--per-call", "2", "--out", "v.run"]);
+    let output = command.current_dir(dir.path()).output().unwrap();
+    let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{warned}");
+    assert!(
+        warned.contains("of 20 rounds are complete, and the results cover these rounds only"),
+        "{warned}"
+    );
+    assert!(said.contains("window-1: ") && said.contains("window-2: "), "{said}");
+    let run = RunDocument::read(&dir.path().join("v.run")).unwrap();
+    let operations: Vec<u64> = run.summaries.iter().map(|summary| summary.operations).collect();
+    assert!(operations[0] >= 3 && operations[0] == operations[1], "{operations:?}");
 }

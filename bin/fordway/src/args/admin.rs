@@ -119,7 +119,7 @@ pub struct AdminRmArgs {
 
 The table also shows the versioning state of the bucket, which `fordway versioning` changes. With --json, each setting \
 has the form that `fordway admin get --json` prints. A setting that the bucket does not have is null. The JSON omits \
-settings that the endpoint does not support, or that you are not allowed to read.")]
+settings that the endpoint does not support, that you are not allowed to read, or that are damaged.")]
 pub struct AdminShowArgs {
     /// s3://BUCKET
     pub bucket: String,

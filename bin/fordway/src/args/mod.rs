@@ -22,7 +22,7 @@ pub(crate) use listing::{
 };
 pub(crate) use metadata::{MetadataArgs, MetadataDirectiveArg};
 pub(crate) use policy::{ExplainArgs, PolicyArgs, PolicySubcommand};
-pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleRunArgs, NodeArgs, ServeArgs};
+pub(crate) use serve::{FsckArgs, GatewayArgs, GcArgs, LifecycleRunArgs, NodeArgs, ServeArgs, StoreRootArgs};
 pub(crate) use transfer::{
     CatArgs, CpArgs, MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, MkdirArgs, MvArgs,
     ReadArgs, RmArgs, SyncArgs, ThirdPartyCopyArg, TransferArgs,

@@ -33,7 +33,8 @@ pub enum PolicySubcommand {
   fordway policy explain s3://data/run.h5 --action GetObject --role readers --session night-run
 
 The command reads the policy and the public access block of the bucket, or the policy in FILE, and evaluates them for \
-one request. For each statement, it reports whether the statement applies, or the first element that does not match. \
+one request. If a condition needs the tags of the object, the command reads them, unless --with sets them. For each \
+statement, it reports whether the statement applies, or the first element that does not match. \
 Only the HTTP gateway applies these rules. For requests that the rules permit, the kernel also checks the access. The \
 exit code is 0 if the rules permit the request, and 4 if they refuse it.")]
 pub struct ExplainArgs {

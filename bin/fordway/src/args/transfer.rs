@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{
     Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, Error, FromArgMatches, Subcommand, ValueEnum,
 };
@@ -16,7 +17,7 @@ use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
 /// Options of `cp`.
 #[derive(Debug, Args)]
 #[command(
-    allow_missing_positional = true,
+    override_usage = CP_USAGE,
     after_help = "Examples:
   fordway cp run.h5 s3://data/2024/
   fordway cp s3://data/2024/run.h5 .
@@ -33,11 +34,9 @@ s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the
 s3://b/p/ selects the object with this key, if there is one."
 )]
 pub struct CpArgs {
-    /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
-    #[arg(required_unless_present = "metalink", value_name = "SOURCE")]
-    pub sources: Vec<String>,
-    /// A file, a directory, an s3://, http(s):// or dav(s):// address, or -
-    pub destination: String,
+    /// The sources and the destination
+    #[command(flatten)]
+    pub paths: TransferPaths,
     /// Copy everything below the source
     #[arg(long, short)]
     pub recursive: bool,
@@ -62,6 +61,58 @@ pub struct CpArgs {
     /// The filters that select what to copy, and the other options of a transfer
     #[command(flatten)]
     pub transfer: TransferArgs,
+}
+
+/// The sources and the destination of `cp` and `mv`. All of them are values of one argument, so that options may stand
+/// between the sources and the destination.
+#[derive(Debug)]
+pub struct TransferPaths {
+    /// The sources; empty only with `--metalink`.
+    pub sources: Vec<String>,
+    /// The destination.
+    pub destination: String,
+}
+
+const PATHS: &str = "Files, directories, s3:// addresses, wildcards, http(s):// and dav(s):// addresses, or - (only \
+                     `cp`); the last one is DESTINATION";
+
+const CP_USAGE: &str = "fordway cp [OPTIONS] [SOURCE]... <DESTINATION>";
+const MV_USAGE: &str = "fordway mv [OPTIONS] <SOURCE>... <DESTINATION>";
+
+fn missing_destination(usage: &str) -> Error {
+    let mut error = Error::new(ErrorKind::MissingRequiredArgument);
+    error.insert(ContextKind::InvalidArg, ContextValue::Strings(vec!["<DESTINATION>".to_owned()]));
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(format!("Usage: {usage}").into()));
+    error
+}
+
+impl Args for TransferPaths {
+    fn augment_args(command: Command) -> Command {
+        let paths = Arg::new("paths").value_name("SOURCE").help(PATHS).required(true);
+        command.arg(paths.action(ArgAction::Append).num_args(1..))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for TransferPaths {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let mut sources: Vec<String> = matches.get_many("paths").into_iter().flatten().cloned().collect();
+        // `mv` has no option --metalink.
+        let has_metalink = matches.try_contains_id("metalink");
+        let may_lack_sources = has_metalink.as_ref().is_ok_and(|given| *given);
+        let destination = sources.pop().filter(|_| may_lack_sources || !sources.is_empty());
+        destination
+            .map(|destination| TransferPaths { sources, destination })
+            .ok_or_else(|| missing_destination(if has_metalink.is_ok() { CP_USAGE } else { MV_USAGE }))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Options of `sync`.
@@ -102,11 +153,11 @@ pub struct TransferArgs {
     #[command(flatten)]
     pub filters: FilterRules,
     /// Follow symbolic links when reading local files; this is the default. A link to a directory that contains the
-    /// link is an error
+    /// link is an error. For `mv`, every link to a directory is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE. `sync`
-    /// also skips links at a local destination: they are neither compared nor removed
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE, except by
+    /// `mv`. `sync` also skips links at a local destination: they are neither compared nor removed
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it
@@ -226,20 +277,25 @@ fn checksum_algorithm(text: &str) -> Result<ChecksumAlgorithm, String> {
 
 /// Options of `mv`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = MV_USAGE,
+    after_help = "Examples:
   fordway mv s3://data/a s3://data/b
   fordway mv run.h5 s3://data/2024/
   fordway mv davs://host.example/new/run.h5 davs://host.example/done/
 
 Each object or file is copied and then removed, as `aws s3 mv` does. Within one bucket, an object is renamed in one \
 step, unless the lane is HTTP or the bucket keeps versions. Within one WebDAV server, one MOVE request moves a file, \
-or a whole collection with --recursive.")]
+or a whole collection with --recursive.
+
+If a source is a symbolic link to a file, the content of the file is copied, and the link is removed. A link to a \
+directory is an error and is not moved, because the files in the directory may belong to another tree. To move them, \
+end the source with a slash: fordway mv -r link/ s3://data/link."
+)]
 pub struct MvArgs {
-    /// Files, directories, s3:// addresses, wildcards, or http(s):// and dav(s):// addresses
-    #[arg(required = true, value_name = "SOURCE")]
-    pub sources: Vec<String>,
-    /// A file, a directory, or an s3://, http(s):// or dav(s):// address
-    pub destination: String,
+    /// The sources and the destination
+    #[command(flatten)]
+    pub paths: TransferPaths,
     /// Move everything below the source
     #[arg(long, short)]
     pub recursive: bool,

@@ -2,6 +2,7 @@
 //! records.
 
 use std::fmt;
+use std::path::Path;
 
 use fordway_command::units::human_bytes;
 use fordway_command::{CommandContext, CommandExit, shown_name};
@@ -13,10 +14,23 @@ use fordway_store::Result;
 use serde::Serialize;
 
 use super::report;
-use crate::args::{FsckArgs, GcArgs};
+use crate::args::{FsckArgs, GcArgs, StoreRootArgs};
+
+/// Opens the root that the command checks or cleans. Prints a warning if ROOT seems to be a bucket, because such a
+/// command finds nothing to do.
+fn open(args: &StoreRootArgs, context: &CommandContext) -> Result<PosixStore> {
+    let store = PosixStore::open_for_care(&args.root, PosixConfig::default())?;
+    if store.resembles_bucket() {
+        let root = args.root.display();
+        let parent = args.root.canonicalize().ok().and_then(|root| root.parent().map(Path::to_owned));
+        let advice = parent.map_or_else(String::new, |parent| format!("; its root is {}", parent.display()));
+        context.output.note(&format!("{root} looks like a bucket, not like the root of buckets{advice}"));
+    }
+    Ok(store)
+}
 
 pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit> {
-    let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
+    let store = open(&args.directory, context)?;
     let options = GcOptions {
         buckets: args.directory.buckets.clone(),
         staged_age: args.older_than,
@@ -32,7 +46,12 @@ pub(super) fn gc(args: &GcArgs, context: &CommandContext) -> Result<CommandExit>
         match event {
             GcEvent::Progress { entries } => context.output.counted(entries, "entries"),
             GcEvent::Removed(garbage) => {
-                context.output.event(&GarbageItemReport::new(&garbage, args.dry_run))?
+                let report = GarbageItemReport::new(&garbage, args.dry_run);
+                if args.dry_run {
+                    context.output.event(&report)?
+                } else {
+                    context.output.completed(&report)?
+                }
             }
             GcEvent::Failed(error) => {
                 let exit = report(context, error)?;
@@ -100,11 +119,11 @@ fn prefix(dry_run: bool) -> &'static str {
 }
 
 pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandExit> {
-    let store = PosixStore::open_for_care(&args.directory.root, PosixConfig::default())?;
+    let store = open(&args.directory, context)?;
     if args.migrate {
         store.migrate(&args.directory.buckets, &mut |migrated| {
             context.interrupt.check()?;
-            context.output.event(&MigrationStepReport {
+            context.output.completed(&MigrationStepReport {
                 kind: "migrated",
                 path: &migrated.path,
                 done: migrated.done,

@@ -6,8 +6,8 @@ use std::fmt;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, shown_name};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, Key, PutOptions, Result, Store, Tags, UploadsQuery, VersionId,
-    VersioningState, VersionsQuery,
+    Bucket, Conditions, DeleteOptions, Error, ErrorKind, GetOptions, Key, PutOptions, Result, Store, Tags,
+    UploadsQuery, VersionId, VersioningState, VersionsQuery,
 };
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub(super) fn mb(args: &MbArgs, context: &CommandContext) -> Result<CommandExit>
         let bucket = StorageAddress::parse(text)?.into_bucket()?;
         context.store()?.create_bucket(&bucket)?;
         let event = BucketChangeOutput { operation: "make_bucket", bucket: bucket.as_str(), dry_run: false };
-        context.output.event(&event).map(|()| CommandExit::Ok)
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
 
@@ -58,7 +58,7 @@ pub(super) fn rb(args: &RbArgs, context: &CommandContext) -> Result<CommandExit>
         }
         let event =
             BucketChangeOutput { operation: "remove_bucket", bucket: bucket.as_str(), dry_run: args.dry_run };
-        context.output.event(&event).map(|()| CommandExit::Ok)
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
 }
 
@@ -192,7 +192,7 @@ pub(super) fn remove(
     let source = format!("s3://{bucket}/{key}");
     let removed =
         RemovedVersionOutput { operation: "delete", source: &source, version_id: version.as_str(), dry_run };
-    context.output.event(&removed).map(|()| CommandExit::Ok)
+    context.output.completed(&removed).map(|()| CommandExit::Ok)
 }
 
 /// Removes all versions and delete markers of a bucket.
@@ -241,12 +241,36 @@ pub(super) fn mkdir(args: &MkdirArgs, context: &CommandContext) -> Result<Comman
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
         let source = format!("s3://{bucket}/{key}");
-        context.store()?.put(&bucket, &Key::new(key)?, &[], &PutOptions::default())?;
-        context
-            .output
-            .event(&CreatedDeleteMarker { operation: "make_prefix", source })
-            .map(|()| CommandExit::Ok)
+        make_marker(&*context.store()?, &bucket, &Key::new(key)?, args.parents)?;
+        let event = CreatedDeleteMarker { operation: "make_prefix", source };
+        context.output.completed(&event).map(|()| CommandExit::Ok)
     })
+}
+
+/// Creates an empty object whose key ends with a slash. Never replaces an object: programs that show such objects as
+/// directories may store content in them. Errors: `PreconditionFailed` if the object exists, unless `may_exist`.
+fn make_marker(store: &dyn Store, bucket: &Bucket, key: &Key, may_exist: bool) -> Result<()> {
+    let only_new = PutOptions { conditions: Conditions::create_only(), ..Default::default() };
+    let made = match store.put(bucket, key, &[], &only_new) {
+        // Some services do not support the condition. Look for the object, and create it without the condition.
+        Err(error) if error.kind() == ErrorKind::NotImplemented => {
+            match store.head(bucket, key, &GetOptions::default()) {
+                Ok(_) => Err(ErrorKind::PreconditionFailed.into()),
+                Err(error) if error.kind() == ErrorKind::NoSuchKey => {
+                    store.put(bucket, key, &[], &PutOptions::default())
+                }
+                Err(error) => Err(error),
+            }
+        }
+        made => made,
+    };
+    match made {
+        Err(error) if error.kind() == ErrorKind::PreconditionFailed && may_exist => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PreconditionFailed => {
+            Err(Error::new(ErrorKind::PreconditionFailed, format!("s3://{bucket}/{key} already exists")))
+        }
+        made => made.map(drop),
+    }
 }
 
 /// The versioning state of a bucket.

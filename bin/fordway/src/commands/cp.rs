@@ -8,7 +8,8 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::change::only_object;
-use super::{AddressOptions, SourceSelection, overlap};
+use super::overlap::{self, SeparateDirectories};
+use super::{AddressOptions, SourceSelection};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
@@ -21,20 +22,20 @@ use crate::{dav, web};
 type TransferActionIterator<'a> = Box<dyn Iterator<Item = Result<TransferAction>> + 'a>;
 
 pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit> {
-    if let [url] = args.sources.as_slice()
+    if let [url] = args.paths.sources.as_slice()
         && web::is_address(url)
-        && args.destination != "-"
-        && !web::is_address(&args.destination)
+        && args.paths.destination != "-"
+        && !web::is_address(&args.paths.destination)
         && !args.recursive
     {
         return copy_url(url, args, context);
     }
-    if let (Some(source), true) = (&args.replicas.metalink, args.sources.is_empty())
-        && args.destination != "-"
+    if let (Some(source), true) = (&args.replicas.metalink, args.paths.sources.is_empty())
+        && args.paths.destination != "-"
     {
         return copy_described(source, args, context);
     }
-    if args.destination == "-" {
+    if args.paths.destination == "-" {
         return super::read::copy_out(args, context);
     }
     let existing = existing(args.no_clobber, args.if_none_match);
@@ -44,12 +45,12 @@ pub(super) fn run(args: &CpArgs, context: &CommandContext) -> Result<CommandExit
     }
     let has_version = args.version_id.is_some();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version };
-    let sources = sources(&args.sources, options, context)?;
+    let sources = sources(&args.paths.sources, options, context)?;
     if args.version_id.is_some() {
         only_object(&sources)?;
     }
     let settings = TransferSettings::of(&args.transfer, existing)?.reading(args.version_id.clone());
-    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
+    copy_all(&sources, &args.paths.destination, &args.transfer.selection(), &settings, context)
 }
 
 /// Resolves the addresses into sources. Errors: the same as [`SourceSelection::resolve`].
@@ -97,7 +98,7 @@ fn copy_url(url: &str, args: &CpArgs, context: &CommandContext) -> Result<Comman
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    web::download(url, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
+    web::download(url, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 /// Copies the files that a Metalink describes.
@@ -105,7 +106,7 @@ fn copy_described(source: &str, args: &CpArgs, context: &CommandContext) -> Resu
     check_alone(args)?;
     let places = ReplicaOpener::usual(&args.replicas, !args.transfer.no_verify);
     let existing = existing(args.no_clobber, args.if_none_match);
-    replicas::copy_all(source, &args.destination, existing, &places, context).map(|()| CommandExit::Ok)
+    replicas::copy_all(source, &args.paths.destination, existing, &places, context).map(|()| CommandExit::Ok)
 }
 
 fn check_alone(args: &CpArgs) -> Result<()> {
@@ -306,11 +307,12 @@ pub(super) fn from_item(root: &StorageAddress, item: &SyncItem) -> StorageAddres
     }
 }
 
-/// Adds to the error the name of the source object whose destination is invalid.
+/// Adds to the error the name of the source object or file whose destination is invalid.
 pub(super) fn about(error: Error, from: &StorageAddress, lane: &'static str) -> Error {
     match from {
         StorageAddress::S3(bucket, key) => error.during("copy", lane, bucket.as_str(), key),
-        _ => error,
+        StorageAddress::Local(path) => error.during_at("copy", lane, &path.display().to_string()),
+        StorageAddress::Service | StorageAddress::Stdio => error,
     }
 }
 
@@ -334,8 +336,9 @@ pub(super) fn mv(args: &MvArgs, context: &CommandContext) -> Result<CommandExit>
     }
     let settings = TransferSettings::of(&args.transfer, existing)?.removing_sources();
     let options = AddressOptions { recursive: args.recursive, raw: args.raw, has_version: false };
-    let sources = sources(&args.sources, options, context)?;
-    copy_all(&sources, &args.destination, &args.transfer.selection(), &settings, context)
+    let sources = sources(&args.paths.sources, options, context)?;
+    let selection = args.transfer.selection().refusing_linked_directories();
+    copy_all(&sources, &args.paths.destination, &selection, &settings, context)
 }
 
 pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandExit> {
@@ -350,7 +353,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     };
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
-    overlap::check_separate(&from, &to, context)?;
+    let separate = overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
     // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
     let source = wanted(plan::items(context, &from, selection)?, filters);
@@ -366,6 +369,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
         Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
+        Ok(SyncStep::Remove(item)) if is_shared(separate.as_ref(), &from_item(&to, &item), context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Ok(SyncStep::Stop) => {
             context
@@ -390,6 +394,22 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
         Ok(StorageAddress::Local(path)) => path.is_file(),
         _ => false,
     }
+}
+
+/// Returns whether an object is a file of the source, because a link below the prefix leads there. Prints a note about
+/// the object, which `sync --delete` must not remove.
+fn is_shared(
+    separate: Option<&SeparateDirectories>,
+    place: &StorageAddress,
+    context: &CommandContext,
+) -> bool {
+    let (Some(separate), StorageAddress::S3(_, key)) = (separate, place) else { return false };
+    let is_shared = separate.share(key);
+    if is_shared {
+        let why = "is a file of the source, to which a link leads, so --delete does not remove it";
+        context.output.note(&format!("{place} {why}"));
+    }
+    is_shared
 }
 
 /// The links to directories at a local destination. Files that such a link leads to may belong to another directory

@@ -6,6 +6,7 @@ use fordway_http::TlsRoots;
 use fordway_lanes::LaneConfigOverrides;
 use fordway_serve::AccessKeyPair;
 use fordway_store::{Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::args::{ClientToolArg, EnvArgs};
 
@@ -16,8 +17,39 @@ pub(super) fn run(
 ) -> Result<CommandExit> {
     let settings = ClientToolSettings::find(lane)?;
     settings.check(args.tool)?;
-    context.output.data(settings.text(args.tool).as_bytes())?;
+    match context.output.is_json() {
+        true => context.output.row(&EnvOutput::new(&settings, args.tool))?,
+        false => context.output.data(settings.text(args.tool).as_bytes())?,
+    }
     Ok(CommandExit::Ok)
+}
+
+/// The output of `env --json`.
+#[derive(Serialize)]
+struct EnvOutput<'s> {
+    endpoint_url: &'s str,
+    region: Option<&'s str>,
+    access_key_id: Option<&'s str>,
+    secret_access_key: Option<&'s str>,
+    session_token: Option<&'s str>,
+    ca_bundle: Option<&'s str>,
+    /// The settings in the format of the program.
+    text: String,
+}
+
+impl<'s> EnvOutput<'s> {
+    fn new(settings: &'s ClientToolSettings, tool: ClientToolArg) -> Self {
+        let keys = settings.keys.as_ref();
+        EnvOutput {
+            endpoint_url: &settings.endpoint,
+            region: settings.region.as_deref(),
+            access_key_id: keys.map(|keys| &*keys.access_key),
+            secret_access_key: keys.map(|keys| &*keys.secret_key),
+            session_token: settings.session_token.as_deref(),
+            ca_bundle: settings.ca_bundle.as_deref(),
+            text: settings.text(tool),
+        }
+    }
 }
 
 /// The settings that a program needs to access the objects.

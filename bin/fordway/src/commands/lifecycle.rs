@@ -33,7 +33,12 @@ pub(super) fn run(args: &LifecycleRunArgs, context: &CommandContext) -> Result<C
         match event {
             LifecycleEvent::Progress { entries } => context.output.counted(entries, "entries"),
             LifecycleEvent::Changed(change) => {
-                context.output.event(&LifecycleChangeReport::new(&change, args.dry_run))?
+                let report = LifecycleChangeReport::new(&change, args.dry_run);
+                if args.dry_run {
+                    context.output.event(&report)?
+                } else {
+                    context.output.completed(&report)?
+                }
             }
             LifecycleEvent::Busy(bucket) => {
                 context.output.note(&format!("skipped the bucket {bucket}: another run is processing it"))

@@ -322,8 +322,8 @@ enum WebDavLine<'l> {
 impl fmt::Display for WebDavLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WebDavLine::Prefix { key, .. } => write!(f, "{:>30} {key}", "PRE"),
-            WebDavLine::Object { shown, .. } => f.write_str(shown),
+            WebDavLine::Prefix { key, .. } => write!(f, "{:>30} {}", "PRE", shown_name(key)),
+            WebDavLine::Object { shown, .. } => f.write_str(&shown_name(shown)),
         }
     }
 }

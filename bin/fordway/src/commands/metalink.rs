@@ -13,6 +13,7 @@ use fordway_wire::file_hash::FileHasher;
 use fordway_wire::metalink::{
     FileHash, FileHashAlgorithm, Metalink, MetalinkFile, MetalinkUrl, PRIORITY_LAST, PieceHashes,
 };
+use fordway_wire::uri::without_secrets;
 use serde::Serialize;
 
 use crate::args::{MetalinkArgs, MetalinkMakeArgs, MetalinkShowArgs, MetalinkSubcommand, ReplicaArgs};
@@ -244,7 +245,8 @@ fn show(args: &MetalinkShowArgs, context: &CommandContext) -> Result<()> {
     if web::is_address(&args.source) && !is_metalink_name(&args.source) {
         let found = discover(context.web()?, &web::http_url(&args.source), context.metalinks.as_ref())
             .ok_or_else(|| {
-                let why = format!("no replicas of {} are known; give a Metalink", args.source);
+                let why =
+                    format!("no replicas of {} are known; give a Metalink", without_secrets(&args.source));
                 Error::new(ErrorKind::NoSuchKey, why)
             })?;
         return context.output.record(&MetalinkFileOutput::of(found.file, Some(found.from)));

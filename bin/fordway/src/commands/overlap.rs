@@ -1,6 +1,6 @@
-//! Detects that a local directory and a prefix share files. On the embedded lane, and on the node lane over a socket,
-//! the objects of a bucket are files on this machine. A `sync` between the two would copy files onto themselves, and
-//! with `--delete` it would remove objects that exist nowhere else.
+//! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process sees:
+//! on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync` between
+//! the two would copy files onto themselves, and with `--delete` it would remove objects that exist nowhere else.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -8,25 +8,45 @@ use std::path::{Path, PathBuf};
 
 use fordway_command::{CommandContext, StorageAddress};
 use fordway_lanes::Lane;
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectContent, Result};
+use fordway_posix::etag_of_bare_file;
+use fordway_store::{
+    Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, ObjectContent, ObjectSummary, Result,
+};
 
-/// Checks that neither the local directory nor the prefix contains the other. Over HTTP, the place of the objects is
-/// unknown, so nothing is checked. Errors: `InvalidArgument` if they share files; errors from opening the lane. Cost:
-/// on the node lane, one listing and one read.
+/// The local side of a `sync` and the directory of the bucket, which share no files, unless links lead from one to the
+/// other.
+pub(super) struct SeparateDirectories {
+    local: PathBuf,
+    bucket: PathBuf,
+}
+
+impl SeparateDirectories {
+    /// Returns whether an object is a file on the local side, because a link below the prefix leads there.
+    pub(super) fn share(&self, key: &str) -> bool {
+        let path = self.bucket.join(plain_path(key)).canonicalize();
+        path.is_ok_and(|path| path.starts_with(&self.local))
+    }
+}
+
+/// Checks that neither the local directory nor the prefix contains the other. Returns the two directories; `None` if the
+/// place of the objects is unknown, so that nothing was checked. Errors: `InvalidArgument` if they share files; errors
+/// from opening the lane. Cost: on the node lane, one listing and one read; on the node and HTTP lanes, one listing if a
+/// local directory has the name of the bucket.
 pub(super) fn check_separate(
     from: &StorageAddress,
     to: &StorageAddress,
     context: &CommandContext,
-) -> Result<()> {
+) -> Result<Option<SeparateDirectories>> {
     let (path, bucket, prefix) = match (from, to) {
         (StorageAddress::Local(path), StorageAddress::S3(bucket, prefix))
         | (StorageAddress::S3(bucket, prefix), StorageAddress::Local(path)) => (path, bucket, prefix),
-        _ => return Ok(()),
+        _ => return Ok(None),
     };
-    let Some(directory) = bucket_directory(&context.lane()?, bucket) else { return Ok(()) };
-    let (local, objects) = (resolved(path), resolved(&directory.join(plain_path(prefix))));
+    let local = resolved(path);
+    let Some(directory) = bucket_directory(&context.lane()?, bucket, &local) else { return Ok(None) };
+    let objects = resolved(&directory.join(plain_path(prefix)));
     if !local.starts_with(&objects) && !objects.starts_with(&local) {
-        return Ok(());
+        return Ok(Some(SeparateDirectories { local, bucket: directory }));
     }
     let why = format!(
         "one of {from} and {to} contains the other, because the objects are the files in {}; choose two separate \
@@ -37,12 +57,33 @@ pub(super) fn check_separate(
 }
 
 /// Returns the directory of a bucket, if this process knows it.
-fn bucket_directory(lane: &Lane, bucket: &Bucket) -> Option<PathBuf> {
+fn bucket_directory(lane: &Lane, bucket: &Bucket, local: &Path) -> Option<PathBuf> {
     match &lane.root {
         Some(root) => Some(root.join(bucket.as_str())),
-        None if lane.store.lane() == "node" => directory_of_open_file(lane, bucket),
-        None => None,
+        None => {
+            let open_file = (lane.store.lane() == "node").then(|| directory_of_open_file(lane, bucket));
+            open_file.flatten().or_else(|| directory_with_same_files(lane, bucket, local))
+        }
     }
+}
+
+/// Returns the directory that has the name of the bucket and holds one of its objects: the local directory, one that
+/// contains it, or one directly in it. Returns `None` if the bucket's first page contains no object without a stored
+/// ETag, because only such an ETag identifies a file.
+fn directory_with_same_files(lane: &Lane, bucket: &Bucket, local: &Path) -> Option<PathBuf> {
+    let has_name = |directory: &&Path| directory.file_name().is_some_and(|name| name == bucket.as_str());
+    let around = local.ancestors().filter(has_name).map(Path::to_owned);
+    let mut candidates = around.chain([local.join(bucket.as_str())]).filter(|path| path.is_dir()).peekable();
+    candidates.peek()?;
+    let page = lane.store.list(bucket, &ListQuery::default()).ok()?;
+    let objects: Vec<_> = page.entries.iter().filter_map(|entry| entry.object()).collect();
+    candidates.find(|directory| objects.iter().any(|object| is_file_of(directory, object)))
+}
+
+/// Returns whether the object is the file of its name in the directory.
+fn is_file_of(directory: &Path, object: &ObjectSummary) -> bool {
+    let about = directory.join(plain_path(&object.key)).metadata();
+    about.is_ok_and(|about| about.is_file() && etag_of_bare_file(&about) == object.etag)
 }
 
 /// Returns the directory of a bucket on the node lane. The gateway passes large objects as open files, whose paths the

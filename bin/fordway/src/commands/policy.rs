@@ -8,11 +8,14 @@ use fordway_policy::{
     AccessRequest, BucketAccessDecision, BucketAccessRules, CallerRole, CannedAcl, ConditionKeyValues,
     Effect, Policy, Principal, PublicAccessBlock, StatementMatchReport, StatementMismatch,
 };
-use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Key, Result, Store};
 use fordway_wire::s3_xml::XmlElement;
 use serde::Serialize;
 
 use crate::args::{ExplainArgs, PolicyArgs, PolicySubcommand};
+
+/// The condition key of a tag that the object has, without the tag's name.
+const EXISTING_TAG: &str = "s3:existingobjecttag/";
 
 pub(super) fn run(args: &PolicyArgs, context: &CommandContext) -> Result<CommandExit> {
     match &args.action {
@@ -30,6 +33,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
     };
     let mut keys = ConditionKeyValues::default();
     add_keys(&mut keys, args);
+    add_tags(&mut keys, args, &rules, (&bucket, key.as_deref()), context);
     let principal = match (&args.user, &args.role) {
         (Some(user), _) => Principal::User(user),
         (None, Some(role)) => Principal::Role { name: role, session: args.session.as_deref() },
@@ -50,7 +54,7 @@ fn explain(args: &ExplainArgs, context: &CommandContext) -> Result<CommandExit> 
         key: key.as_deref(),
         action: args.action.to_string(),
         permitted: ruling.is_permitted(),
-        reason: reason(ruling),
+        reason: reason(ruling, role),
         statement: deciding(ruling).map(|at| at + 1),
         statements: reports.iter().enumerate().map(StatementEvaluation::new).collect(),
     })?;
@@ -156,8 +160,35 @@ fn add_keys<'a>(keys: &mut ConditionKeyValues<'a>, args: &'a ExplainArgs) {
     }
 }
 
-fn reason(ruling: BucketAccessDecision) -> &'static str {
+/// Adds the tags of the object if a condition needs them, unless the command line sets tags. If the tags cannot be read,
+/// prints a note, because the gateway may be able to read them.
+fn add_tags(
+    keys: &mut ConditionKeyValues<'_>,
+    args: &ExplainArgs,
+    rules: &BucketAccessRules,
+    (bucket, key): (&Bucket, Option<&str>),
+    context: &CommandContext,
+) {
+    let is_needed = rules.policy.as_ref().is_some_and(Policy::needs_existing_tags);
+    let Some(key) = key.filter(|_| is_needed) else { return };
+    if args.conditions.iter().any(|(known, _)| known.starts_with(EXISTING_TAG)) {
+        return;
+    }
+    let found = context.store().and_then(|store| store.tags(bucket, &Key::new(key)?, None));
+    match found {
+        Ok(tags) => tags.into_iter().for_each(|(name, value)| keys.add(format!("{EXISTING_TAG}{name}"), value)),
+        Err(error) if matches!(error.kind(), ErrorKind::NoSuchKey | ErrorKind::NoSuchBucket) => {}
+        Err(error) => context.output.note(&format!(
+            "the tags of the object are unknown ({error}); set them with --with s3:ExistingObjectTag/NAME=VALUE"
+        )),
+    }
+}
+
+fn reason(ruling: BucketAccessDecision, role: CallerRole) -> &'static str {
     match ruling {
+        BucketAccessDecision::NotAllowed if role == CallerRole::User => {
+            "no statement allows it; if the caller owns the bucket, add --owner"
+        }
         BucketAccessDecision::NoPolicy => "the bucket has no policy; only the file system checks access",
         BucketAccessDecision::Owner => "the caller owns the bucket, and no statement denies it",
         BucketAccessDecision::Allowed(_) => "a statement allows it, and none denies it",

@@ -148,7 +148,7 @@ pub(super) fn copy_out(args: &CpArgs, context: &CommandContext) -> Result<Comman
         .check(&StorageAddress::Service, &StorageAddress::Stdio)?;
     let options = GetOptions { version: args.version_id.clone(), ..Default::default() };
     let wanted = CatOptions { options, verify: !args.transfer.no_verify, replicas: &args.replicas };
-    write_sources(&args.sources, args.raw, &wanted, context)
+    write_sources(&args.paths.sources, args.raw, &wanted, context)
 }
 
 fn write_sources(

@@ -31,8 +31,8 @@ pub(crate) struct DavCopyOptions<'o> {
 impl<'o> DavCopyOptions<'o> {
     pub(crate) fn of_cp(args: &'o CpArgs, existing: OverwritePolicy) -> Self {
         DavCopyOptions {
-            sources: &args.sources,
-            destination: &args.destination,
+            sources: &args.paths.sources,
+            destination: &args.paths.destination,
             recursive: args.recursive,
             existing,
             third_party: args.third_party,
@@ -44,13 +44,13 @@ impl<'o> DavCopyOptions<'o> {
 
     pub(crate) fn of_mv(args: &'o MvArgs, existing: OverwritePolicy) -> Self {
         DavCopyOptions {
-            sources: &args.sources,
-            destination: &args.destination,
+            sources: &args.paths.sources,
+            destination: &args.paths.destination,
             recursive: args.recursive,
             existing,
             third_party: args.third_party,
             transfer: &args.transfer,
-            filters: args.transfer.selection(),
+            filters: args.transfer.selection().refusing_linked_directories(),
             moves: true,
         }
     }

@@ -9,7 +9,7 @@ pub(crate) use copy::{DavCopyOptions, copy};
 use std::fmt;
 
 use fordway_command::units::{human_bytes, local_time};
-use fordway_command::{CommandContext, CommandExit};
+use fordway_command::{CommandContext, CommandExit, shown_name};
 use fordway_http::webdav::{DavResource, WebDav, without_query};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::date::format_http;
@@ -54,8 +54,8 @@ impl<'e> DavActionOutput<'e> {
 impl fmt::Display for DavActionOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dry = if self.dry_run { "(dryrun) " } else { "" };
-        write!(f, "{dry}{}: {}", self.operation, self.source)?;
-        self.destination.map_or(Ok(()), |destination| write!(f, " to {destination}"))?;
+        write!(f, "{dry}{}: {}", self.operation, shown_name(self.source))?;
+        self.destination.map_or(Ok(()), |destination| write!(f, " to {}", shown_name(destination)))?;
         self.by.map_or(Ok(()), |by| write!(f, " ({by})"))
     }
 }
@@ -75,7 +75,7 @@ struct DavStatOutput<'r> {
 impl fmt::Display for DavStatOutput<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let heading = if self.resource.is_collection { "Collection" } else { "File" };
-        write!(f, "{heading:>10}: {}", self.url)?;
+        write!(f, "{heading:>10}: {}", shown_name(self.url))?;
         if let Some(bytes) = self.size_bytes {
             write!(f, "\n      Size: {} ({bytes} bytes)", human_bytes(bytes))?;
         }
@@ -106,7 +106,7 @@ pub(crate) fn make(address: &str, parents: bool, context: &CommandContext) -> Re
         true => dav.make_collections(&url)?,
         false => dav.make_collection(&url)?,
     }
-    context.output.event(&DavActionOutput::new("make_collection", without_query(address)))
+    context.output.completed(&DavActionOutput::new("make_collection", without_query(address)))
 }
 
 /// Removes the resource at an address or, with `--recursive`, a collection and everything in it. Each file is removed
@@ -174,6 +174,6 @@ impl DavRemoveCommand<'_> {
             dry_run: self.args.dry_run,
             ..DavActionOutput::new("delete", without_query(&resource.url))
         };
-        self.context.output.event(&event)
+        self.context.output.completed(&event)
     }
 }

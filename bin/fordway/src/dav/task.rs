@@ -97,17 +97,18 @@ impl<'c> DavCopier<'c> {
             }
             DavCopyOutcome::Done { operation, size_bytes, by } => (operation, size_bytes, by),
         };
-        self.tally.done();
         let (source, destination) = (task.from.to_string(), task.to.to_string());
         let dry_run = self.order.transfer.dry_run;
-        self.context.output.event(&DavActionOutput {
+        self.context.output.completed(&DavActionOutput {
             operation,
             source: &source,
             destination: Some(&destination),
             size_bytes,
             by,
             dry_run,
-        })
+        })?;
+        self.tally.done();
+        Ok(())
     }
 
     fn copy(&self, task: &DavCopyTask) -> Result<DavCopyOutcome> {

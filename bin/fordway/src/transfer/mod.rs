@@ -349,7 +349,7 @@ impl TransferRunner<'_> {
         }
     }
 
-    /// Counts a completed action and prints it.
+    /// Prints a completed action and counts it. If it cannot be printed, it counts as failed.
     fn done(
         &self,
         operation: &'static str,
@@ -366,11 +366,9 @@ impl TransferRunner<'_> {
             size_bytes: size,
             dry_run,
         };
-        self.tally.done();
-        // If the reader of the output has exited, continue, because the user requested the copies.
-        match self.context.output.event(&event) {
-            Err(error) if !self.context.output.is_reader_gone(&error) => self.failed(&error),
-            _ => {}
+        match self.context.output.completed(&event) {
+            Ok(()) => self.tally.done(),
+            Err(error) => self.failed(&error),
         }
     }
 

@@ -34,8 +34,8 @@ pub(crate) struct LocalSourceStamps {
     file: FileChangeStamp,
 }
 
-/// At least one of these values changes when a program changes the file or renames another file to its path. The times
-/// are in seconds and nanoseconds.
+/// At least one of the values except `links` changes when a program changes the file or renames another file to its
+/// path. The times are in seconds and nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileChangeStamp {
     device: u64,
@@ -43,6 +43,8 @@ struct FileChangeStamp {
     size_bytes: u64,
     modified: (i64, i64),
     changed: (i64, i64),
+    /// The number of hard links.
+    links: u64,
 }
 
 impl LocalSourceStamps {
@@ -60,7 +62,15 @@ impl LocalSourceStamps {
 
     /// Removes the path if it still leads to the copied file. Errors: `ConditionalConflict`, `Io`.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
-        if LocalSourceStamps::find(path)? != *self {
+        let failed = |error| file_error("reading", path.display(), error);
+        let link = path.symlink_metadata().map_err(failed)?;
+        let is_same_file = match path.metadata() {
+            Ok(file) => self.file.is_still(&FileChangeStamp::new(&file)),
+            // The same command may have moved the target of the link in the meantime.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && link.is_symlink() => true,
+            Err(error) => return Err(failed(error)),
+        };
+        if !is_same_file || !self.link.is_still(&FileChangeStamp::new(&link)) {
             return Err(changed(&path.display().to_string()));
         }
         std::fs::remove_file(path).map_err(|error| file_error("removing", path.display(), error))
@@ -75,7 +85,20 @@ impl FileChangeStamp {
             size_bytes: about.size(),
             modified: (about.mtime(), about.mtime_nsec()),
             changed: (about.ctime(), about.ctime_nsec()),
+            links: about.nlink(),
         }
+    }
+
+    /// Returns whether a later stamp is of the same file with the same content.
+    fn is_still(&self, now: &FileChangeStamp) -> bool {
+        // A move of several hard links removes one name after the other, and each removal sets the time of the change.
+        let lost_a_name = now.links < self.links;
+        let expected = FileChangeStamp {
+            changed: if lost_a_name { now.changed } else { self.changed },
+            links: now.links,
+            ..self.clone()
+        };
+        expected == *now
     }
 }
 
@@ -176,5 +199,31 @@ mod tests {
         LocalSourceStamps::find(&link).unwrap().remove(&link).unwrap();
         LocalSourceStamps::find(&path).unwrap().remove(&path).unwrap();
         assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+    }
+
+    /// All names of a file may be in one tree. The move of one name must not prevent the move of another name.
+    #[test]
+    fn hard_links_and_links_within_a_tree_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second, link] = ["first", "second", "link"].map(|name| dir.path().join(name));
+        std::fs::write(&first, "content").unwrap();
+        std::fs::hard_link(&first, &second).unwrap();
+        std::os::unix::fs::symlink("first", &link).unwrap();
+        let paths = [&first, &second, &link];
+        let stamps = paths.map(|path| LocalSourceStamps::find(path).unwrap());
+        paths.iter().zip(&stamps).for_each(|(path, stamp)| stamp.remove(path).unwrap());
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0);
+
+        std::fs::write(&first, "content").unwrap();
+        std::fs::hard_link(&first, &second).unwrap();
+        let stamp = LocalSourceStamps::find(&first).unwrap();
+        std::fs::remove_file(&second).unwrap();
+        std::fs::write(&first, "changed").unwrap();
+        assert_eq!(stamp.remove(&first).unwrap_err().kind(), ErrorKind::ConditionalConflict);
+        // A new link to the same file does not change the content, but the time of the change does not tell.
+        let stamp = LocalSourceStamps::find(&first).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::hard_link(&first, &second).unwrap();
+        assert_eq!(stamp.remove(&first).unwrap_err().kind(), ErrorKind::ConditionalConflict);
     }
 }

@@ -368,8 +368,9 @@ impl LocalListingError {
 }
 
 /// Lists the regular files below `root`, without the temporary files of downloads and without Fordway's private areas.
-/// Follows links unless the filters exclude them. For an entry that cannot be read, the stream contains an error,
-/// unless the filters exclude the entry.
+/// Follows links unless the filters exclude them. For an entry that cannot be read, and for a link to a directory that
+/// must not be entered, the stream contains an error, unless the filters exclude the entry. Errors: `root` is not a
+/// directory, or is a link that must not be entered.
 fn find_files(
     root: &Path,
     filters: &FilterRules,
@@ -378,17 +379,18 @@ fn find_files(
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
     }
+    let refuses_links = filters.refuses_linked_directories();
+    // `link/` is the directory that the link leads to, and not the link.
+    if refuses_links && root.is_symlink() {
+        return Err(linked_source(root));
+    }
     let (root, filters) = (root.to_owned(), filters.clone());
-    let mut order = DirectoryKeySorter::default();
-    let walk = WalkDir::new(&root)
-        .follow_links(!filters.skips_links())
-        .min_depth(1)
-        .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
     let skips_links = filters.skips_links();
-    let found = walk.into_iter().filter_entry(|entry| !is_private_area(entry.path())).filter(move |entry| {
+    let found = walk_entries(&root, skips_links, refuses_links).filter(move |entry| {
         entry.as_ref().map_or(true, |entry| {
+            let is_part_of_tree = entry.file_type().is_dir() && !(refuses_links && entry.path_is_symlink());
             let is_skipped_link = skips_links && entry.path_is_symlink();
-            !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link
+            !is_part_of_tree && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link
         })
     });
     Ok(found.filter_map(move |entry| {
@@ -396,10 +398,7 @@ fn find_files(
             Ok(entry) => (Some(entry.path().to_owned()), false),
             Err(error) => (error.path().map(Path::to_owned), error.loop_ancestor().is_some()),
         };
-        let of_file = |error| LocalListingError { error, is_of_entry: true };
-        let item = entry
-            .map_err(LocalListingError::of_walk)
-            .and_then(|entry| file_item(&root, &entry).map_err(of_file));
+        let item = local_item(&root, entry, refuses_links);
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
             // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
@@ -410,6 +409,74 @@ fn find_files(
         let is_skipped = item.is_err() && path.is_some_and(is_excluded);
         (!is_skipped).then_some(item)
     }))
+}
+
+/// Walks the tree below `root`, without Fordway's private areas. With `refuses_links`, the walk returns links to
+/// directories, but does not enter them.
+fn walk_entries(
+    root: &Path,
+    skips_links: bool,
+    refuses_links: bool,
+) -> impl Iterator<Item = walkdir::Result<DirEntry>> + use<> {
+    let mut order = DirectoryKeySorter::default();
+    let walk = WalkDir::new(root)
+        .follow_links(!skips_links)
+        .min_depth(1)
+        .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
+    let mut walk = walk.into_iter().filter_entry(|entry| !is_private_area(entry.path()));
+    std::iter::from_fn(move || {
+        let entry = walk.next()?;
+        if refuses_links && entry.as_ref().is_ok_and(is_linked_directory) {
+            walk.skip_current_dir();
+        }
+        Some(entry)
+    })
+}
+
+/// Returns whether an entry is a link that the walk has followed to a directory.
+fn is_linked_directory(entry: &DirEntry) -> bool {
+    entry.path_is_symlink() && entry.file_type().is_dir()
+}
+
+/// Returns the item for an entry of a tree.
+fn local_item(
+    root: &Path,
+    entry: walkdir::Result<DirEntry>,
+    refuses_links: bool,
+) -> std::result::Result<SyncItem, LocalListingError> {
+    let of_entry = |error| LocalListingError { error, is_of_entry: true };
+    match entry {
+        Ok(entry) if refuses_links && is_linked_directory(&entry) => {
+            Err(of_entry(linked_directory(entry.path(), root)))
+        }
+        Ok(entry) => file_item(root, &entry).map_err(of_entry),
+        // A link to a directory that contains the link is a link to a directory, too.
+        Err(error) if refuses_links && error.loop_ancestor().is_some() => {
+            Err(of_entry(linked_directory(error.path().unwrap_or(root), root)))
+        }
+        Err(error) => Err(LocalListingError::of_walk(error)),
+    }
+}
+
+/// Returns the error for a move whose source is a link to a directory.
+fn linked_source(link: &Path) -> Error {
+    let link = link.display();
+    let why = format!(
+        "{link} is a link to a directory, and a move would remove the files in that directory; to move them, write \
+         {link}/"
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
+}
+
+/// Returns the error for a link to a directory in a tree that is moved.
+fn linked_directory(link: &Path, root: &Path) -> Error {
+    let name = link.strip_prefix(root).unwrap_or(link).display();
+    let why = format!(
+        "{} is a link to a directory, and a move would remove the files in that directory; skip the link with \
+         --exclude '{name}/*', or all links with --no-follow-symlinks",
+        link.display()
+    );
+    Error::new(ErrorKind::InvalidArgument, why)
 }
 
 /// Sorts the entries of a directory like keys: a subdirectory sorts by its name followed by a slash.

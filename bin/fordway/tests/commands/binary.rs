@@ -138,6 +138,15 @@ fn without_an_endpoint_the_message_says_so() {
 }
 
 #[test]
+fn settings_in_json_are_one_object() {
+    let ran = fordway(&["--json", "--endpoint", "http://h:1", "--no-sign-request", "env"], "");
+    let object: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("the output is JSON");
+    assert_eq!(object["endpoint_url"], "http://h:1");
+    assert!(object["secret_access_key"].is_null(), "{object}");
+    assert!(object["text"].as_str().unwrap().contains("export AWS_ENDPOINT_URL='http://h:1'"), "{object}");
+}
+
+#[test]
 fn version_says_commit_and_features() {
     let short = text(&fordway(&["-V"], "").stdout);
     assert_eq!(short, concat!("fordway ", env!("CARGO_PKG_VERSION"), "\n"));

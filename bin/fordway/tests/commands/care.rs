@@ -112,6 +112,22 @@ fn fsck_ends_with_8_only_where_data_is_corrupt() {
 }
 
 #[test]
+fn a_bucket_in_place_of_a_root_is_noticed() {
+    let (rig, store) = rig_with_a_bucket();
+    store.create_upload(&bucket("bkt"), &name("big"), &PutOptions::default()).unwrap();
+    for command in ["fsck", "gc"] {
+        let ran = rig.run(&[command, "DIR/root/bkt"]).ended(CommandExit::Ok);
+        let root = rig.path("root").canonicalize().unwrap();
+        let advice = format!(
+            "bkt looks like a bucket, not like the root of buckets; its root is {}\n",
+            root.display()
+        );
+        assert!(ran.stderr.ends_with(&advice), "{}", ran.stderr);
+        rig.run(&[command, "DIR/root"]).ok();
+    }
+}
+
+#[test]
 fn fsck_in_json_has_one_object_per_finding() {
     let (rig, _) = rig_with_a_bucket();
     rot(rig.path("root/bkt/k"));

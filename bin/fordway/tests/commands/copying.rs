@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use crate::binary;
 use crate::support::{Captured, Fault, FaultyStore, InterruptedInput, Rig, ShortPipe, bucket, name};
 use fordway_command::{CommandExit, InterruptFlag};
 use fordway_store::{
@@ -34,6 +35,27 @@ fn a_file_goes_up_and_comes_back() {
     let modified = rig.path("new/out.json").metadata().unwrap().modified().unwrap();
     assert_eq!(modified, info.modified);
     assert_eq!(rig.files(), ["in.json", "new/out.json"]);
+}
+
+#[test]
+fn options_may_stand_between_the_source_and_the_destination() {
+    let rig = Rig::new();
+    for name in ["src/a", "src/b.tmp", "f", "g"] {
+        rig.write(name, name);
+    }
+    rig.run(&["cp", "-r", "DIR/src", "--exclude", "*.tmp", "s3://bkt/q"]).ok();
+    rig.run(&["cp", "DIR/f", "--no-clobber", "DIR/g", "--jobs", "2", "s3://bkt/r/", "--no-progress"]).ok();
+    assert_eq!(rig.keys(), ["q/a", "r/f", "r/g"]);
+    rig.run(&["mv", "s3://bkt/r/f", "--if-none-match", "s3://bkt/s"]).ok();
+    rig.run(&["mv", "--", "s3://bkt/r/g", "s3://bkt/t"]).ok();
+    assert_eq!(rig.keys(), ["q/a", "s", "t"]);
+    for words in [&["cp", "a"][..], &["mv", "a"], &["cp"], &["mv", "-r"]] {
+        let ran = binary::fordway(words, "");
+        let said = binary::text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains("SOURCE>...\n") || said.contains("  <DESTINATION>\n"), "{said}");
+        assert!(said.contains(&format!("Usage: fordway {} [OPTIONS]", words[0])), "{said}");
+    }
 }
 
 #[test]
@@ -587,6 +609,18 @@ fn copies_go_on_although_nobody_reads_of_them() {
     assert_eq!(rig.files(), ["out/a", "out/c"]);
 }
 
+/// A copy that cannot be reported counts once.
+#[test]
+fn an_output_that_cannot_be_written_is_one_failure() {
+    let rig = Rig::new();
+    rig.write("f", "x");
+    let (full, stderr) =
+        (std::fs::File::options().write(true).open("/dev/full").unwrap(), Captured::default());
+    let exit = rig.run_with_streams(&["cp", "DIR/f", "s3://bkt/f"], full, stderr.clone());
+    assert_eq!((exit, stderr.text().lines().count()), (CommandExit::NoSpace, 1), "{}", stderr.text());
+    assert_eq!(rig.keys(), ["f"]);
+}
+
 #[test]
 fn one_source_that_is_not_there_does_not_stop_the_others() {
     let rig = Rig::new();
@@ -621,6 +655,17 @@ fn places_that_cannot_be_copied_between() {
     rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(CommandExit::NotFound);
     rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["f"]);
+}
+
+#[test]
+fn an_error_about_the_length_of_a_name_names_the_file() {
+    let rig = Rig::new();
+    rig.write("t/some-file", "x");
+    let long = format!("s3://bkt/{}", "d/".repeat(510));
+    for command in [&["cp", "-r"][..], &["sync"], &["mv", "-r"]] {
+        let ran = rig.run(&[command, &["DIR/t", &long]].concat()).ended(CommandExit::Usage);
+        assert!(ran.stderr.contains("t/some-file"), "{}", ran.stderr);
+    }
 }
 
 #[test]
@@ -731,6 +776,49 @@ fn sync_removes_nothing_below_a_linked_directory() {
     rig.write("d/gone", "x");
     rig.run(&["sync", "s3://bkt/src", "DIR/to", "--delete", "--quiet"]).ok();
     assert!(!rig.path("d/gone").exists());
+}
+
+/// A link to a directory may lead out of the source. `mv` must not remove the files that it leads to.
+#[test]
+fn mv_removes_nothing_behind_a_linked_directory() {
+    let rig = Rig::new();
+    for file in ["t/a", "t/z", "t/d/b", "outside/precious", "outside/file"] {
+        rig.write(file, file);
+    }
+    symlink("../outside", rig.path("t/link")).unwrap();
+    symlink("..", rig.path("t/d/loop")).unwrap();
+    symlink("../outside/file", rig.path("t/link-to-file")).unwrap();
+    for words in [&["--dry-run"][..], &[], &["--follow-symlinks"]] {
+        let ran = rig.run(&[&["mv", "-r", "DIR/t", "s3://bkt/m"][..], words].concat());
+        let ran = ran.ended(CommandExit::Usage);
+        for link in ["link", "d/loop"] {
+            let named =
+                format!("{} is a link to a directory, and a move", rig.path("t").join(link).display());
+            let advice = format!("--exclude '{link}/*', or all links with --no-follow-symlinks");
+            assert!(ran.stderr.contains(&named) && ran.stderr.contains(&advice), "{}", ran.stderr);
+        }
+    }
+    assert_eq!(rig.keys(), ["m/a", "m/d/b", "m/link-to-file", "m/z"]);
+    assert_eq!(rig.get("m/link-to-file").unwrap(), b"outside/file");
+    assert!(rig.path("t/link").is_symlink() && !rig.path("t/link-to-file").is_symlink());
+    for file in ["outside/precious", "outside/file"] {
+        assert!(rig.path(file).exists(), "{file}");
+    }
+    let words = ["mv", "-r", "DIR/t", "s3://bkt/m", "--exclude", "link/*"];
+    rig.run(&[&words[..], &["--exclude", "d/loop"]].concat()).ok();
+    rig.run(&["mv", "-r", "DIR/t", "s3://bkt/m", "--no-follow-symlinks"]).ok();
+
+    // A shell passes links as sources when it expands `t/*`.
+    for words in [&[][..], &["--no-follow-symlinks"]] {
+        let ran = rig.run(&[&["mv", "-r", "DIR/t/link", "s3://bkt/n"][..], words].concat());
+        let advice = format!("to move them, write {}/\n", rig.path("t/link").display());
+        assert!(ran.stderr.ends_with(&advice), "{}", ran.stderr);
+        ran.ended(CommandExit::Usage);
+    }
+    assert!(rig.path("outside/precious").exists());
+    rig.run(&["mv", "-r", "DIR/t/link/", "s3://bkt/n"]).ok();
+    assert_eq!(rig.keys()[4..], ["n/file", "n/precious"]);
+    assert!(rig.path("t/link").is_symlink() && !rig.path("outside/precious").exists());
 }
 
 /// An entry that cannot be a copy of an object is a warning, and does not stop the copies.

@@ -187,6 +187,61 @@ fn sync_refuses_a_directory_that_holds_the_same_objects() {
     }
 }
 
+/// Without large objects, the gateway passes no open files, and over HTTP it never does.
+#[test]
+fn sync_finds_a_shared_directory_by_its_name() {
+    let lanes = Lanes::start();
+    let bucket = lanes.root.join("bucket");
+    std::fs::create_dir(bucket.join("c")).unwrap();
+    for key in ["a", "c/d"] {
+        std::fs::write(bucket.join(key), key).unwrap();
+    }
+    // A copy of the bucket's directory is not the bucket's directory.
+    let other = lanes.dir.path().join("copy/bucket");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("a"), "a").unwrap();
+    let modified = std::fs::metadata(bucket.join("a")).unwrap().modified().unwrap();
+    std::fs::File::options().write(true).open(other.join("a")).unwrap().set_modified(modified).unwrap();
+    let path = |relative: &str| lanes.dir.path().join(relative).display().to_string();
+    for endpoint in &lanes.endpoints {
+        for (local, prefix) in
+            [("root/bucket/c", "s3://bucket"), ("root/bucket", "s3://bucket/c"), ("root", "s3://bucket")]
+        {
+            let ran = fordway(endpoint, &["sync", &path(local), prefix, "--delete"]);
+            let said = String::from_utf8_lossy(&ran.stderr);
+            assert_eq!(ran.status.code(), Some(2), "{endpoint} {local}: {said}");
+            assert!(said.contains("contains the other"), "{said}");
+        }
+        let ran = fordway(endpoint, &["sync", &path("copy/bucket"), "s3://bucket/n"]);
+        assert!(ran.status.success(), "{endpoint}: {}", String::from_utf8_lossy(&ran.stderr));
+        std::fs::remove_dir_all(bucket.join("n")).unwrap();
+    }
+    assert!(bucket.join("a").exists() && bucket.join("c/d").exists());
+}
+
+/// An object below the prefix can be a file of the source.
+#[test]
+fn sync_removes_no_file_of_the_source_through_a_link() {
+    let lanes = Lanes::start();
+    let (bucket, source) = (lanes.root.join("bucket"), lanes.root.join("other/source"));
+    for directory in [&source, &bucket.join("p")] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    std::os::unix::fs::symlink("../../other/source", bucket.join("p/link")).unwrap();
+    std::fs::write(bucket.join("p/gone"), "x").unwrap();
+    // The gateway passes the large object as an open file.
+    std::fs::write(bucket.join("large"), vec![b'x'; 1 << 20]).unwrap();
+    for endpoint in [&lanes.endpoints[0], &lanes.endpoints[1]] {
+        std::fs::write(source.join("precious"), "x").unwrap();
+        std::fs::write(bucket.join("p/gone"), "x").unwrap();
+        let ran = fordway(endpoint, &["sync", source.to_str().unwrap(), "s3://bucket/p", "--delete"]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{endpoint}: {said}");
+        assert!(source.join("precious").exists() && !bucket.join("p/gone").exists(), "{endpoint}: {said}");
+        assert!(said.contains("s3://bucket/p/link/precious is a file of the source"), "{endpoint}: {said}");
+    }
+}
+
 /// A listing of objects shows no `.fordway`, and neither does a listing of a bucket's directory.
 #[test]
 fn the_records_of_a_bucket_are_not_content() {

@@ -91,3 +91,26 @@ fn the_acl_of_the_bucket_counts() {
     rig.run(&["admin", "set", "public-access", "s3://bkt", "--file", "DIR/file"]).ok();
     assert_eq!(explain(&["--anonymous"]).exit, CommandExit::Denied);
 }
+
+/// As in the gateway, the object's own tags count.
+#[test]
+fn the_tags_of_the_object_are_looked_up() {
+    let rig = Rig::new();
+    let policy = r#"{"Version": "2012-10-17", "Statement": [
+        {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::bkt/*",
+         "Condition": {"StringEquals": {"s3:ExistingObjectTag/Class": "open"}}}]}"#;
+    rig.write("policy.json", policy);
+    rig.put("k", "content");
+    rig.run(&["tag", "s3://bkt/k", "Class=open"]).ok();
+    let explain = |key: &str, more: &[&str]| {
+        let address = format!("s3://bkt/{key}");
+        let words = ["policy", "explain", &address, "--action", "GetObject", "--file", "DIR/policy.json"];
+        rig.run(&[&words[..], more].concat())
+    };
+    explain("k", &["--user", "ann"]).ok();
+    let refused = explain("none", &["--user", "ann"]).ended(CommandExit::Denied);
+    assert!(refused.stdout.contains("if the caller owns the bucket, add --owner"), "{}", refused.stdout);
+    explain("none", &["--user", "ann", "--with", "s3:ExistingObjectTag/Class=open"]).ok();
+    explain("k", &["--user", "ann", "--with", "s3:ExistingObjectTag/Class=closed"])
+        .ended(CommandExit::Denied);
+}

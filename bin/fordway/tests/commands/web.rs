@@ -38,6 +38,10 @@ fn files_are_copied_under_their_name_or_another() {
     for name in ["copy", "below/file"] {
         assert!(std::fs::read(rig.dir.path().join(name)).unwrap() == content(), "{name}");
     }
+    // The name of the part file is not longer than the file system allows.
+    let long = "ä".repeat(127);
+    rig.run(&["cp", &server.url(), &format!("DIR/{long}")]).ok();
+    std::fs::remove_file(rig.path(&long)).unwrap();
     std::fs::write(rig.dir.path().join("mine"), "mine").unwrap();
     rig.run(&["cp", "--no-clobber", &server.url(), "DIR/mine"]).ok();
     let refused = rig.run(&["cp", "--if-none-match", &server.url(), "DIR/mine"]);

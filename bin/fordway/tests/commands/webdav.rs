@@ -1,13 +1,14 @@
 //! Tests commands on WebDAV servers. Copies between servers use XRootD. All other tests that need a WebDAV server use
 //! Apache httpd.
 
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use fordway_command::CommandExit;
 use fordway_testkit::foreign::{ExternalServerProcess, SelfSignedCertificate};
 use fordway_testkit::hostile::{HostileServer, RecordedRequest, ResponseFault, ResponseFaultScript};
 
-use crate::support::Rig;
+use crate::support::{Captured, Rig, ShortPipe};
 
 /// Returns the server's address with the WebDAV scheme.
 fn dav(server: &ExternalServerProcess, path: &str) -> String {
@@ -40,6 +41,59 @@ fn files_go_up_and_come_down() {
     let rig = Rig { input: b"from a pipe".to_vec(), ..rig };
     rig.run(&["cp", "-", &dav(&server, "piped")]).ok();
     assert_eq!(rig.run(&["cat", &dav(&server, "piped")]).ok().stdout, "from a pipe");
+}
+
+#[test]
+fn mv_to_a_server_removes_nothing_behind_a_linked_directory() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    for file in ["t/a", "outside/precious"] {
+        rig.write(file, file);
+    }
+    symlink("../outside", rig.path("t/link")).unwrap();
+    let there = dav(&server, "linked");
+    let ran = rig.run(&["mv", "-r", "DIR/t", &there]).ended(CommandExit::Usage);
+    assert!(ran.stderr.contains("t/link is a link to a directory, and a move"), "{}", ran.stderr);
+    rig.run(&["mv", "-r", "DIR/t/link", &there]).ended(CommandExit::Usage);
+    assert_eq!(rig.files(), ["outside/precious", "t/link/precious"]);
+}
+
+#[test]
+fn copies_and_removals_go_on_although_nobody_reads_of_them() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    (0..9).for_each(|number| rig.write(&format!("tree/{number}"), "1"));
+    let there = dav(&server, "many");
+    let run = |words: &[&str]| {
+        let stderr = Captured::default();
+        let exit = rig.run_with_streams(words, ShortPipe(10), stderr.clone());
+        assert_eq!((exit, stderr.text()), (CommandExit::Ok, String::new()), "{words:?}");
+    };
+    run(&["mkdir", &there]);
+    run(&["cp", "--recursive", "DIR/tree", &there]);
+    run(&["cp", "--recursive", &there, "DIR/down"]);
+    assert_eq!(rig.files().iter().filter(|name| name.starts_with("down/")).count(), 9);
+    run(&["mv", "--recursive", &there, "DIR/moved"]);
+    assert_eq!(rig.files().iter().filter(|name| name.starts_with("moved/")).count(), 9);
+    run(&["rm", "--recursive", &there]);
+    rig.run(&["stat", &there]).ended(CommandExit::NotFound);
+}
+
+#[test]
+fn names_with_line_breaks_are_shown_on_one_line() {
+    let Some(server) = ExternalServerProcess::apache() else { return };
+    let rig = Rig::new();
+    rig.write("tree/a\nb", "1");
+    let there = dav(&server, "lines");
+    for ran in [
+        rig.run(&["cp", "--recursive", "DIR/tree", &there]),
+        rig.run(&["ls", &there]),
+        rig.run(&["ls", "--recursive", &there]),
+        rig.run(&["cp", "--recursive", &there, "DIR/down"]),
+    ] {
+        let shown = ran.ok().stdout;
+        assert!(shown.lines().count() == 1 && shown.contains(r"a\nb"), "{shown}");
+    }
 }
 
 #[test]
@@ -103,7 +157,12 @@ fn what_is_there_is_kept_where_that_is_asked_for() {
     rig.run(&["mkdir", &dav(&server, "d")]).ok();
     let refused = rig.run(&["cp", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
     assert!(refused.stderr.contains("is a collection, which the copy would replace"), "{}", refused.stderr);
-    rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
+    let refused = rig.run(&["mv", &url, &dav(&server, "d")]).ended(CommandExit::Usage);
+    assert!(
+        refused.stderr.contains("is a collection") && refused.stderr.contains("with /"),
+        "{}",
+        refused.stderr
+    );
     rig.run(&["cp", &url, &url]).ended(CommandExit::Usage);
     rig.run(&["cp", &dav(&server, "d"), &dav(&server, "e")]).ended(CommandExit::Usage);
     rig.run(&["cp", &url, &dav(&server, "d/")]).ok();
@@ -211,6 +270,11 @@ fn objects_are_moved_too_and_have_markers() {
     assert_eq!(rig.keys(), ["e/a", "g/b"]);
     rig.run(&["mkdir", "s3://bkt/new"]).ok();
     assert_eq!(rig.keys(), ["e/a", "g/b", "new/"]);
+    rig.put("full/", "content of an object that looks like a directory");
+    let refused = rig.run(&["mkdir", "s3://bkt/full"]).ended(CommandExit::Conflict);
+    assert!(refused.stderr.contains("s3://bkt/full/ already exists"), "{}", refused.stderr);
+    rig.run(&["mkdir", "--parents", "s3://bkt/full"]).ok();
+    assert!(rig.get("full/").is_some_and(|content| !content.is_empty()), "nothing is replaced");
     rig.run(&["mkdir", "s3://bkt"]).ended(CommandExit::Usage);
     rig.run(&["mkdir", "DIR/x"]).ended(CommandExit::Usage);
 }

@@ -15,6 +15,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use fordway_client::s3::S3Store;
 use fordway_store::{ErrorKind, GetOptions, Key, ListQuery, Objects, PutOptions};
 
-use process::{Process, bucket, place};
+use process::{KEYS, Process, bucket, command, place};
 
 fn write_credentials(path: &Path, users: &[&str]) {
     let (uid, gid) = (fordway_sys::user_id(), fordway_sys::group_id());
@@ -47,13 +48,23 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
+/// Returns a command that runs `program` in a process that ignores SIGHUP, as `nohup` does.
+fn after_nohup(program: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(program.get_program()).args(program.get_args());
+    shell.env("AWS_ACCESS_KEY_ID", KEYS.0).env("AWS_SECRET_ACCESS_KEY", KEYS.1).env_remove("FORDWAY_LOG");
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell
+}
+
+/// A gateway reloads its files even if its parent process ignores SIGHUP.
 #[test]
 fn a_hang_up_reads_the_users_again_and_reopens_the_log() {
     let dir = place();
     let (users, log) = (dir.path().join("users.toml"), dir.path().join("log"));
     write_credentials(&users, &["one"]);
     let options = ["--credentials", users.to_str().unwrap(), "--access-log", log.to_str().unwrap()];
-    let gateway = Process::start(dir.path(), &options);
+    let gateway = Process::of(&mut after_nohup(&command(dir.path(), &options)), false);
     assert_eq!(gateway.client_of("one", "secret").list_buckets().unwrap().len(), 1);
     let stranger = gateway.client_of("two", "secret");
     assert_eq!(stranger.list_buckets().err().map(|error| error.kind()), Some(ErrorKind::InvalidAccessKeyId));

@@ -223,7 +223,8 @@ const WORDS_CHARS_MAX: usize = 200;
 impl DavResponse {
     /// Returns the error that this response to `method` reports.
     pub(super) fn refusal(&self, method: &str) -> Error {
-        if matches!(self.status, 300..=399 | 401 | 403 | 407) {
+        let is_collection = self.status == 301 && matches!(method, "COPY" | "MOVE");
+        if matches!(self.status, 300..=399 | 401 | 403 | 407) && !is_collection {
             let mut error = self.file.refusal(self.status, None, b"");
             if let Some(words) = self.words() {
                 error = Error::new(error.kind(), format!("{}: {words}", error.detail()));
@@ -250,6 +251,11 @@ impl DavResponse {
 fn meaning(status: u16, method: &str) -> (ErrorKind, String) {
     let said = |kind, why: &str| (kind, why.to_owned());
     match (status, method) {
+        // Apache redirects the client from an address of a collection without a slash at the end.
+        (301, "COPY" | "MOVE") => said(
+            ErrorKind::InvalidArgument,
+            "the source or the destination is a collection; end its address with /",
+        ),
         (404 | 410, _) => said(ErrorKind::NoSuchKey, "there is nothing at this address"),
         (405, "MKCOL") => said(
             ErrorKind::PreconditionFailed,
@@ -338,6 +344,7 @@ mod tests {
         for (status, method, kind) in [
             (405, "MKCOL", ErrorKind::PreconditionFailed),
             (405, "PROPFIND", ErrorKind::MethodNotAllowed),
+            (301, "MOVE", ErrorKind::InvalidArgument),
             (409, "MKCOL", ErrorKind::NoSuchKey),
             (412, "MOVE", ErrorKind::PreconditionFailed),
             (423, "DELETE", ErrorKind::ConditionalConflict),

@@ -6,6 +6,7 @@ use fordway_wire::event_record::{EventRecord, RECORD_BYTES_MAX};
 use fordway_wire::notification::read;
 
 use crate::area::read_small;
+use crate::errors::lacks_permission;
 use crate::events::NOTIFICATION;
 use crate::fsck::{FindingKind, FsckRun};
 use crate::layout::{document_name, events_dir, join, private_dir, webhook_of_event};
@@ -18,7 +19,8 @@ impl FsckRun<'_> {
         let document = match self.inner.document(bucket, &NOTIFICATION) {
             Ok(Some(document)) => document,
             Ok(None) => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::AccessDenied => {
+            // The store rejects the file of the document because of its owner or mode.
+            Err(error) if error.kind() == ErrorKind::AccessDenied && !lacks_permission(&error) => {
                 return self.found(FindingKind::BadNotification, path, error.detail().to_owned());
             }
             Err(error) => return self.found(FindingKind::Unreadable, path, error.to_string()),

@@ -9,7 +9,7 @@ use fordway_measure::{
     BlockRecord, LaneDescription, Machine, OperationRecord, RunClock, RunDocument, RunRecords, SCHEMA,
     SCHEMA_VERSION, ns_text, rate_text,
 };
-use fordway_store::Result;
+use fordway_store::{Error, Result};
 use fordway_workload::summary::{RunParallelism, summarise_phase};
 use serde_json::json;
 
@@ -30,35 +30,58 @@ pub(super) fn run(args: &VectorReadBenchArgs, context: &CommandContext) -> Resul
     let bytes: u64 = ranges.iter().map(|(_, length)| *length as u64).sum();
     context.output.start_progress();
     context.output.expect_bytes(bytes * passes);
-    let records = measure_all(args, &ranges, context);
+    let measured = measure_all(args, &ranges, context);
     context.output.end_progress();
-    let records = records?;
+    let (records, early_end) = measured?;
     let mut run = describe(args, machine, started, &records, ranges.len());
+    if let Some(error) = &early_end {
+        let complete = records.blocks.len() / args.window.len();
+        run.warnings.push(format!(
+            "only {complete} of {} rounds are complete, and the results cover these rounds only; the reason: {error}",
+            args.rounds
+        ));
+    }
     commands::judge(&mut run, watch);
     report(args, &run, &records, context)?;
-    Ok(CommandExit::Ok)
+    Ok(early_end.map_or(CommandExit::Ok, |error| CommandExit::of(&error)))
 }
 
+/// Measures all rounds. Returns the records of the complete rounds, and the error that ended the measurement early.
+/// Errors: the error that ended the measurement before the first round was complete.
 fn measure_all(
     args: &VectorReadBenchArgs,
     ranges: &[(u64, usize)],
     context: &CommandContext,
-) -> Result<RunRecords> {
+) -> Result<(RunRecords, Option<Error>)> {
     let (clock, mut records) = (RunClock::start(), RunRecords::default());
     for round in 0..args.rounds {
-        for (lane, window) in args.window.iter().enumerate() {
-            let window = *window as usize;
-            let what = ReadSelection::Ranges { ranges, window };
-            let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
-            let reading = ReadSpecification {
-                url: &args.url,
-                what,
-                calls: &args.calls,
-                replicas: &replicas,
-                verify: true,
-            };
-            measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
+        match measure_round(args, ranges, (round, clock), context) {
+            Ok(measured) => {
+                records.operations.extend(measured.operations);
+                records.blocks.extend(measured.blocks);
+            }
+            Err(error) if round == 0 => return Err(error),
+            Err(error) => return Ok((records, Some(error))),
         }
+    }
+    Ok((records, None))
+}
+
+/// Reads all ranges once with each window.
+fn measure_round(
+    args: &VectorReadBenchArgs,
+    ranges: &[(u64, usize)],
+    (round, clock): (u16, RunClock),
+    context: &CommandContext,
+) -> Result<RunRecords> {
+    let mut records = RunRecords::default();
+    for (lane, window) in args.window.iter().enumerate() {
+        let window = *window as usize;
+        let what = ReadSelection::Ranges { ranges, window };
+        let replicas = ReplicaArgs { metalink: Some("none".to_owned()), ..ReplicaArgs::default() };
+        let reading =
+            ReadSpecification { url: &args.url, what, calls: &args.calls, replicas: &replicas, verify: true };
+        measure_one(&reading, (lane as u8, round), clock, &mut records, context)?;
     }
     Ok(records)
 }

@@ -25,7 +25,7 @@ pub(super) fn run(args: &AdminAclArgs, context: &CommandContext) -> Result<Comma
     let shown = BucketAclOutput { bucket: bucket.as_str(), acl: acl.name() };
     match args.name {
         None => context.output.record(&shown)?,
-        Some(_) => context.output.event(&shown)?,
+        Some(_) => context.output.completed(&shown)?,
     }
     Ok(CommandExit::Ok)
 }

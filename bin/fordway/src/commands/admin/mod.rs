@@ -256,5 +256,5 @@ fn changed(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     let change = SettingChangeOutput { operation, bucket: bucket.as_str(), setting: setting.name };
-    context.output.event(&change).map(|()| CommandExit::Ok)
+    context.output.completed(&change).map(|()| CommandExit::Ok)
 }

@@ -24,7 +24,7 @@ pub(super) fn run(args: &AdminShowArgs, context: &CommandContext) -> Result<Comm
     for arg in BucketSettingArg::value_variants() {
         context.interrupt.check()?;
         let setting = BucketSetting::of(*arg);
-        let found = setting.read(&*store, &bucket);
+        let found = setting.read_sound(&*store, &bucket);
         let found = found.and_then(|found| found.map(|it| of_document(&setting, &bucket, &it)).transpose());
         let exit = shown.add(setting.name, found, context)?;
         first_failure = if first_failure == CommandExit::Ok { exit } else { first_failure };
@@ -50,8 +50,8 @@ struct RenderedSettings {
 }
 
 impl RenderedSettings {
-    /// Adds a setting. If the user is not allowed to read a setting, the other settings are still shown. Errors:
-    /// failures that concern the whole bucket or endpoint.
+    /// Adds a setting. If the user is not allowed to read a setting, or the setting is damaged, the other settings are
+    /// still shown. Errors: failures that concern the whole bucket or endpoint.
     fn add(
         &mut self,
         name: &'static str,
@@ -69,6 +69,10 @@ impl RenderedSettings {
             Err(error) if matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::BadResponse) => {
                 exit = report(context, error)?;
                 "unknown".to_owned()
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                exit = report(context, error)?;
+                "damaged".to_owned()
             }
             Err(error) => return Err(error),
         };
