@@ -19,8 +19,8 @@ pub fn push_typed(to: &mut String, rest: &str) {
     let _infallible = write!(to, "{}", utf8_percent_encode(rest, TYPED));
 }
 
-/// Returns a URL for a message: the user, who may have a password, is replaced with `***`, and so is the query, which may
-/// contain a signature.
+/// Returns a URL for a message: the user, who may have a password, is replaced with `***`, and so is the query, which
+/// may contain a signature.
 pub fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_at(url.find("://").map_or(0, |end| end + 3));
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -119,8 +119,8 @@ impl CommandOutputStreams {
         if self.quiet { Ok(()) } else { self.beside_progress(event) }
     }
 
-    /// Like [`event`](Self::event), for an action that is complete. Succeeds even if the reader of the output has exited,
-    /// because the action succeeded and the command continues.
+    /// Like [`event`](Self::event), for an action that is complete. Succeeds even if the reader of the output has
+    /// exited, because the action succeeded and the command continues.
     pub fn completed<R: Serialize + Display>(&self, event: &R) -> Result<()> {
         match self.event(event) {
             Err(error) if self.is_reader_gone(&error) => Ok(()),

@@ -332,8 +332,8 @@ pub(crate) fn etag_of_file(stat: &FileStat) -> ETag {
 }
 
 /// Returns the ETag of an object whose file is described by `about` and has no stored ETag. If an object has this ETag,
-/// it is almost certainly the same file, because the ETag is derived from the file's inode number, size and modification
-/// time.
+/// it is almost certainly the same file, because the ETag is derived from the file's inode number, size and
+/// modification time.
 pub fn etag_of_bare_file(about: &std::fs::Metadata) -> ETag {
     let modified_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
     etag_of(about.ino(), about.size(), modified_ns)

@@ -615,8 +615,8 @@ fn fsck_names_entries_that_are_not_delivered_and_rules_that_are_not_used() {
     assert_eq!(std::fs::read_dir(rig.spool()).map_or(0, Iterator::count), 0);
 }
 
-/// Without the permission to read the configuration, nobody knows whether it is valid. A check by root acts as the owner
-/// of the bucket, here as `nobody`.
+/// Without the permission to read the configuration, nobody knows whether it is valid. A check by root acts as the
+/// owner of the bucket, here as `nobody`.
 #[test]
 fn fsck_reports_rules_without_read_permission_as_unreadable() {
     let rig = Rig::new();

@@ -156,8 +156,8 @@ pub struct TransferArgs {
     /// link is an error. For `mv`, every link to a directory is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE, except by
-    /// `mv`. `sync` also skips links at a local destination: they are neither compared nor removed
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE, except
+    /// by `mv`. `sync` also skips links at a local destination: they are neither compared nor removed
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it

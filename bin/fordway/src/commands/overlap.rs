@@ -1,6 +1,7 @@
-//! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process sees:
-//! on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync` between
-//! the two would copy files onto themselves, and with `--delete` it would remove objects that exist nowhere else.
+//! Detects that a local directory and a prefix share files. The objects of a bucket can be files that this process
+//! sees: on the embedded lane, and if a gateway serves a directory of this machine or of a shared file system. A `sync`
+//! between the two would copy files onto themselves, and with `--delete` it would remove objects that exist nowhere
+//! else.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -28,10 +29,10 @@ impl SeparateDirectories {
     }
 }
 
-/// Checks that neither the local directory nor the prefix contains the other. Returns the two directories; `None` if the
-/// place of the objects is unknown, so that nothing was checked. Errors: `InvalidArgument` if they share files; errors
-/// from opening the lane. Cost: on the node lane, one listing and one read; on the node and HTTP lanes, one listing if a
-/// local directory has the name of the bucket.
+/// Checks that neither the local directory nor the prefix contains the other. Returns the two directories; `None` if
+/// the place of the objects is unknown, so that nothing was checked. Errors: `InvalidArgument` if they share files;
+/// errors from opening the lane. Cost: on the node lane, one listing and one read; on the node and HTTP lanes, one
+/// listing if a local directory has the name of the bucket.
 pub(super) fn check_separate(
     from: &StorageAddress,
     to: &StorageAddress,

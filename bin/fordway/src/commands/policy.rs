@@ -160,8 +160,8 @@ fn add_keys<'a>(keys: &mut ConditionKeyValues<'a>, args: &'a ExplainArgs) {
     }
 }
 
-/// Adds the tags of the object if a condition needs them, unless the command line sets tags. If the tags cannot be read,
-/// prints a note, because the gateway may be able to read them.
+/// Adds the tags of the object if a condition needs them, unless the command line sets tags. If the tags cannot be
+/// read, prints a note, because the gateway may be able to read them.
 fn add_tags(
     keys: &mut ConditionKeyValues<'_>,
     args: &ExplainArgs,

@@ -51,8 +51,13 @@ fn source_error(doing: &str, path: &Path, error: std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::NotFound {
         return file_error(doing, path.display(), error);
     }
-    let why =
-        format!("{} does not exist; check the path, or write s3://BUCKET/KEY for an object", path.display());
+    let why = match path.is_symlink() {
+        true => format!("{} is a dangling link", path.display()),
+        false => format!(
+            "{} does not exist; check the path, or write s3://BUCKET/KEY for an object",
+            path.display()
+        ),
+    };
     Error::new(ErrorKind::Io, why).caused_by(error)
 }
 

@@ -655,6 +655,9 @@ fn places_that_cannot_be_copied_between() {
     rig.run(&["cp", "DIR/f", "s3://nobucket/"]).ended(CommandExit::NotFound);
     rig.run(&["cp", "s3://bkt/none", "DIR/x"]).ended(CommandExit::NotFound);
     assert_eq!(rig.files(), ["f"]);
+    symlink("nowhere", rig.path("link")).unwrap();
+    let dangling = rig.run(&["cp", "DIR/link", "s3://bkt/"]).ended(CommandExit::NotFound);
+    assert!(dangling.stderr.contains("/link is a dangling link"), "{}", dangling.stderr);
 }
 
 #[test]
