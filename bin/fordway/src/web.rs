@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use fordway_command::{CommandContext, IncompleteFileKind, TemporaryFile, file_er
 use fordway_http::vector::{RemoteFile, copy_unsized, is_without_size};
 use fordway_store::{ByteRange, Error, ErrorKind, Result};
 use fordway_wire::uri;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::replicas;
@@ -331,8 +332,8 @@ pub(crate) struct PartialDownloadFile<'c> {
 
 impl<'c> PartialDownloadFile<'c> {
     /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
-    /// part file gets its access rights. Errors: `Unavailable`
-    /// while another process writes the part file.
+    /// part file gets its access rights. Errors: `Unavailable` while another process writes the part file;
+    /// `AccessDenied` if the part file is not this user's own.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
@@ -343,8 +344,13 @@ impl<'c> PartialDownloadFile<'c> {
         let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
         let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
-        let open = || OpenOptions::new().append(true).create(true).mode(mode).open(&path);
-        let file = made.open_in(parent(&path), open).map_err(failed)?;
+        // Whoever may write to the directory can predict the name, and could put a link or a FIFO there.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let flags = i32::try_from(flags).unwrap_or_default();
+        let open = || OpenOptions::new().append(true).create(true).mode(mode).custom_flags(flags).open(&path);
+        let opened = made.open_in(parent(&path), open);
+        let file = opened.map_err(|error| if path.is_symlink() { not_own(&path) } else { failed(error) })?;
+        check_own(&file, &path)?;
         lock(&file).map_err(|error| {
             let detail = format!("another copy is writing {}; wait for it", path.display());
             Error::new(ErrorKind::Unavailable, detail).caused_by(error)
@@ -416,6 +422,18 @@ impl<'c> PartialDownloadFile<'c> {
             linked => linked.map_err(failed),
         }
     }
+}
+
+/// Checks that an existing part file belongs to this user and has no other name. Errors: `AccessDenied`.
+fn check_own(file: &File, path: &Path) -> Result<()> {
+    let about = file.metadata().map_err(|error| file_error("writing", path.display(), error))?;
+    let is_own = about.is_file() && about.uid() == fordway_sys::user_id() && about.nlink() <= 1;
+    if is_own { Ok(()) } else { Err(not_own(path)) }
+}
+
+fn not_own(path: &Path) -> Error {
+    let why = format!("{} is a link, or a file of another user; remove it", path.display());
+    Error::new(ErrorKind::AccessDenied, why)
 }
 
 /// Locks a part file, or returns the error of the last attempt. A lock may briefly outlive its process, while another

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -257,13 +257,18 @@ impl<'c> DavCopier<'c> {
 
     fn upload(&self, path: &Path, url: &str, size_bytes: Option<u64>) -> Result<DavCopyOutcome> {
         let failed = |error| file_error("reading", path.display(), error);
+        // The file is opened before the request, because some servers empty the destination when a PUT begins.
+        let mut file = File::open(path).map_err(failed)?;
+        let mut is_repeated = false;
         let kind = content_type(path, self.order);
         let upload =
             DavUploadOptions { size_bytes, content_type: kind.as_deref(), only_new: self.only_new() };
         self.context.output.expect_bytes(size_bytes.unwrap_or(0));
         let mut buffer = vec![0; CHUNK_BYTES];
         self.dav.put(url, &upload, &mut |sink| {
-            let mut file = File::open(path).map_err(failed)?;
+            if std::mem::replace(&mut is_repeated, true) {
+                file.rewind().map_err(failed)?;
+            }
             loop {
                 let got = file.read(&mut buffer).map_err(failed)?;
                 if got == 0 {
@@ -305,6 +310,7 @@ impl<'c> DavCopier<'c> {
         if source.is_collection && !self.order.recursive {
             return Err(not_recursive(from));
         }
+        self.check_two_files(&source, to)?;
         let operation = if self.order.moves { "move" } else { "copy" };
         let act = |replaces| match self.order.moves {
             true => self.dav.rename_version(&source, to, replaces),
@@ -374,6 +380,10 @@ impl<'c> DavCopier<'c> {
     }
 
     fn between_servers(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
+        // A server that knows no PROPFIND may nevertheless be the source of a copy.
+        if let Ok(source) = self.dav.stat(from) {
+            self.check_two_files(&source, to)?;
+        }
         let (direction, by) = match self.order.third_party {
             ThirdPartyCopyArg::Pull => (CopyDirection::Pull, "third-party copy, pulled"),
             ThirdPartyCopyArg::Push => (CopyDirection::Push, "third-party copy, pushed"),
@@ -399,6 +409,23 @@ impl<'c> DavCopier<'c> {
         }
     }
 
+    /// Checks that the address `to` does not lead to the file `source`, which the copy would destroy: a server may have
+    /// several names, and may accept several spellings of a path. Errors: `InvalidArgument`, also for another file with
+    /// the same size, time and ETag. Cost: one PROPFIND.
+    fn check_two_files(&self, source: &DavResource, to: &str) -> Result<()> {
+        let is_known = source.etag.is_some() || source.modified.is_some();
+        let is_same = |there: DavResource| is_known && source.is_same_version(&there);
+        if !self.dav.stat(to).is_ok_and(is_same) {
+            return Ok(());
+        }
+        let (from, to) = (without_query(&source.url), without_query(to));
+        let why = format!(
+            "{from} and {to} seem to be the same file, because their sizes, times and ETags are equal; remove the \
+             destination first if they are not"
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, why))
+    }
+
     /// Prints a note with the reason why this program, and not the server, copies the content.
     fn note(&self, error: &Error) {
         self.context.output.note(&format!("{error}; copying through this machine"));
@@ -407,14 +434,20 @@ impl<'c> DavCopier<'c> {
     /// Reads a file from one server and writes it to the other server.
     fn stream(&self, from: &str, to: &str) -> Result<DavCopyOutcome> {
         let file = RemoteFile::open(self.dav.session(), from)?;
+        // Some servers empty the destination when a PUT begins. The beginning of the file shows that it can be read.
+        let mut start = vec![0; CHUNK_BYTES.min(usize::try_from(file.size_bytes()).unwrap_or(CHUNK_BYTES))];
+        let got = file.read_at(0, &mut start)?;
+        start.truncate(got);
         let size_bytes = Some(file.size_bytes());
         self.context.output.expect_bytes(file.size_bytes());
         let upload = DavUploadOptions { size_bytes, content_type: None, only_new: self.only_new() };
         self.dav.put(to, &upload, &mut |sink| {
-            file.copy_range(0..file.size_bytes(), &mut |chunk| {
+            let mut pass = |chunk: &[u8]| {
                 sink(chunk)?;
                 self.advance(chunk.len() as u64)
-            })
+            };
+            pass(&start)?;
+            file.copy_range(start.len() as u64..file.size_bytes(), &mut pass)
         })?;
         Ok(DavCopyOutcome::Done { operation: "copy", size_bytes, by: Some("through this machine") })
     }

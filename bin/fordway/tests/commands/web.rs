@@ -166,6 +166,34 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
     assert_eq!(last.header("if-range"), Some("\"version-0\""));
 }
 
+/// Whoever may write to the directory can put a link in the place of the part file.
+#[test]
+fn a_copy_is_not_continued_in_the_file_of_somebody_else() {
+    let (rig, server) = (Rig::new(), server());
+    let cut = ResponseFaultScript::honest()
+        .on_requests(1..2, ResponseFault::CloseAt(700_000))
+        .on_requests(2..3, ResponseFault::Status(404, None));
+    server.follow(cut);
+    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+    let part = rig.dir.path().join(&rig.files()[0]);
+    let victim = rig.dir.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    server.follow(ResponseFaultScript::honest());
+    for is_symbolic in [true, false] {
+        std::fs::remove_file(&part).unwrap();
+        match is_symbolic {
+            true => std::os::unix::fs::symlink(&victim, &part).unwrap(),
+            false => std::fs::hard_link(&victim, &part).unwrap(),
+        }
+        let refused = rig.run(&["cp", &server.url(), "DIR/copy"]);
+        assert_eq!(refused.exit, CommandExit::Denied, "{}", refused.stderr);
+        assert!(refused.stderr.contains(".part is a link"), "{}", refused.stderr);
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    }
+    std::fs::remove_file(&part).unwrap();
+    rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
+}
+
 /// The size of the body differs from the size in the response to HEAD. The body is chunked, or ends when the connection
 /// closes.
 #[test]

@@ -344,3 +344,28 @@ fn servers_copy_to_one_another_where_they_can() {
     let (code, _, told) = fordway(&authority, &["cp", &from, &dav(&two, "x")]);
     assert_eq!(code, 3, "{told}");
 }
+
+/// XRootD empties the destination when a PUT begins.
+#[test]
+fn a_copy_whose_source_cannot_be_read_leaves_the_destination() {
+    let authority = SelfSignedCertificate::new();
+    let Some(server) = ExternalServerProcess::xrootd(&authority) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    std::fs::write(&file, vec![b'x'; 300_000]).unwrap();
+    let there = dav(&server, "f");
+    assert_eq!(fordway(&authority, &["cp", file.to_str().unwrap(), &there]).0, 0);
+    let missing = dir.path().join("none");
+    let (code, _, told) = fordway(&authority, &["cp", missing.to_str().unwrap(), &there]);
+    assert_eq!(code, 3, "{told}");
+    assert!(!told.contains("tries"), "{told}");
+    // The server does not notice that these addresses lead to one file.
+    for other in [there.replace("/f", "/%66"), there.replace("/f", "//f")] {
+        for command in ["cp", "mv"] {
+            let (code, _, told) = fordway(&authority, &[command, &there, &other]);
+            assert_ne!(code, 0, "{command} {other}: {told}");
+            let (_, read, _) = fordway(&authority, &["cat", &there]);
+            assert_eq!(read.len(), 300_000, "{command} {other}: {told}");
+        }
+    }
+}
