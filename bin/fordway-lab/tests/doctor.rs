@@ -156,6 +156,7 @@ fn a_verdict_is_printed_and_written() {
     assert_eq!(verdict.broken, []);
     let sentence = format!("guarantee was found on {} with", verdict.mount.kind);
     assert!(text(&printed.stdout).contains(&sentence), "{}", text(&printed.stdout));
+    assert!(text(&printed.stderr).contains("both paths are on one mount"), "{}", text(&printed.stderr));
     let alone = fordway(&["doctor", "--verdict", &file], "");
     assert_eq!(alone.status.code(), Some(2));
 }

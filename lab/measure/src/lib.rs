@@ -27,7 +27,9 @@ pub use run::{
     SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
-pub use table::{bytes_text, load_table, ns_text, parallel_table, rate_text, table, transfer_table};
+pub use table::{
+    bytes_text, load_table, ns_text, parallel_table, rate_text, ratio_text, table, transfer_table,
+};
 
 use std::time::Instant;
 

@@ -256,6 +256,22 @@ impl RunDocument {
         RunDocument::parse(&text).map_err(failed)
     }
 
+    /// Returns whether a run may be written to `dir`: the directory is missing or empty, or holds a run, which the new
+    /// run replaces. Errors: `dir` cannot be read, or is not a directory.
+    pub fn may_be_written_to(dir: &Path) -> io::Result<bool> {
+        #[derive(Deserialize)]
+        struct AnyRun {
+            schema: String,
+        }
+        let is_empty = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            entries => entries?.next().is_none(),
+        };
+        let is_run =
+            |text: Vec<u8>| serde_json::from_slice(&text).is_ok_and(|run: AnyRun| run.schema == SCHEMA);
+        Ok(is_empty || fs::read(dir.join("run.json")).is_ok_and(is_run))
+    }
+
     /// Parses the content of a `run.json`. Errors: as for [`RunDocument::read`].
     pub fn parse(text: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let run: RunDocument = serde_json::from_slice(text)?;

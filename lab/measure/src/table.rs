@@ -56,7 +56,7 @@ fn cells(summary: &LanePhaseResult) -> [String; 10] {
         latency(|quantiles| quantiles.p99_ns),
         cpu(summary.client_cpu_ns_per_op),
         cpu(summary.server_cpu_ns_per_op),
-        summary.ratio.as_ref().map_or("1".to_owned(), ratio),
+        summary.ratio.as_ref().map_or("1".to_owned(), ratio_text),
         summary.limit.name.clone(),
     ]
 }
@@ -65,7 +65,8 @@ pub(crate) fn cpu(ns: Option<f64>) -> String {
     ns.map_or("-".to_owned(), |ns| ns_text(ns.round() as u64))
 }
 
-pub(crate) fn ratio(ratio: &SpeedRatio) -> String {
+/// Formats a ratio with its interval, and says so if the interval does not allow a conclusion.
+pub fn ratio_text(ratio: &SpeedRatio) -> String {
     let Some(interval) = &ratio.interval else { return "cannot tell: too few blocks".to_owned() };
     // Print two significant digits of a small ratio. Otherwise, a lane with 0.3 % of the reference's speed would have
     // the ratio `0.00`.
@@ -123,7 +124,7 @@ pub fn load_table(run: &RunDocument) -> String {
     let ratios = run.summaries.iter().filter_map(|summary| Some((summary, summary.ratio.as_ref()?)));
     for (number, (summary, of)) in ratios.enumerate() {
         let gap = if number == 0 { "\n" } else { "" };
-        text += &format!("{gap}{}: {} is {} x {}\n", summary.phase, summary.lane, ratio(of), of.to);
+        text += &format!("{gap}{}: {} is {} x {}\n", summary.phase, summary.lane, ratio_text(of), of.to);
     }
     text + "\nLatencies count from the intended start in the open loop. late: the start of requests after their \
             intended start. header B: sent+received per request, bodies \
@@ -258,7 +259,7 @@ fn transfer_cells(summary: &LanePhaseResult, of: &MessageTransferSummary) -> [St
         cpu(Some(of.client_cpu_ns_per_message)),
         cpu(of.server_cpu_ns_per_message),
         format!("{:.2}", of.processors_busy),
-        summary.ratio.as_ref().map_or_else(|| "1".to_owned(), ratio),
+        summary.ratio.as_ref().map_or_else(|| "1".to_owned(), ratio_text),
     ]
 }
 
@@ -334,7 +335,11 @@ mod tests {
                 confidence: 0.95,
                 samples: 5,
             };
-            ratio(&SpeedRatio { to: "a".into(), interval: Some(interval), verdict: SpeedVerdict::Slower })
+            ratio_text(&SpeedRatio {
+                to: "a".into(),
+                interval: Some(interval),
+                verdict: SpeedVerdict::Slower,
+            })
         };
         assert_eq!(["0.50 [0.25, 1.00]", "0.0048 [0.0024, 0.0096]"], [0.5, 0.0048].map(of)[..]);
         assert_eq!("12.00 [6.00, 24.00]", of(12.0));

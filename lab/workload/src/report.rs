@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use fordway_measure::{LanePhaseResult, RunDocument, ns_text, rate_text};
+use fordway_measure::{LanePhaseResult, RunDocument, ns_text, rate_text, ratio_text};
 
 use crate::PhaseResult;
 use crate::bench::LaneResults;
@@ -58,12 +58,12 @@ fn cells(summary: &LanePhaseResult, rounds: &[&PhaseResult], run: &RunDocument) 
 /// Returns the rate as a multiple of the reference's rate, with its interval if there is one.
 fn against_reference(summary: &LanePhaseResult, run: &RunDocument) -> Option<String> {
     let Some(ratio) = &summary.ratio else { return Some("1".to_owned()) };
-    if let Some(interval) = &ratio.interval {
-        return Some(format!("{:.2} [{:.2}, {:.2}]", interval.value, interval.low, interval.high));
+    if ratio.interval.is_some() {
+        return Some(ratio_text(ratio));
     }
     let of_reference = |other: &&LanePhaseResult| other.phase == summary.phase && other.lane == ratio.to;
     let reference = run.summaries.iter().find(of_reference)?;
-    Some(format!("{:.2}", summary.ops_per_s? / reference.ops_per_s?))
+    Some(format!("{} (too few rounds)", rate_text(summary.ops_per_s? / reference.ops_per_s?)))
 }
 
 /// Returns a table of IO500's phases in IO500's units, next to published figures. The percentages in brackets are

@@ -8,7 +8,7 @@ use std::path::Path;
 use fordway_command::{CommandContext, CommandExit, file_error};
 use fordway_machine::doctor::{
     DoctorFinding, DoctorVerdict, JobScheduler, JobSize, ProcessorNoise, RICHTERS_POINTS, SystemTree,
-    examine, examine_mounts, processors, verdict_on,
+    examine, examine_mounts, processors, share_caches, verdict_on,
 };
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{MountGuaranteeVerdict, MountProperties};
@@ -21,6 +21,9 @@ pub(super) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<Command
     if let Some([one, other]) = args.shared.as_deref() {
         let findings = examine_mounts(one, other, context.interrupt.flag())?;
         print(&findings, context)?;
+        if share_caches(one, other)? {
+            context.output.note("both paths are on one mount, so nothing about several nodes was tested");
+        }
         if let Some(file) = &args.verdict {
             let verdict = verdict_on(one, other, &findings)?;
             write_verdict(&verdict, file)?;

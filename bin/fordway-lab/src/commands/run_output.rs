@@ -12,8 +12,13 @@ use fordway_store::{Error, ErrorKind, Result};
 const TRIAL_BYTES: usize = 4096;
 
 /// Checks that a run can be written to `dir`: creates the directory and a file in it, and removes both. Errors: the
-/// kind of the failure (`InvalidArgument` if `dir` is a file), with advice.
+/// kind of the failure (`InvalidArgument` if `dir` is a file, or holds other files than a run), with advice.
 pub(super) fn check(dir: &Path) -> Result<()> {
+    // A run replaces the files of an older run, and would replace any other file with the same name.
+    if RunDocument::may_be_written_to(dir).is_ok_and(|may| !may) {
+        let why = format!("{} holds files but no run; choose another directory with --out", dir.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, why));
+    }
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
     let missing: Vec<&Path> = dir.ancestors().take_while(is_missing).collect();
     let tried = std::fs::create_dir_all(dir).and_then(|()| {
@@ -65,9 +70,21 @@ mod tests {
         check(&new).unwrap();
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         std::fs::create_dir_all(&new).unwrap();
-        std::fs::write(new.join("run.json"), "{}").unwrap();
+        std::fs::write(new.join("run.json"), r#"{"schema": "fordway.run", "schema_version": 9}"#).unwrap();
         check(&new).unwrap();
         assert_eq!(std::fs::read_dir(&new).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["operations.arrow", "notes.txt", "run.json"] {
+            let dir = place.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join(name), "{}").unwrap();
+            let error = check(&dir).expect_err("it holds no run");
+            assert!(error.to_string().contains("holds files but no run"), "{error}");
+        }
     }
 
     #[test]

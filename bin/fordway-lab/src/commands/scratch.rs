@@ -1,9 +1,9 @@
 //! Temporary directories of commands. If a command is killed, its directory remains. The next command that creates a
 //! directory for the same purpose in the same parent directory removes the remaining one.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -42,7 +42,9 @@ impl ScratchDirectory {
         let prefix = format!("fordway-{purpose}-");
         // What cannot be removed now must not stop this command.
         let _ = remove_abandoned(&prefix, parent);
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent)?;
+        // `compare` copies the user's files, which others may not be allowed to read.
+        let private = Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix(&prefix).permissions(private).tempdir_in(parent)?;
         let lock = File::create(dir.path().join(LOCK))?;
         // A file system without such locks does not stop the command. Nothing is removed there.
         let _ = lock.try_lock();
@@ -113,6 +115,7 @@ mod tests {
         let lock = File::open(running.join(LOCK)).unwrap();
         lock.try_lock().unwrap();
         let made = ScratchDirectory::new("compare", parent.path()).unwrap();
+        assert_eq!(made.path().metadata().unwrap().mode() & 0o777, 0o700);
         assert!(!killed.exists());
         assert!([&new, &other, &foreign, &running].iter().all(|path| path.join("file").exists()));
         // A later command must not remove the directory of this one.

@@ -12,7 +12,7 @@ pub(crate) use checks::{CpuQuotaCounters, quota_counters};
 pub use fix::{JobScheduler, JobSize};
 pub use noise::ProcessorNoise;
 pub(crate) use noise::WorkQuantum;
-pub use shared::{examine_mounts, verdict_on};
+pub use shared::{examine_mounts, share_caches, verdict_on};
 pub use tree::{SystemTree, UnreadableFile};
 
 use serde::Serialize;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{
-    ByteRangeLocks, Errno, Mode, MountGuaranteeVerdict, MountProblem, MountProperties, SharedMountGuarantee,
-    create_unnamed, link_unnamed, look_again, stat_now, sync_data,
+    ByteRangeLocks, Errno, FileSystemSharing, Mode, MountGuaranteeVerdict, MountProblem, MountProperties,
+    SharedMountGuarantee, create_unnamed, link_unnamed, look_again, stat_now, sync_data,
 };
 
 use super::{DoctorFinding, DoctorVerdict, FindingDraft};
@@ -69,9 +69,34 @@ pub fn examine_mounts(one: &Path, other: &Path, is_over: &AtomicBool) -> Result<
     Ok(findings)
 }
 
+/// Returns whether the two paths share the kernel's caches, because they lead to one mounted file system. The checks then
+/// reveal nothing about several nodes. Errors: a path cannot be examined.
+pub fn share_caches(one: &Path, other: &Path) -> Result<bool> {
+    let device = |dir: &Path| {
+        let examined = fs::metadata(dir).map(|state| state.dev());
+        examined.map_err(|error| {
+            Error::new(ErrorKind::from(&error), format!("examining {}", dir.display())).caused_by(error)
+        })
+    };
+    Ok(device(one)? == device(other)?)
+}
+
+/// Checks that the findings are valid for several nodes. Errors: `InvalidArgument`.
+fn check_separate(share_caches: bool, sharing: FileSystemSharing) -> Result<()> {
+    if !share_caches || !sharing.is_shared() {
+        return Ok(());
+    }
+    let why = "both paths are on one mount, which shows nothing about several nodes; for a verdict, mount the file \
+               system twice with separate caches (NFS: with the option nosharecache)";
+    Err(Error::new(ErrorKind::InvalidArgument, why))
+}
+
 /// Summarizes the findings of [`examine_mounts`] in a verdict for stores on mounts of this type with these options.
-/// Errors: `InvalidArgument` if the two mounts differ in type or options, or are not in the list of mounts.
+/// Errors: `InvalidArgument` if the two mounts differ in type or options, or are not in the list of mounts, or if both
+/// are one mount of a file system that other nodes may change.
 pub fn verdict_on(one: &Path, other: &Path, findings: &[DoctorFinding]) -> Result<MountGuaranteeVerdict> {
+    let sharing = File::open(one).ok().and_then(|dir| FileSystemSharing::of(&dir).ok());
+    check_separate(share_caches(one, other)?, sharing.unwrap_or(FileSystemSharing::Unknown))?;
     let identity = |dir: &Path| -> Result<MountProperties> {
         let opened = File::open(dir).map_err(|error| {
             Error::new(ErrorKind::from(&error), format!("opening {}", dir.display())).caused_by(error)
@@ -425,6 +450,18 @@ fn staleness(ground: &CrossMountDirectory) -> std::io::Result<FindingDraft> {
 mod tests {
     use super::*;
     use crate::doctor::DoctorVerdict;
+
+    #[test]
+    fn one_mount_of_a_shared_file_system_gives_no_verdict() {
+        assert!(share_caches(Path::new("/"), Path::new("/")).unwrap());
+        assert!(!share_caches(Path::new("/"), Path::new("/proc")).unwrap());
+        for sharing in [FileSystemSharing::Nfs, FileSystemSharing::Unknown] {
+            let refused = check_separate(true, sharing).unwrap_err();
+            assert!(refused.to_string().contains("nosharecache"), "{refused}");
+            check_separate(false, sharing).unwrap();
+        }
+        check_separate(true, FileSystemSharing::Local).unwrap();
+    }
 
     /// Examines two paths to the same directory; these paths behave as one mount.
     #[test]
