@@ -16,7 +16,7 @@ use fordway_sys::{
 
 use crate::PosixStoreState;
 use crate::errors::from_errno;
-use crate::index::IndexQuery;
+use crate::index::{DirectoryRole, IndexQuery};
 use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
 use crate::locks::ALL_KEYS;
 use crate::names::{ListedName, ListingFreshness, SortedNames, WalkedDirectories, state_before};
@@ -305,7 +305,9 @@ impl BucketWalk<'_> {
         };
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) = indexes.names(&dir, is_bucket, IndexQuery { from, prefix, most }) {
+        while let Some(found) =
+            indexes.names(&dir, DirectoryRole::of_objects(is_bucket), IndexQuery { from, prefix, most })
+        {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
             if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
@@ -352,7 +354,8 @@ impl BucketWalk<'_> {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
             ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
-                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
+                let role = DirectoryRole::of_objects(at.is_empty());
+                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, role, || read(true))?)
             }
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.

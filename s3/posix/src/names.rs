@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use fordway_store::Key;
 use fordway_sys::{
-    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, read_dir_briefly,
+    stat, stat_now,
 };
 
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
@@ -92,6 +93,20 @@ impl SortedNames {
             names.push(name, resolve(name));
         }
         (names.has_links, names.read) = (!unclear.is_empty(), count);
+        names.sort();
+        Ok(names)
+    }
+
+    /// Reads all names in `dir` except those of directories. Errors: also `AGAIN`, as [`read_dir_briefly`].
+    pub(crate) fn read_briefly(dir: &File) -> Result<Self, Errno> {
+        let mut names = SortedNames::default();
+        read_dir_briefly(dir, |name, kind| {
+            names.has_links |= matches!(kind, EntryKind::Link | EntryKind::Unknown);
+            if kind != EntryKind::Dir {
+                names.push(&name_to_text(name), EntryKind::File);
+            }
+            names.read += 1;
+        })?;
         names.sort();
         Ok(names)
     }

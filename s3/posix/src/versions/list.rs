@@ -119,7 +119,11 @@ impl PosixStoreState {
 
     /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
     /// something in the directory changes.
-    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<SortedNames>)>> {
+    pub(crate) fn archived_names(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+    ) -> Result<Option<(File, Arc<SortedNames>)>> {
         let contents = self.volume.contents(bucket)?;
         if contents.versioning == VersioningState::Unversioned {
             return Ok(None);

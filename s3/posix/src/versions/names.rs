@@ -17,7 +17,7 @@ use crate::names::SortedNames;
 use crate::stage::hidden_name;
 
 /// The suffix of a delete marker's name.
-const MARKER: &str = "-marker";
+pub(crate) const MARKER: &str = "-marker";
 
 /// A name in a key's versions directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,11 @@ pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     let is_hex =
         |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
+}
+
+/// Returns whether `name` is the name of a version, but not the one that [`NoncurrentVersion::of`] returns for its ID.
+pub(crate) fn is_stray(name: &str) -> bool {
+    NoncurrentVersion::parse(name).is_some_and(|found| order_in(&found.version) != Some(found.order))
 }
 
 /// Returns the current time in nanoseconds since 1970.
