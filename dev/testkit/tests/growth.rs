@@ -1,10 +1,12 @@
 //! Checks how the cost of a call grows when there are ten and forty times as many objects or versions. The cost is
 //! counted in system calls, which do not depend on the machine.
 
-use fordway_posix::{PosixConfig, PosixStore};
+use std::time::Duration;
+
+use fordway_posix::{LifecycleOptions, PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, GetOptions, Key, ListQuery, ObjectVersionOperations, Objects, PutOptions, VersionId,
-    VersioningState, VersionsQuery,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, GetOptions, Key, ListQuery,
+    ObjectVersionOperations, Objects, PutOptions, VersionId, VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};
 use tempfile::TempDir;
@@ -59,6 +61,103 @@ fn a_key_with_many_versions_costs_what_one_with_few_does() {
     assert_flat("head by version", &heads, 1.2);
 }
 
+/// Removes versions one after the other, in the order of a listing and in the opposite order.
+#[test]
+fn a_delete_among_many_versions_costs_what_one_among_few_does() {
+    for is_newest_first in [true, false] {
+        let mut deletes = Vec::new();
+        for size in [SIZES[0], SIZES[1]] {
+            let (_dir, store, bucket) = open();
+            store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+            let mut versions: Vec<_> = (0..size).map(|_| put(&store, &bucket, "k").unwrap()).collect();
+            if is_newest_first {
+                versions.reverse();
+            }
+            let mut versions = versions.into_iter();
+            let mut delete = || {
+                let options = DeleteOptions { version: versions.next(), ..Default::default() };
+                store.delete(&bucket, &key("k"), &options).unwrap();
+            };
+            // The second read of the names creates the index.
+            delete();
+            delete();
+            let called = run(FaultInjectionPlan::default(), || (0..20).for_each(|_| delete())).1;
+            assert!(!called.contains(&"getdents64"), "all names were read: {called:?}");
+            deletes.push(called.len());
+        }
+        assert_flat("delete of a version", &deletes, 1.2);
+    }
+}
+
+#[test]
+fn puts_and_deletes_of_a_key_with_many_versions_read_no_names() {
+    for versioning in [VersioningState::Enabled, VersioningState::Suspended] {
+        let (_dir, store, bucket) = open();
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        (0..SIZES[1]).for_each(|_| drop(put(&store, &bucket, "k")));
+        store.set_versioning(&bucket, versioning).unwrap();
+        let missing = GetOptions::version(VersionId::new("0123456789abcdef.0123456789abcdef").unwrap());
+        let mut step = || {
+            put(&store, &bucket, "k");
+            put(&store, &bucket, "k");
+            store.delete(&bucket, &key("k"), &Default::default()).unwrap();
+            store.delete(&bucket, &key("k"), &Default::default()).unwrap();
+            store.get(&bucket, &key("k"), &GetOptions::default()).unwrap_err();
+            store.head(&bucket, &key("k"), &missing).unwrap_err();
+        };
+        step();
+        step();
+        let called = run(FaultInjectionPlan::default(), step).1;
+        assert!(!called.contains(&"getdents64"), "all names were read: {called:?}");
+    }
+}
+
+#[test]
+fn expiry_of_a_version_costs_the_same_among_many() {
+    const RULES: &[u8] =
+        b"<LifecycleConfiguration><Rule><Status>Enabled</Status><Filter/><NoncurrentVersionExpiration>\
+        <NoncurrentDays>1</NoncurrentDays><NewerNoncurrentVersions>3</NewerNoncurrentVersions>\
+        </NoncurrentVersionExpiration></Rule></LifecycleConfiguration>";
+    let mut per_version = Vec::new();
+    for size in [SIZES[0], SIZES[1]] {
+        let (_dir, store, bucket) = open();
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        store.set_document(&bucket, &BucketDocumentKind::known("lifecycle"), RULES).unwrap();
+        (0..size).for_each(|_| drop(put(&store, &bucket, "k")));
+        std::thread::sleep(Duration::from_millis(50));
+        let options = LifecycleOptions { day: Duration::from_millis(1), ..Default::default() };
+        let expire = |dry_run: bool| {
+            let options = LifecycleOptions { dry_run, ..options.clone() };
+            let act = || store.run_lifecycle(&options, &mut |_| Ok(())).unwrap();
+            let (summary, called) = run(FaultInjectionPlan::default(), act);
+            assert_eq!(summary.changed as usize, size - 4);
+            let reads = called.iter().filter(|call| **call == "getdents64").count();
+            assert!(reads <= 30, "{size} versions: {reads} reads of directories");
+            called.len()
+        };
+        per_version.push((expire(true) + expire(false)).div_ceil(size));
+    }
+    assert_flat("expiry of a version", &per_version, 1.2);
+}
+
+#[test]
+fn a_small_page_of_versions_looks_at_few_keys() {
+    let mut pages = Vec::new();
+    for size in [SIZES[0], SIZES[1]] {
+        let (_dir, store, bucket) = open();
+        store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
+        (0..size).for_each(|at| drop(put(&store, &bucket, &format!("d{at:06}/k"))));
+        std::thread::sleep(Duration::from_millis(50));
+        let query = VersionsQuery { max_keys: 10, ..Default::default() };
+        pages.push(calls(|| {
+            let page = store.list_versions(&bucket, &query).unwrap();
+            assert_eq!(page.versions.len(), 10);
+            assert!(page.next.is_some());
+        }));
+    }
+    assert_flat("small page of versions", &pages, 1.2);
+}
+
 #[test]
 fn a_page_of_versions_reads_what_it_shows() {
     let mut pages = Vec::new();
@@ -66,7 +165,7 @@ fn a_page_of_versions_reads_what_it_shows() {
         let (_dir, store, bucket) = open();
         store.set_versioning(&bucket, VersioningState::Enabled).unwrap();
         let versions: Vec<_> = (0..size).map(|_| put(&store, &bucket, "k").unwrap()).collect();
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         let query = VersionsQuery {
             max_keys: 50,
             key_after: Some("k".into()),
@@ -98,7 +197,7 @@ fn a_page_among_many_keys_costs_what_one_among_few_does() {
             (0..size).for_each(|at| drop(put(&store, &bucket, &name(at))));
             // A change within one tick of the file system's clock cannot be detected, so nothing about the directory is
             // cached until the tick has passed.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             let middle = Some(name(size / 2 - 1));
             let query = ListQuery { start_after: middle, max_keys: 50, ..Default::default() };
             let page = |query: &ListQuery| store.list(&bucket, query).unwrap().entries.len();
@@ -120,7 +219,7 @@ fn all_versions_of_many_keys_cost_no_more_than_twice_the_listing() {
     for at in 0..2 * 1_000 {
         put(&store, &bucket, &format!("k{:06}", at % 1_000));
     }
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     let all = || {
         let mut query = VersionsQuery { max_keys: 1_000, ..Default::default() };
         let mut count = 0;
@@ -158,7 +257,7 @@ fn an_overwrite_does_not_try_to_create_what_was_put_before() {
 fn keys_away_from_the_flat_directory_cost_few_calls() {
     let (_dir, store, bucket) = open();
     put(&store, &bucket, "first");
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     let (missing, options) = (key("missing"), GetOptions::default());
     let head = called(|| drop(store.head(&bucket, &missing, &options).unwrap_err()));
     assert!(head.len() <= 2, "head of a missing key: {head:?}");
@@ -166,7 +265,7 @@ fn keys_away_from_the_flat_directory_cost_few_calls() {
     assert!(get.len() <= 4, "get of a missing key: {get:?}");
 
     put(&store, &bucket, "alone/object");
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     let alone = key("alone/object");
     let (_, head) =
         run(FaultInjectionPlan::default(), || drop(store.head(&bucket, &alone, &options).unwrap()));
@@ -186,7 +285,7 @@ fn files_of_posix_programs_are_described_without_opening_them() {
     for at in 0..FILES {
         std::fs::write(dir.path().join(format!("bucket/f{at:03}")), "content").unwrap();
     }
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     let options = GetOptions::default();
     let opened = store.get(&bucket, &key("f007"), &options).unwrap().info;
     let head = called(|| assert_eq!(store.head(&bucket, &key("f007"), &options).unwrap(), opened));

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ErrorKind, Key, ListEntry, ListQuery, ObjectInfo, Result, VersionId, VersionListing,
-    VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkInstruction,
+    Bucket, Checksum, ErrorKind, Key, ListEntry, ListQuery, MAX_KEYS, ObjectInfo, Result, VersionId,
+    VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkInstruction,
 };
 use fordway_sys::{EntryKind, Errno};
 
@@ -39,8 +39,10 @@ impl PosixStoreState {
         let archived = self.versioned_keys(bucket)?;
         let mut archived =
             ListingKeyRange::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
+        // A page may need more keys than it has entries, because a version may be gone by the time it is described. It
+        // also needs one key more, to determine whether there is a next page.
         let mut keys = query.keys();
-        keys.max_keys = fordway_store::MAX_KEYS;
+        keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
         loop {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
@@ -59,7 +61,10 @@ impl PosixStoreState {
                 }
             }
             match current.next {
-                Some(next) => keys = ListQuery { start_after: Some(next), ..keys },
+                Some(next) => {
+                    let max_keys = keys.max_keys.saturating_mul(2).min(MAX_KEYS);
+                    keys = ListQuery { start_after: Some(next), max_keys, ..keys };
+                }
                 None => break,
             }
         }
