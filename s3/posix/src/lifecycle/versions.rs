@@ -397,8 +397,8 @@ impl VersionWitnesses {
 
 impl ExpiryRecheck<'_> {
     /// Returns whether `version` is a noncurrent version of its key and is due for removal. `newer` are the names of
-    /// newer versions, the oldest first. Cost: one call to [`VersionWitnesses::has`] for each name that is examined; the
-    /// examination ends after at most two names more than the rule keeps.
+    /// newer versions, the oldest first. Cost: one call to [`VersionWitnesses::has`] for each name that is examined.
+    /// Without concurrent deletes, at most two names more than the rule keeps are examined.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
