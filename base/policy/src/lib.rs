@@ -24,6 +24,7 @@ mod principal;
 mod public;
 mod request;
 mod rules;
+mod wildcard;
 
 pub use acl::{AclGrant, AclGroup, AclPermission, CannedAcl};
 pub use action::{Action, ActionSet};

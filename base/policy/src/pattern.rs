@@ -2,6 +2,7 @@
 //! `${NAME}` is replaced by the value of a condition key; `*` and `?` in this value are literal.
 
 use crate::request::AccessRequest;
+use crate::wildcard::{ANY_CHARACTER, ANY_CHARACTERS, PatternSymbol, fits};
 
 /// A part of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,11 +14,6 @@ enum PatternSegment {
         default: Option<String>,
     },
 }
-
-/// The symbols of a pattern: byte values, and larger numbers for wildcards.
-type PatternSymbol = u16;
-const ANY_CHARACTERS: PatternSymbol = 256;
-const ANY_CHARACTER: PatternSymbol = 257;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
@@ -85,19 +81,19 @@ impl Pattern {
     /// several values, or has neither a value nor a default.
     pub(crate) fn fits(&self, text: &str, request: &AccessRequest<'_>) -> bool {
         match &self.pieces[..] {
-            [PatternSegment::Fixed(symbols)] => fits(symbols, text.as_bytes()),
-            pieces => expanded(pieces, request).is_some_and(|symbols| fits(&symbols, text.as_bytes())),
+            [PatternSegment::Fixed(symbols)] => fits(symbols, text),
+            pieces => expanded(pieces, request, text.len()).is_some_and(|symbols| fits(&symbols, text)),
         }
     }
 
     /// Like [`Pattern::fits`], for a pattern without variables.
     pub(crate) fn fits_plain(&self, text: &str) -> bool {
-        matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text.as_bytes()))
+        matches!(&self.pieces[..], [PatternSegment::Fixed(symbols)] if fits(symbols, text))
     }
 
     /// Returns whether the pattern, which has no wildcards, matches the whole of `text`, ignoring case.
     pub(crate) fn equals_ignoring_case(&self, text: &str, request: &AccessRequest<'_>) -> bool {
-        let Some(symbols) = expanded(&self.pieces, request) else { return false };
+        let Some(symbols) = expanded(&self.pieces, request, usize::MAX) else { return false };
         let bytes: Vec<u8> = symbols.iter().map(|symbol| *symbol as u8).collect();
         String::from_utf8_lossy(&bytes).to_lowercase() == text.to_lowercase()
     }
@@ -125,10 +121,18 @@ fn variable(text: &str, is_key: fn(&str) -> bool) -> Option<PatternSegment> {
     is_key(&key).then_some(PatternSegment::Variable { key, default })
 }
 
-/// Replaces variables with their values. `None` if a variable has several values, or has neither a value nor a default.
-fn expanded(pieces: &[PatternSegment], request: &AccessRequest<'_>) -> Option<Vec<PatternSymbol>> {
+/// Replaces variables with their values. `None` if a variable has several values, or has neither a value nor a default,
+/// or if the result matches only texts of more than `text_bytes`. A client chooses the values of some variables, and
+/// a pattern can repeat them often.
+fn expanded(
+    pieces: &[PatternSegment],
+    request: &AccessRequest<'_>,
+    text_bytes: usize,
+) -> Option<Vec<PatternSymbol>> {
     let mut all = Vec::new();
+    let mut bytes = 0;
     for piece in pieces {
+        let known = all.len();
         match piece {
             PatternSegment::Fixed(symbols) => all.extend_from_slice(symbols),
             PatternSegment::Variable { key, default } => {
@@ -140,47 +144,12 @@ fn expanded(pieces: &[PatternSegment], request: &AccessRequest<'_>) -> Option<Ve
                 all.extend(value.bytes().map(u16::from));
             }
         }
-    }
-    Some(all)
-}
-
-/// Returns whether the pattern matches the whole text. Cost: in the worst case, proportional to the product of the two
-/// lengths.
-fn fits(pattern: &[PatternSymbol], text: &[u8]) -> bool {
-    let (mut at, mut read) = (0, 0);
-    // The position after the last `*` in the pattern, and the position up to which that `*` matches the text so far.
-    let mut star: Option<(usize, usize)> = None;
-    while read < text.len() {
-        match pattern.get(at) {
-            Some(&ANY_CHARACTERS) => {
-                star = Some((at + 1, read));
-                at += 1;
-                if at == pattern.len() {
-                    return true;
-                }
-            }
-            Some(&ANY_CHARACTER) => {
-                read += character_bytes(&text[read..]);
-                at += 1;
-            }
-            Some(&symbol) if symbol == u16::from(text[read]) => {
-                read += 1;
-                at += 1;
-            }
-            _ => {
-                let Some((after, covered)) = star else { return false };
-                let covered = covered + character_bytes(&text[covered..]);
-                star = Some((after, covered));
-                (at, read) = (after, covered);
-            }
+        bytes += all[known..].iter().filter(|symbol| **symbol != ANY_CHARACTERS).count();
+        if bytes > text_bytes {
+            return None;
         }
     }
-    pattern[at..].iter().all(|symbol| *symbol == ANY_CHARACTERS)
-}
-
-/// Returns the length of the first character of a text in UTF-8.
-fn character_bytes(text: &[u8]) -> usize {
-    1 + text[1..].iter().take_while(|byte| **byte & 0xc0 == 0x80).count()
+    Some(all)
 }
 
 #[cfg(test)]

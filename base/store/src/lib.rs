@@ -119,7 +119,8 @@ pub trait Objects: Send + Sync {
     /// Returns all buckets in byte order of their names.
     fn list_buckets(&self) -> Result<Vec<BucketInfo>>;
 
-    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `InvalidBucketName`.
+    /// Creates an empty bucket. Errors: `BucketAlreadyOwnedByYou`, `BucketAlreadyExists` if it belongs to another
+    /// user; `InvalidBucketName`.
     fn create_bucket(&self, bucket: &Bucket) -> Result<()>;
 
     /// Describes a bucket. Errors: `NoSuchBucket`.
@@ -155,7 +156,8 @@ pub trait Objects: Send + Sync {
     }
 
     /// Reads many ranges of one version of an object; returns one vector per range, in order. `options.range` is
-    /// ignored. Errors: as for [`Objects::get`]; a range outside the object makes the whole call fail.
+    /// ignored. Errors: as for [`Objects::get`], also without ranges; a range outside the object makes the whole call
+    /// fail.
     fn read_ranges(
         &self,
         bucket: &Bucket,
@@ -163,6 +165,9 @@ pub trait Objects: Send + Sync {
         ranges: &[ByteRange],
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
+        if ranges.is_empty() {
+            return self.head(bucket, key, options).map(|_| Vec::new());
+        }
         let mut options = options.clone();
         let read = |range: &ByteRange| {
             options.range = Some(*range);

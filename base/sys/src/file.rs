@@ -206,17 +206,17 @@ pub fn rename_new(from_dir: impl AsFd, from: &str, to_dir: impl AsFd, to: &str) 
 
 /// Sets or clears the immutable flag of an open file (`FS_IOC_SETFLAGS`). Until the flag is cleared, nobody, including
 /// the owner and root, can change, link, rename or remove the file. Errors: `PERM` without the capability
-/// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Cost: one call if the flag
-/// already has this value, up to six otherwise.
-pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<()> {
+/// `CAP_LINUX_IMMUTABLE`; `NOTTY` or `OPNOTSUPP` where the file system has no such flag. Returns whether the flag
+/// changed. Cost: one call if the flag already has this value, up to six otherwise.
+pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<bool> {
     let flags = ioctl_getflags(&file)?;
     let mut wanted = flags;
     wanted.set(IFlags::IMMUTABLE, is_immutable);
     if wanted == flags {
-        return Ok(());
+        return Ok(false);
     }
     with_capabilities(CapabilitySet::LINUX_IMMUTABLE | CapabilitySet::FOWNER, || {
-        ioctl_setflags(&file, wanted)
+        ioctl_setflags(&file, wanted).map(|()| true)
     })?
 }
 

@@ -72,17 +72,18 @@ pub use nowait::{
 };
 pub use passed::{ActivationSocket, ActivationSocketKind, take_passed_sockets};
 pub use process::{
-    ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
+    PerProcess, ProcessIdentity, ResourceUsage, ThreadAffinity, current_core, process_cpu_ns, process_usage,
     raise_open_files, terminate, thread_cpu_ns, usable_cores, with_signals_blocked,
 };
 pub use root::{PathResolutionMethod, RootDirectory, SymlinkPolicy};
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::io::Errno;
+pub use rustix::process::Signal;
 pub use shared::{
     FileSystemSharing, forget_names, inode_among, inode_in, look_again, look_up_existing, require_kept,
     stat_now,
 };
-pub use signal::{after_signal, ask_after_signals, sleep, wait_at_most};
+pub use signal::{after_signal, ask_after_signals, is_ignored, sleep, wait_at_most};
 pub use socket::{
     PeerCredentials, SocketBlockingMode, TcpInfo, is_writable, keep_alive, offer_room, peer_of, receive,
     receive_with_descriptor, send_all, send_file, send_more, send_unpaced_on_loopback, set_receive_low_water,

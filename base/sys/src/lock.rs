@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, Result};
 
 use super::file::last_errno;
-use super::process::ProcessIdentity;
 use crate::{FileStat, call};
 
 /// The number of in-process locks, which provide mutual exclusion between threads that share the open lock file.
@@ -122,7 +121,6 @@ fn wait_for(file: BorrowedFd<'_>, (start, length): (i64, i64), patience: &mut Lo
 #[derive(Debug)]
 pub struct ByteRangeLocks {
     file: OwnedFd,
-    opened_by: ProcessIdentity,
     stripes: Vec<LockStripe>,
 }
 
@@ -217,11 +215,7 @@ fn stripe_of(offset: u32) -> usize {
 impl ByteRangeLocks {
     /// Creates a table of locks on `file`, which must be open for writing but is never written to.
     pub fn new(file: OwnedFd) -> Self {
-        ByteRangeLocks {
-            file,
-            opened_by: ProcessIdentity::current(),
-            stripes: (0..STRIPES).map(|_| LockStripe::default()).collect(),
-        }
+        ByteRangeLocks { file, stripes: (0..STRIPES).map(|_| LockStripe::default()).collect() }
     }
 
     /// Waits for the byte at `offset` and locks it. Cost: one `fcntl` to lock the byte, and one to unlock it. Errors:
@@ -266,12 +260,6 @@ impl ByteRangeLocks {
             Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
             Err(errno) => Err(errno),
         }
-    }
-
-    /// Returns whether this process made the table. The locks of a table that a parent process made exclude every other
-    /// process except that parent, because parent and child share the open file. Cost: none.
-    pub fn is_of_this_process(&self) -> bool {
-        self.opened_by.is_current()
     }
 
     /// Returns the state of the lock file. Cost: one `fstat`.

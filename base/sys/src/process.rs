@@ -1,8 +1,10 @@
 //! Processes: their CPU time and resource usage, how to end them, how to distinguish a forked child from its parent,
 //! and which processor a thread runs on.
 
-use std::sync::Once;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
 use rustix::io::{Errno, Result};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -112,6 +114,54 @@ impl ProcessIdentity {
     }
 }
 
+/// A value that each process makes for itself. After a fork, the child gets a fresh value, and never touches its
+/// parent's: another thread of the parent may have held a lock in it during the fork, and nobody in the child would
+/// release the lock. The child may also lack descriptors that the value holds, because the kernel copies the table of
+/// descriptors before the memory. The number of such a descriptor may then belong to another file. For the same reason,
+/// a child does not drop its parent's value. Cost of an access: two atomic loads.
+#[derive(Debug)]
+pub struct PerProcess<T> {
+    made_by: ProcessIdentity,
+    value: ManuallyDrop<T>,
+    /// The value of a forked child. Only the child uses this field.
+    in_child: OnceLock<Box<PerProcess<T>>>,
+}
+
+impl<T: Default> Default for PerProcess<T> {
+    fn default() -> Self {
+        PerProcess {
+            made_by: ProcessIdentity::current(),
+            value: ManuallyDrop::new(T::default()),
+            in_child: OnceLock::new(),
+        }
+    }
+}
+
+impl<T: Default> Deref for PerProcess<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        if self.made_by.is_current() { &self.value } else { self.of_child() }
+    }
+}
+
+impl<T: Default> PerProcess<T> {
+    #[cold]
+    fn of_child(&self) -> &T {
+        self.in_child.get_or_init(Box::default)
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        if self.made_by.is_current() {
+            // SAFETY: the value is dropped only here, and is not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
 /// Runs `work` with all signals blocked. A thread that `work` starts inherits the blocked signals, so that the kernel
 /// delivers signals to other threads of the process. Cost: two system calls.
 pub fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
@@ -201,6 +251,8 @@ impl ThreadAffinity {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -222,21 +274,55 @@ mod tests {
         assert_eq!(process_cpu_ns(0x7fff_fff0), Err(Errno::SRCH));
     }
 
-    #[test]
-    fn a_child_is_another_process() {
-        let parent = ProcessIdentity::current();
-        // SAFETY: the child only compares and exits.
+    /// Returns whether `check`, which neither allocates much nor panics, returns true in a forked child.
+    fn holds_in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child only runs `check` and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let is_other = !parent.is_current() && ProcessIdentity::current().is_current();
+            let holds = check();
             // SAFETY: this ends the child at once, so that no part of the test runs twice.
-            unsafe { libc::_exit(i32::from(!is_other)) };
+            unsafe { libc::_exit(i32::from(!holds)) };
         }
         let mut status = -1;
         // SAFETY: the kernel may write to `status`.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert_eq!(status, 0);
+        status == 0
+    }
+
+    #[test]
+    fn a_child_is_another_process() {
+        let parent = ProcessIdentity::current();
+        assert!(holds_in_child(|| !parent.is_current() && ProcessIdentity::current().is_current()));
         assert!(parent.is_current());
+    }
+
+    #[test]
+    fn a_child_does_not_touch_what_its_parent_made() {
+        struct NotDropped(Mutex<Option<ProcessIdentity>>);
+        impl Default for NotDropped {
+            fn default() -> Self {
+                NotDropped(Mutex::new(None))
+            }
+        }
+        impl Drop for NotDropped {
+            fn drop(&mut self) {
+                let made_by = *self.0.get_mut().unwrap();
+                if made_by.is_some_and(|process| !process.is_current()) {
+                    std::process::abort();
+                }
+            }
+        }
+        let (value, other) = (PerProcess::<NotDropped>::default(), PerProcess::<NotDropped>::default());
+        *other.0.lock().unwrap() = Some(ProcessIdentity::current());
+        let held = value.0.lock().unwrap();
+        // In the child, nobody would ever release the lock that is held here.
+        assert!(holds_in_child(|| {
+            drop(other);
+            let is_fresh =
+                value.0.try_lock().is_ok_and(|mut of_child| of_child.replace(value.made_by).is_none());
+            is_fresh && value.0.try_lock().is_ok_and(|of_child| of_child.is_some())
+        }));
+        drop(held);
     }
 
     #[test]

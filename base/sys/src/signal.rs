@@ -1,11 +1,14 @@
-//! Waits that a signal may interrupt. After a signal handler has run in a thread that is waiting for a socket, the
-//! kernel wakes up the thread. Only the program knows what the signal meant, so these functions ask the program whether
-//! to stop. A signal that arrives just before the wait wakes up no thread, so the program is also asked at intervals.
+//! Waits that a signal may interrupt, and signals that the process ignores.
+//!
+//! After a signal handler has run in a thread that is waiting for a socket, the kernel wakes up the thread. Only the
+//! program knows what the signal meant, so these functions ask the program whether to stop. A signal that arrives just
+//! before the wait wakes up no thread, so the program is also asked at intervals.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, Result};
+use rustix::process::Signal;
 use rustix::thread::{NanosleepRelativeResult, nanosleep};
 use rustix::time::Timespec;
 
@@ -52,6 +55,16 @@ pub fn sleep(duration: Duration) -> Result<()> {
     }
 }
 
+/// Returns whether this process ignores a signal. A process inherits the signals that its parent ignores: `nohup`
+/// ignores SIGHUP, and a shell without job control ignores SIGINT for commands that it starts with `&`.
+pub fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: `sigaction` is plain data, for which all zeros is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the first pointer is null, so this call changes nothing; the kernel may write to `action`.
+    let read = unsafe { libc::sigaction(signal.as_raw(), std::ptr::null(), &raw mut action) };
+    read == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +75,12 @@ mod tests {
         sleep(Duration::from_millis(20)).unwrap();
         assert!(begin.elapsed() >= Duration::from_millis(20));
         assert_eq!(after_signal(), Ok(()));
+    }
+
+    #[test]
+    fn only_an_ignored_signal_is_said_to_be_ignored() {
+        // The Rust runtime ignores SIGPIPE.
+        assert!(is_ignored(Signal::PIPE));
+        assert!(!is_ignored(Signal::USR1));
     }
 }

@@ -12,6 +12,7 @@ use fordway_http::replicas::MetalinkCache;
 use fordway_http::vector::{HttpSession, SessionOptions};
 use fordway_lanes::Lane;
 use fordway_store::{Error, ErrorKind, Result, Store};
+use signal_hook::consts::SIGHUP;
 
 use crate::output::CommandOutputStreams;
 
@@ -129,6 +130,8 @@ struct InterruptState {
     /// Temporary files, and whether each can be resumed. Their names are generated, not chosen by a user.
     temporary: Mutex<BTreeMap<PathBuf, IncompleteFileKind>>,
     on_hang_up: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Adds signals to those that the program handles.
+    signals: OnceLock<signal_hook::iterator::Handle>,
 }
 
 impl InterruptFlag {
@@ -181,9 +184,18 @@ impl InterruptFlag {
         self.0.temporary.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop.
+    /// Makes SIGHUP call `reload` on another thread instead of requesting a stop, even if the parent process made this
+    /// process ignore SIGHUP, as `nohup` does.
     pub fn on_hang_up(&self, reload: impl Fn() + Send + 'static) {
         *self.0.on_hang_up.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(reload));
+        if let Some(Err(error)) = self.0.signals.get().map(|signals| signals.add_signal(SIGHUP)) {
+            tracing::warn!(%error, "cannot handle SIGHUP");
+        }
+    }
+
+    /// Sets the handle through which the program can handle more signals.
+    pub(crate) fn set_signals(&self, signals: signal_hook::iterator::Handle) {
+        let _ = self.0.signals.set(signals);
     }
 
     /// Handles SIGHUP, which the kernel sends when the terminal closes, and which operators send to make a daemon

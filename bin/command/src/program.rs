@@ -8,10 +8,10 @@ use std::time::Duration;
 use fordway_http::replicas::MetalinkCache;
 use fordway_lanes::LaneConfigOverrides;
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{StandardStream, was_closed_at_start};
+use fordway_sys::{Signal, StandardStream, is_ignored, was_closed_at_start};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
@@ -73,9 +73,11 @@ fn tell(context: &CommandContext, error: &Error) -> CommandExit {
 
 /// Handles signals: SIGINT, SIGTERM and SIGHUP stop transfers at their next chunk, so that temporary files are removed.
 /// A second signal ends the process even if the process hangs in a read. A gateway handles SIGHUP differently: it
-/// reloads its files.
+/// reloads its files. Signals that the parent process made this process ignore stay ignored, for example SIGHUP after
+/// `nohup`.
 fn stop_on_signals(interrupt: InterruptFlag) {
-    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+    let caught = [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = match Signals::new(caught.map(Signal::as_raw)) {
         Ok(signals) => signals,
         Err(error) => {
             // The signals keep their default action, which ends the process.
@@ -83,6 +85,7 @@ fn stop_on_signals(interrupt: InterruptFlag) {
             return;
         }
     };
+    interrupt.set_signals(signals.handle());
     let wait = move || {
         for signal in signals.forever() {
             let is_taken = signal == SIGHUP && interrupt.hang_up();

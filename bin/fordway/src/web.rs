@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,9 @@ use fordway_wire::uri;
 use serde::Serialize;
 
 use crate::replicas;
-use crate::transfer::{MadeDirectories, OverwritePolicy, is_open_file, parent};
+use crate::transfer::{
+    FileAccessRights, MadeDirectories, NEW_FILE_MODE, OverwritePolicy, PRIVATE_MODE, is_open_file, parent,
+};
 
 fn open(url: &str, context: &CommandContext) -> Result<RemoteFile> {
     RemoteFile::open(context.web()?, &http_url(url))
@@ -326,22 +329,27 @@ pub(crate) struct PartialDownloadFile<'c> {
 }
 
 impl<'c> PartialDownloadFile<'c> {
-    /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. Errors: `Unavailable`
+    /// Opens the part file for a copy to `path`, identified by `hasher`, and keeps its content. If `path` exists, the
+    /// part file gets its access rights. Errors: `Unavailable`
     /// while another process writes the part file.
     pub(crate) fn open(
         path: &Path,
         (hasher, leftover): (&DefaultHasher, IncompleteFileKind),
         context: &'c CommandContext,
     ) -> Result<Self> {
+        let rights = FileAccessRights::find(path);
         let path = beside(path, hasher);
         let failed = |error| file_error("writing", path.display(), error);
         let made = MadeDirectories::default();
-        let open = || OpenOptions::new().append(true).create(true).open(&path);
+        let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
+        let open = || OpenOptions::new().append(true).create(true).mode(mode).open(&path);
         let file = made.open_in(parent(&path), open).map_err(failed)?;
         lock(&file).map_err(|error| {
             let detail = format!("another copy is writing {}; wait for it", path.display());
             Error::new(ErrorKind::Unavailable, detail).caused_by(error)
         })?;
+        // The next download must be able to open the part, whatever the rights of the target are.
+        rights.map_or(Ok(()), |rights| rights.give_to(&file, PRIVATE_MODE)).map_err(failed)?;
         let _temporary = context.interrupt.temporary(&path, leftover);
         Ok(PartialDownloadFile { path, file, leftover, context, made, is_settled: false, _temporary })
     }
@@ -395,6 +403,8 @@ impl<'c> PartialDownloadFile<'c> {
     pub(crate) fn publish(mut self, path: &Path, existing: OverwritePolicy) -> Result<()> {
         let failed = |error| file_error("writing", path.display(), error);
         if existing == OverwritePolicy::Replace {
+            let rights = FileAccessRights::find(path);
+            rights.map_or(Ok(()), |rights| rights.give_to(&self.file, 0)).map_err(failed)?;
             std::fs::rename(&self.path, path).map_err(failed)?;
             self.is_settled = true;
             return Ok(());

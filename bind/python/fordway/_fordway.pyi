@@ -187,9 +187,10 @@ class Store:
         `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
         copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
         neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-        case. `headers` may contain `cache-control`, `content-disposition`, `content-encoding`,
-        `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
-        object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
+        case; names that differ only in case are refused. `headers` may contain `cache-control`,
+        `content-disposition`, `content-encoding`, `content-language` and `expires`. An object has at most 10
+        `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag` replaces the
+        object only if it still has that ETag.
 
         Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
         """
@@ -526,6 +527,8 @@ class ObjectStream(io.RawIOBase):
 
     `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
     `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
+    After a fork, the child can read the stream only if its content is not on a connection: otherwise, reads
+    in the child raise `InvalidArgumentError`, and the parent continues to read.
     """
 
     @property
@@ -641,8 +644,9 @@ class ObjectWriter(io.RawIOBase):
 class Upload:
     """An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 
-    Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
-    aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
+    Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
+    aborted if the block raises or the completion fails, for example because a part is missing. If the block
+    itself completed or aborted the upload, nothing more is done.
     """
 
     @property
@@ -800,13 +804,18 @@ class Mapped:
 
 @final
 class Entries(Iterator[ObjectSummary | CommonPrefix]):
-    """The entries of a listing, fetched one page at a time, on demand."""
+    """The entries of a listing, fetched one page at a time, on demand.
+
+    Threads may share the iterator: each entry is returned once.
+    """
 
     def __next__(self) -> ObjectSummary | CommonPrefix: ...
     def to_arrow(self) -> pyarrow.Table:
         """Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
 
         A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+
+        Raises `RuntimeError` if another thread reads the listing meanwhile.
         """
 
 @final
@@ -823,7 +832,10 @@ class ListPage:
 
 @final
 class Versions(Iterator[VersionSummary]):
-    """The versions of a listing, fetched one page at a time, on demand."""
+    """The versions of a listing, fetched one page at a time, on demand.
+
+    Threads may share the iterator: each version is returned once.
+    """
 
     def __next__(self) -> VersionSummary: ...
 

@@ -24,6 +24,7 @@ from fordway.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from concurrent.futures import Future
     from os import PathLike
     from types import TracebackType
 
@@ -106,11 +107,15 @@ class AsyncStore:
         self, method: Callable[Concatenate[fordway.Store, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Calls `method` with the store on a thread. `method` can be any function of a store."""
+        call = functools.partial(method, self.store, *args, **kwargs)
+        return await asyncio.wrap_future(self._start(call))
+
+    def _start(self, call: Callable[[], T]) -> Future[T]:
+        """Starts `call` on a thread."""
         if self._is_closed:
             why = "the store is closed; open another with fordway.open()"
             raise InvalidArgumentError(why, "InvalidArgument")
-        call = functools.partial(method, self.store, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return self._threads.submit(call)
 
     list_buckets = _twin(fordway.Store.list_buckets)
     create_bucket = _twin(fordway.Store.create_bucket)
@@ -172,8 +177,9 @@ class AsyncStore:
 class AsyncUpload:
     """An upload whose calls are awaited. Arguments, results and errors are those of `fordway.Upload`.
 
-    An upload is also an asynchronous context manager: it is completed at the end of the block, or aborted if
-    the block raises an exception.
+    An upload is also an asynchronous context manager: it is completed at the end of the block. It is aborted
+    if the block raises an exception or the completion fails, for example because a part is missing. The end
+    of the block waits for parts that are being sent, including parts whose calls were cancelled.
     """
 
     def __init__(self, store: AsyncStore, upload: fordway.Upload) -> None:
@@ -182,6 +188,8 @@ class AsyncUpload:
         """The latest call for each part that has not been sent. The call waits for a thread or is running,
         was cancelled, or failed.
         """
+        self._sending: set[Future[PutInfo]] = set()
+        """The calls that are sending a part, including those that were cancelled after they had started."""
 
     @property
     def id(self) -> str:
@@ -207,7 +215,10 @@ class AsyncUpload:
         return await self._store.run(lambda _: method(self.upload, *args, **kwargs))
 
     async def _finish(self, attempt: object, number: int, send: Callable[[], PutInfo]) -> PutInfo:
-        sent = await self._store.run(lambda _: send())
+        sending = self._store._start(send)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        sent = await asyncio.wrap_future(sending)
         if self._unfinished.get(number) is attempt:
             del self._unfinished[number]
         return sent
@@ -251,5 +262,16 @@ class AsyncUpload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._check_finished()
+            try:
+                self._check_finished()
+            except InvalidArgumentError as unfinished:
+                await self._exit(type(unfinished), unfinished, None)
+                raise
+        await self._exit(kind, error, trace)
+
+    async def _exit(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A part that arrives during an abort could remain in the store.
+        await asyncio.gather(*map(asyncio.wrap_future, [*self._sending]), return_exceptions=True)
         await self.run(fordway.Upload.__exit__, kind, error, trace)

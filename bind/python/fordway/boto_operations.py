@@ -18,8 +18,8 @@ from botocore.response import StreamingBody
 from botocore.utils import parse_to_aware_datetime
 
 from fordway import CommonPrefix, boto_tags
-from fordway.boto_responses import code_of, encoded, response
-from fordway.errors import DataError, FordwayError, InvalidNameError
+from fordway.boto_responses import RefusedError, code_of, encoded, response
+from fordway.errors import DataError, FordwayError, InvalidArgumentError, InvalidNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,13 @@ NOT_NEW = (
 """A gateway's error message for a name of a new bucket that S3 would refuse."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 PRINTABLE = re.compile(r"[ -~]*")
+TO_ITSELF = (
+    "This copy request is illegal because it is trying to copy an object to itself without changing the "
+    "object's metadata, storage class, website redirect location or encryption attributes."
+)
+"""AWS's message for a copy that changes nothing."""
+OTHER_CHECKSUM = "The provided 'x-amz-content-sha256' header does not match what was computed."
+"""AWS's message for a body whose checksum is not the one in the request."""
 SOURCE_FIELDS = {"Bucket", "Key", "VersionId"}
 
 
@@ -160,6 +167,30 @@ def _expiry(text: str | None) -> Response:
         return {"ExpiresString": text}
 
 
+class ClosedPosition:
+    """Makes `tell` of a closed file return its last position, as `tell` of botocore's bodies does."""
+
+    _position = 0
+
+    def close(self) -> None:
+        """Keeps the position, and closes the file."""
+        if not self.closed:
+            self._position = super().tell()
+        super().close()
+
+    def tell(self) -> int:
+        """Returns the number of bytes read so far, also after the file is closed."""
+        return self._position if self.closed else super().tell()
+
+
+class ShortBody(ClosedPosition, io.BytesIO):
+    """A body that was read at once."""
+
+
+class LongBody(ClosedPosition, io.BufferedReader):
+    """A body that is read in pieces while the program reads it."""
+
+
 class MeasuredBody:
     """A file whose length is compared at its end with the length that the program specified."""
 
@@ -179,10 +210,12 @@ class MeasuredBody:
 
 def check_length(size: int, stated_bytes: int) -> None:
     """Raises the error of a gateway that receives fewer or more bytes than `Content-Length` specifies."""
+    why = f"the body has {size} bytes, but ContentLength is {stated_bytes}"
     if size < stated_bytes:
-        raise DataError(f"the body has {size} bytes, but ContentLength is {stated_bytes}", "IncompleteBody")
+        raise DataError(why, "IncompleteBody")
     if size > stated_bytes:
-        raise DataError(f"the body has {size} bytes, but ContentLength is {stated_bytes}", "BadDigest")
+        # botocore sends the checksum of the whole body, and a gateway receives only its first bytes.
+        raise RefusedError(OTHER_CHECKSUM, "XAmzContentSHA256Mismatch", {"Detail": why})
 
 
 def _content(parameters: Parameters) -> Any:  # noqa: ANN401 (all that botocore takes)
@@ -300,7 +333,7 @@ def get_object(store: Store, parameters: Parameters) -> Response | None:
     begin = max(info.size + start, 0) if start is not None and start < 0 else start or 0
     end = info.size if length is None else min(info.size, begin + length)
     is_short = end - begin <= BUFFER_BYTES
-    body = io.BytesIO(content.read()) if is_short else io.BufferedReader(content, BUFFER_BYTES)
+    body = ShortBody(content.read()) if is_short else LongBody(content, BUFFER_BYTES)
     # botocore requests the checksum in each get, to verify the content.
     described = _described(info, "ENABLED")
     if "Range" not in parameters:
@@ -529,7 +562,14 @@ def copy_object(store: Store, parameters: Parameters) -> Response | None:
     (from_bucket, from_key, version), to = source, (parameters["Bucket"], parameters["Key"])
     if version is not None or not _is_plain(store, to[0]) or not _is_plain(store, from_bucket):
         return None
-    etag = store.copy(from_bucket, from_key, *to, **replacements)
+    try:
+        etag = store.copy(from_bucket, from_key, *to, **replacements)
+    except InvalidArgumentError as error:
+        if error.kind == "InvalidArgument" and (from_bucket, from_key) == to and not replacements:
+            # A gateway makes this check itself, so its message does not name the object.
+            detail = error.detail.removeprefix(f"{error.target}: ")
+            raise RefusedError(TO_ITSELF, "InvalidRequest", {"Detail": detail}) from error
+        raise
     made: Response = {"ETag": f'"{etag}"', "LastModified": milliseconds(datetime.now(UTC))}
     info = _same_object(store, to, etag)
     if info is not None:

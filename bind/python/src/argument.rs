@@ -131,7 +131,9 @@ impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let mut headers = Metadata::default();
-        for (name, value) in given.extract::<BTreeMap<String, String>>()? {
+        let by_name = given.extract::<BTreeMap<String, String>>()?;
+        check_distinct("headers", by_name.keys()).map_err(|error| to_python(given.py(), &error))?;
+        for (name, value) in by_name {
             let field = match &*name.to_ascii_lowercase() {
                 "cache-control" => &mut headers.cache_control,
                 "content-disposition" => &mut headers.content_disposition,
@@ -153,6 +155,21 @@ impl<'py> FromPyObject<'_, 'py> for StoredHeaders {
     }
 }
 
+/// Errors: `InvalidArgument` for two names that differ only in case. They are the same name for the store, so one of
+/// the values would be lost.
+fn check_distinct<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<()> {
+    let mut seen = BTreeMap::new();
+    for name in names {
+        if let Some(other) = seen.insert(name.to_lowercase(), name) {
+            let why = format!(
+                "the names {other:?} and {name:?} in the {what} differ only in case; use one of them"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+    }
+    Ok(())
+}
+
 /// Properties of an object that its writer can set, apart from its content.
 #[derive(Default)]
 pub(crate) struct ObjectPropertyArguments {
@@ -168,22 +185,24 @@ impl ObjectPropertyArguments {
         self.content_type.is_some() || self.metadata.is_some() || self.headers.is_some()
     }
 
-    /// Returns the metadata, with its names in lower case.
-    pub(crate) fn metadata(&mut self) -> BoxedMetadata {
-        let given = self.metadata.take().unwrap_or_default().into_iter();
-        let user = given.map(|(name, value)| (name.to_lowercase(), value)).collect();
+    /// Returns the metadata, with its names in lower case. Errors: `InvalidArgument` for two names that differ only in
+    /// case.
+    pub(crate) fn metadata(&mut self) -> Result<BoxedMetadata> {
+        let given = self.metadata.take().unwrap_or_default();
+        check_distinct("metadata", given.keys())?;
+        let user = given.into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
         let headers = self.headers.take().map(|headers| headers.0).unwrap_or_default();
-        BoxedMetadata::from(Metadata { content_type: self.content_type.take(), user, ..headers })
+        Ok(BoxedMetadata::from(Metadata { content_type: self.content_type.take(), user, ..headers }))
     }
 
-    /// Returns the options of a put.
-    pub(crate) fn options(mut self, conditions: Conditions) -> PutOptions {
-        PutOptions {
-            metadata: self.metadata(),
+    /// Returns the options of a put. Raises the error of [`ObjectPropertyArguments::metadata`].
+    pub(crate) fn put_options(mut self, py: Python<'_>, conditions: Conditions) -> PyResult<PutOptions> {
+        Ok(PutOptions {
+            metadata: self.metadata().map_err(|error| to_python(py, &error))?,
             tags: self.tags.unwrap_or_default(),
             conditions,
             ..PutOptions::default()
-        }
+        })
     }
 }
 

@@ -1,11 +1,14 @@
 //! Buckets, objects and entries as seen from Python, and the iterators that fetch pages.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::vec;
 
-use fordway_store::{Bucket, DeleteResult, ListEntry, ListQuery, ObjectListing, PutResult, VersionsQuery};
+use fordway_store::{
+    Bucket, DeleteResult, ListEntry, ListQuery, ObjectListing, PutResult, Result, VersionsQuery,
+};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -183,36 +186,99 @@ impl From<fordway_store::BucketInfo> for PyBucketInfo {
     }
 }
 
+/// A listing that is fetched one page at a time, on demand. Threads may share it: each entry is returned once.
+struct SharedListing<Q, E> {
+    /// The lock is held only while the interpreter is attached, so that a fork never copies a locked lock. Pages are
+    /// therefore fetched without it, and two threads may fetch the same page; only one of them keeps it.
+    position: Mutex<ListingPosition<Q, E>>,
+}
+
+#[derive(Clone)]
+struct ListingPosition<Q, E> {
+    /// The next request, or `None` after the last page.
+    query: Option<Q>,
+    page: vec::IntoIter<E>,
+    /// The number of changes so far, by which a thread recognizes that another thread has read the listing meanwhile.
+    changes: u64,
+}
+
+impl<Q: Clone + Send + Sync, E: Send> SharedListing<Q, E> {
+    fn new(query: Q) -> Self {
+        let position = ListingPosition { query: Some(query), page: Vec::new().into_iter(), changes: 0 };
+        SharedListing { position: Mutex::new(position) }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, ListingPosition<Q, E>> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next entry. If the current page has no more entries, `fetch` returns the next page and the request
+    /// after it. After an error, the next call requests this page again.
+    fn next(
+        &self,
+        py: Python<'_>,
+        fetch: impl Fn(&Q) -> Result<(Vec<E>, Option<Q>)> + Sync,
+    ) -> PyResult<Option<E>> {
+        loop {
+            let (query, changes) = {
+                let mut position = self.locked();
+                // This is the usual case, in which the interpreter is not released.
+                if let Some(entry) = position.page.next() {
+                    position.changes += 1;
+                    return Ok(Some(entry));
+                }
+                let Some(query) = position.query.clone() else { return Ok(None) };
+                (query, position.changes)
+            };
+            let (entries, query) = without_interpreter(py, || fetch(&query))?;
+            self.replace(changes, ListingPosition { query, page: entries.into_iter(), changes });
+        }
+    }
+
+    /// Sets the position, unless there were changes after `changes`. Returns whether it was set.
+    fn replace(&self, changes: u64, next: ListingPosition<Q, E>) -> bool {
+        let mut position = self.locked();
+        let is_unchanged = position.changes == changes;
+        if is_unchanged {
+            *position = ListingPosition { changes: changes + 1, ..next };
+        }
+        is_unchanged
+    }
+}
+
 /// The entries of a listing, fetched one page at a time, on demand.
-#[pyclass(name = "Entries", module = "fordway")]
+///
+/// Threads may share the iterator: each entry is returned once.
+#[pyclass(frozen, name = "Entries", module = "fordway")]
 pub(crate) struct EntryIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// The next request, or `None` after the last page.
-    query: Option<ListQuery>,
-    page: vec::IntoIter<ListEntry>,
+    listing: SharedListing<ListQuery, ListEntry>,
 }
 
 impl EntryIterator {
     pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: ListQuery) -> Self {
-        EntryIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+        EntryIterator { store, bucket, listing: SharedListing::new(query) }
     }
 
-    /// Returns the next entry. Fetches another page if the current page has no more entries.
-    fn advance(&mut self) -> fordway_store::Result<Option<ListEntry>> {
-        loop {
-            if let Some(entry) = self.page.next() {
-                return Ok(Some(entry));
-            }
-            let Some(query) = &mut self.query else { return Ok(None) };
-            // After an error, the next call requests this page again.
-            let listing = self.store.list(&self.bucket, query)?;
-            self.page = listing.entries.into_iter();
-            match listing.next {
-                Some(next) => query.start_after = Some(next),
-                None => self.query = None,
-            }
+    /// Returns the entries of the page that `query` requests, and the query for the next page.
+    fn page(&self, query: &ListQuery) -> Result<(Vec<ListEntry>, Option<ListQuery>)> {
+        let listing = self.store.list(&self.bucket, query)?;
+        let next = listing.next.map(|next| ListQuery { start_after: Some(next), ..query.clone() });
+        Ok((listing.entries, next))
+    }
+
+    /// Returns the columns of the entries from a position to the end.
+    fn columns(&self, position: ListingPosition<ListQuery, ListEntry>) -> Result<EntryColumns> {
+        let mut columns = EntryColumns::default();
+        position.page.for_each(|entry| columns.push(entry));
+        let mut query = position.query;
+        while let Some(wanted) = query {
+            let (entries, next) = self.page(&wanted)?;
+            entries.into_iter().for_each(|entry| columns.push(entry));
+            query = next;
         }
+        Ok(columns)
     }
 }
 
@@ -253,36 +319,31 @@ impl EntryIterator {
         entries
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        // If the entry is in the page that has already been fetched, which is the usual case, do not release the
-        // interpreter.
-        let ready = self.page.next();
-        let entry = match ready {
-            Some(entry) => Some(entry),
-            None => without_interpreter(py, || self.advance())?,
-        };
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let entry = self.listing.next(py, |query| self.page(query))?;
         entry.map(|entry| to_object(py, entry)).transpose()
     }
 
     /// Returns all further entries as a `pyarrow.Table`: `key`, `size`, `etag` and `modified`.
     ///
     /// A common prefix is a row with a `key` and nothing else. Needs pyarrow.
+    ///
+    /// Raises `RuntimeError` if another thread reads the listing meanwhile.
     #[allow(
         clippy::wrong_self_convention,
         reason = "the name that other libraries use; it exhausts the iterator"
     )]
-    fn to_arrow<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn to_arrow<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let table = py.import("fordway.arrow")?.getattr("listing_table")?;
-        let start = (self.query.clone(), self.page.clone());
-        let columns = without_interpreter(py, || {
-            let mut columns = EntryColumns::default();
-            while let Some(entry) = self.advance()? {
-                columns.push(entry);
-            }
-            Ok(columns)
-        });
-        // After an error, restore the state, so that the next call also returns these entries.
-        let columns = columns.inspect_err(|_| (self.query, self.page) = start)?;
+        let start = self.listing.locked().clone();
+        let end = ListingPosition { query: None, page: Vec::new().into_iter(), changes: start.changes };
+        // After an error, the position is unchanged, so that the next call also returns these entries.
+        let columns = without_interpreter(py, || self.columns(start))?;
+        if !self.listing.replace(end.changes, end) {
+            return Err(PyRuntimeError::new_err(
+                "another thread has read this listing meanwhile; give each thread its own",
+            ));
+        }
         table.call1((columns.keys, columns.sizes, columns.etags, columns.modified_ns))
     }
 }
@@ -298,34 +359,32 @@ fn to_object(py: Python<'_>, entry: ListEntry) -> PyResult<Py<PyAny>> {
 }
 
 /// The versions of a listing, fetched one page at a time, on demand.
-#[pyclass(name = "Versions", module = "fordway")]
+///
+/// Threads may share the iterator: each version is returned once.
+#[pyclass(frozen, name = "Versions", module = "fordway")]
 pub(crate) struct VersionIterator {
     store: Arc<dyn fordway_store::Store>,
     bucket: Bucket,
-    /// The next request, or `None` after the last page.
-    query: Option<VersionsQuery>,
-    page: vec::IntoIter<fordway_store::VersionSummary>,
+    listing: SharedListing<VersionsQuery, fordway_store::VersionSummary>,
 }
 
 impl VersionIterator {
     pub(crate) fn new(store: Arc<dyn fordway_store::Store>, bucket: Bucket, query: VersionsQuery) -> Self {
-        VersionIterator { store, bucket, query: Some(query), page: Vec::new().into_iter() }
+        VersionIterator { store, bucket, listing: SharedListing::new(query) }
     }
 
-    fn advance(&mut self) -> fordway_store::Result<Option<fordway_store::VersionSummary>> {
-        loop {
-            if let Some(version) = self.page.next() {
-                return Ok(Some(version));
-            }
-            let Some(query) = &mut self.query else { return Ok(None) };
-            // After an error, the next call requests this page again.
-            let listing = self.store.list_versions(&self.bucket, query)?;
-            self.page = listing.versions.into_iter();
-            match listing.next {
-                Some((key, version)) => (query.key_after, query.version_after) = (Some(key), version),
-                None => self.query = None,
-            }
-        }
+    /// Returns the versions of the page that `query` requests, and the query for the next page.
+    fn page(
+        &self,
+        query: &VersionsQuery,
+    ) -> Result<(Vec<fordway_store::VersionSummary>, Option<VersionsQuery>)> {
+        let listing = self.store.list_versions(&self.bucket, query)?;
+        let next = listing.next.map(|(key, version)| VersionsQuery {
+            key_after: Some(key),
+            version_after: version,
+            ..query.clone()
+        });
+        Ok((listing.versions, next))
     }
 }
 
@@ -335,12 +394,8 @@ impl VersionIterator {
         versions
     }
 
-    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<PyVersionSummary>> {
-        let ready = self.page.next();
-        let version = match ready {
-            Some(version) => Some(version),
-            None => without_interpreter(py, || self.advance())?,
-        };
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyVersionSummary>> {
+        let version = self.listing.next(py, |query| self.page(query))?;
         Ok(version.map(PyVersionSummary::from))
     }
 }

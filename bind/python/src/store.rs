@@ -126,9 +126,10 @@ impl PyStore {
     /// `bytes` are written without a copy; any other contiguous buffer, such as a NumPy array of any type, is
     /// copied once first. A binary file is read to its end, and an iterable of buffers is written one by one;
     /// neither is held in memory as a whole. Text must be encoded. Names in `metadata` are stored in lower
-    /// case. `headers` may contain `cache-control`, `content-disposition`, `content-encoding`,
-    /// `content-language` and `expires`. An object has at most 10 `tags`. `if_none_match="*"` creates an
-    /// object but never replaces one; `if_match=etag` replaces the object only if it still has that ETag.
+    /// case; names that differ only in case are refused. `headers` may contain `cache-control`,
+    /// `content-disposition`, `content-encoding`, `content-language` and `expires`. An object has at most 10
+    /// `tags`. `if_none_match="*"` creates an object but never replaces one; `if_match=etag` replaces the
+    /// object only if it still has that ETag.
     ///
     /// Raises `NotFoundError` if there is no such bucket, `PreconditionFailedError`, `NoSpaceError`, ...
     #[pyo3(signature = (bucket, key, data, *, content_type=None, metadata=None, headers=None, tags=None, if_none_match=None, if_match=None))]
@@ -148,7 +149,7 @@ impl PyStore {
     ) -> PyResult<String> {
         let store = self.store(py)?;
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
-        let options = described.options(conditions(if_match, if_none_match));
+        let options = described.put_options(py, conditions(if_match, if_none_match))?;
         put_data(py, &*store, (bucket, key), data, &options).map(|done| done.etag.to_string())
     }
 
@@ -177,7 +178,8 @@ impl PyStore {
         let store = self.store(py)?;
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
-        let options = PutOptions { checksum, ..described.options(conditions(if_match, if_none_match)) };
+        let options =
+            PutOptions { checksum, ..described.put_options(py, conditions(if_match, if_none_match))? };
         put_data(py, &*store, (bucket, key), data, &options).map(PyPutInfo::from)
     }
 
@@ -503,7 +505,7 @@ impl PyStore {
         let mut described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         without_interpreter(py, || {
             let options = CopyOptions {
-                metadata: described.has_metadata().then(|| described.metadata()),
+                metadata: described.has_metadata().then(|| described.metadata()).transpose()?,
                 tags: described.tags,
                 source_version: version.map(VersionId::new).transpose()?,
                 conditions: conditions(if_match, if_none_match),
@@ -539,7 +541,7 @@ impl PyStore {
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
         let options = PutOptions {
             size_hint: size.map(|size| size.0),
-            ..described.options(conditions(if_match, if_none_match))
+            ..described.put_options(py, conditions(if_match, if_none_match))?
         };
         let target = format!("s3://{bucket}/{key}");
         let begin = || store.writer(&Bucket::new(bucket)?, &Key::new(key)?, &options);
@@ -569,7 +571,7 @@ impl PyStore {
         let store = self.store(py)?;
         let checksum = checksum.map(algorithm).transpose().map_err(|error| to_python(py, &error))?;
         let described = ObjectPropertyArguments { content_type, metadata, headers, tags };
-        let options = PutOptions { checksum, ..described.options(Conditions::default()) };
+        let options = PutOptions { checksum, ..described.put_options(py, Conditions::default())? };
         without_interpreter(py, || PyUpload::begin(store, bucket, key, &options))
     }
 

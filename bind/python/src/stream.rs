@@ -6,13 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fordway_store::{Error, ErrorKind, ObjectContent, Result};
+use fordway_sys::ProcessIdentity;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::buffer::fill_buffer;
 use crate::content::CopiedOrOpenContent;
-use crate::interpreter::{drop_without_interpreter, without_interpreter};
+use crate::interpreter::{drop_without_interpreter, to_python, without_interpreter};
 
 /// Content up to this size is read completely when the object is opened, so that a program can have many streams of
 /// small objects without many open files.
@@ -38,10 +39,14 @@ impl UnreadContent {
 ///
 /// `Store.stream` opens the stream, which is an unbuffered binary file (`io.RawIOBase`): wrap it in
 /// `io.BufferedReader` for small reads. As a context manager, the stream is closed at the end of its block.
+/// After a fork, the child can read the stream only if its content is not on a connection: otherwise, reads
+/// in the child raise `InvalidArgumentError`, and the parent continues to read.
 #[pyclass(frozen, name = "ObjectStream", module = "fordway")]
 pub(crate) struct PyObjectStream {
     /// The state. The lock is held only while the interpreter is attached, so that a fork never copies a locked lock.
     inner: Mutex<StreamState>,
+    /// A forked child does not read from a connection of its parent: each would get a part of the response.
+    begun_by: ProcessIdentity,
 }
 
 struct StreamState {
@@ -66,16 +71,26 @@ impl PyObjectStream {
             UnreadContent::Short(fetched) => StreamContent::Held(fetched.into_bytes(py)?.unbind()),
             UnreadContent::Long(content) => StreamContent::Open(content),
         };
-        Ok(PyObjectStream { inner: Mutex::new(StreamState { content, position: 0 }) })
+        let inner = Mutex::new(StreamState { content, position: 0 });
+        Ok(PyObjectStream { inner, begun_by: ProcessIdentity::current() })
     }
 
     fn locked(&self) -> MutexGuard<'_, StreamState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the content from the stream for one read. Errors: `ValueError` if the stream is closed.
-    fn begin(&self) -> PyResult<(StreamContent, u64)> {
+    /// Returns whether `content` is on a connection of the process that forked this one.
+    fn is_of_parent(&self, content: &StreamContent) -> bool {
+        matches!(content, StreamContent::Open(ObjectContent::Stream(..))) && !self.begun_by.is_current()
+    }
+
+    /// Removes the content from the stream for one read. Errors: `ValueError` if the stream is closed;
+    /// `InvalidArgument` in a forked child if the content is on a connection.
+    fn begin(&self, py: Python<'_>) -> PyResult<(StreamContent, u64)> {
         let mut state = self.locked();
+        if self.is_of_parent(&state.content) {
+            return Err(to_python(py, &Error::new(ErrorKind::InvalidArgument, OF_PARENT)));
+        }
         match mem::replace(&mut state.content, StreamContent::Busy) {
             StreamContent::Busy => Err(PyRuntimeError::new_err(
                 "another thread is reading this stream; give each thread its own",
@@ -106,6 +121,9 @@ impl PyObjectStream {
     }
 }
 
+const OF_PARENT: &str =
+    "the stream reads from a connection of the process that forked this one; open another";
+
 impl Drop for PyObjectStream {
     fn drop(&mut self) {
         self.close();
@@ -126,7 +144,7 @@ impl PyObjectStream {
     #[pyo3(signature = (size=None))]
     fn read<'py>(&self, py: Python<'py>, size: Option<i64>) -> PyResult<Bound<'py, PyBytes>> {
         let limit = size.and_then(|size| u64::try_from(size).ok()).unwrap_or(u64::MAX);
-        let (content, position) = self.begin()?;
+        let (content, position) = self.begin(py)?;
         match content {
             StreamContent::Held(bytes) => {
                 let read = slice(bytes.bind(py), position, limit);
@@ -158,7 +176,7 @@ impl PyObjectStream {
     ///
     /// Raises what `read` raises.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let (content, position) = self.begin()?;
+        let (content, position) = self.begin(py)?;
         match content {
             StreamContent::Held(bytes) => {
                 let left = slice(bytes.bind(py), position, u64::MAX);
@@ -191,7 +209,11 @@ impl PyObjectStream {
     /// Releases the file or the connection. Closing again does nothing.
     fn close(&self) {
         let closed = mem::replace(&mut self.locked().content, StreamContent::Closed);
-        drop_without_interpreter(closed);
+        match self.is_of_parent(&closed) {
+            // Ending the use of a connection may send messages, which would end the parent's read.
+            true => mem::forget(closed),
+            false => drop_without_interpreter(closed),
+        }
     }
 
     /// Returns true.

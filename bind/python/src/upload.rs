@@ -19,8 +19,9 @@ use crate::listing::PyPutInfo;
 
 /// An object that is uploaded in parts, and becomes visible as a whole when it is completed.
 ///
-/// Threads may share an upload. As a context manager, an upload is completed at the end of its block, or
-/// aborted if the block raises. If the block itself completed or aborted the upload, nothing more is done.
+/// Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
+/// aborted if the block raises or the completion fails, for example because a part is missing. If the block
+/// itself completed or aborted the upload, nothing more is done.
 #[pyclass(frozen, name = "Upload", module = "fordway")]
 pub(crate) struct PyUpload {
     store: Arc<dyn Store>,
@@ -130,6 +131,18 @@ impl PyUpload {
         };
         let done = self.store.complete_upload(&self.bucket, &self.key, &self.id, &parts, options)?;
         Ok(PyPutInfo::from(done))
+    }
+
+    /// Aborts the upload because of `error`, Python's `None` or an exception. A failure to abort is added to the
+    /// exception as a note, so that it does not replace the exception.
+    fn abort_after(&self, py: Python<'_>, error: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Err(left) = self.abort(py)
+            && !error.is_none()
+        {
+            let note = format!("upload {} is not aborted: {left}", self.id.as_str());
+            error.call_method1("add_note", (note,))?;
+        }
+        Ok(())
     }
 }
 
@@ -259,17 +272,13 @@ impl PyUpload {
         if self.progress().is_over {
             return Ok(());
         }
-        if kind.is_none() {
-            return self.complete(py, None, None, None).map(drop);
+        if !kind.is_none() {
+            return self.abort_after(py, error);
         }
-        // An error must not replace the exception of the block.
-        if let Err(left) = self.abort(py)
-            && !error.is_none()
-        {
-            error
-                .call_method1("add_note", (format!("upload {} is not aborted: {left}", self.id.as_str()),))?;
-        }
-        Ok(())
+        self.complete(py, None, None, None).map(drop).or_else(|failure| {
+            self.abort_after(py, failure.value(py))?;
+            Err(failure)
+        })
     }
 
     fn __repr__(&self) -> String {

@@ -128,6 +128,8 @@ CALLS = [
     ("head_object", {"Key": "copied"}),
     ("get_object_tagging", {"Key": "copied"}),
     ("copy_object", {"Key": "copied", "CopySource": {"Bucket": BUCKET, "Key": "nothing"}}),
+    ("copy_object", {"Key": "copied", "CopySource": {"Bucket": BUCKET, "Key": "copied"}}),
+    ("copy_object", {"Key": "nothing", "CopySource": f"{BUCKET}/nothing"}),
     ("put_object_tagging", {"Key": "tagged", "Tagging": {"TagSet": [{"Key": "ä", "Value": "1"}]}}),
     ("put_object_tagging", {"Key": "nothing", "Tagging": {"TagSet": []}}),
     (
@@ -313,7 +315,9 @@ def test_stubbed_responses_come_before_the_store(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("as_body", [bytes, io.BytesIO])
-@pytest.mark.parametrize(("stated", "code"), [(3, None), (5, "IncompleteBody"), (2, "BadDigest")])
+@pytest.mark.parametrize(
+    ("stated", "code"), [(3, None), (5, "IncompleteBody"), (2, "XAmzContentSHA256Mismatch")]
+)
 def test_a_body_of_another_length_is_not_stored(
     clients: tuple[Any, Any], as_body: type, stated: int, code: str | None
 ) -> None:
@@ -627,6 +631,33 @@ def test_metadata_must_be_ascii(clients: tuple[Any, Any]) -> None:
         ):
             with pytest.raises(ParamValidationError, match="Non ascii"):
                 call(Bucket=BUCKET, Key="other", Metadata=metadata, **more)
+
+
+def test_metadata_names_that_differ_only_in_case_are_refused(clients: tuple[Any, Any]) -> None:
+    within, _ = clients
+    within.put_object(Bucket=BUCKET, Key="key")
+    for call, more in (
+        (within.put_object, {}),
+        (within.create_multipart_upload, {}),
+        (within.copy_object, {"CopySource": f"{BUCKET}/key", "MetadataDirective": "REPLACE"}),
+    ):
+        with pytest.raises(ClientError, match=r'InvalidArgument.*"A" and "a" in'):
+            call(Bucket=BUCKET, Key="other", Metadata={"a": "1", "A": "2"}, **more)
+
+
+@pytest.mark.parametrize("size", [10, 1_100_000])
+def test_the_position_of_a_closed_body_is_kept(clients: tuple[Any, Any], size: int) -> None:
+    for client in clients:
+        client.put_object(Bucket=BUCKET, Key="key", Body=bytes(size))
+        bodies = [client.get_object(Bucket=BUCKET, Key="key")["Body"] for _ in range(3)]
+        with bodies[0] as raw:
+            raw.read(2)
+        bodies[1].read(3)
+        bodies[1].close()
+        bodies[2].read()
+        assert bodies[2].tell() == size
+        bodies[2].close()
+        assert [body.tell() for body in bodies] == [2, 3, size]
 
 
 def test_metadata_of_other_programs_is_encoded(clients: tuple[Any, Any], tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 import ast
 import inspect
+import itertools
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from array import array
 from datetime import UTC, datetime
 from pathlib import Path
@@ -433,6 +436,55 @@ def test_forked_children_and_their_parent_exclude_each_other(store: fordway.Stor
     increment(store, 200)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
     assert store.get(BUCKET, "count") == b"801"
+
+
+def status_within(child: int, seconds: float) -> int | None:
+    """Returns the wait status of a child process, or None after killing a child that takes longer."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+def test_a_fork_while_other_threads_use_the_store_harms_nobody(store: fordway.Store) -> None:
+    buckets = ["forked-0", "forked-1", "forked-2"]
+    for bucket in buckets:
+        store.create_bucket(bucket)
+    names = [(bucket, f"dir{number}/key") for bucket in buckets for number in range(20)]
+    for bucket, key in names:
+        store.put(bucket, key, f"{bucket}/{key}".encode())
+    is_over = threading.Event()
+
+    def read(first: int) -> None:
+        for number in itertools.count(first):
+            if is_over.is_set():
+                return
+            bucket, key = names[number % len(names)]
+            store.put(bucket, key, store.get(bucket, key))
+
+    threads = [threading.Thread(target=read, args=(thread * 7,)) for thread in range(6)]
+    for thread in threads:
+        thread.start()
+    statuses = []
+    for _ in range(25):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                if all(store.get(bucket, key) == f"{bucket}/{key}".encode() for bucket, key in names):
+                    status = 0
+            finally:
+                os._exit(status)
+        statuses.append(status_within(child, 30))
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert statuses == [0] * 25
 
 
 def test_the_endpoint_picks_the_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

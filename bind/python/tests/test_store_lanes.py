@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -367,9 +368,8 @@ def test_an_upload_is_not_published_without_a_part(store: fordway.Store) -> None
     ):
         with pytest.raises((TypeError, errors.NotFoundError)):
             fail()
-        for end in (upload.complete, lambda: upload.__exit__(None, None, None)):
-            with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
-                end()
+        with pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"):
+            upload.complete()
         assert keys(store) == []
     # The caller may deliberately publish the object without the failed part.
     upload.complete([(part.number, part.etag) for part in upload.parts()])
@@ -395,14 +395,46 @@ def test_an_upload_may_end_within_its_block(store: fordway.Store) -> None:
     assert (store.get(BUCKET, "key"), store.list_uploads(BUCKET)) == (b"whole", [])
 
 
+def test_a_block_that_cannot_complete_its_upload_aborts_it(place: str, store: fordway.Store) -> None:
+    with pytest.raises(errors.InvalidArgumentError), store.upload(BUCKET, "empty"):
+        pass
+    with (
+        pytest.raises(errors.InvalidArgumentError, match=r"parts \{2\}"),
+        store.upload(BUCKET, "failed") as upload,
+    ):
+        upload.put_part(1, b"first")
+        with pytest.raises(errors.NotFoundError):
+            upload.copy_part(2, BUCKET, "missing")
+
+    async def cancelled() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "cancelled") as upload:
+            await upload.put_part(1, b"first")
+            task = asyncio.ensure_future(upload.put_part(2, b"second"))
+            task.cancel()
+
+    async def empty() -> None:
+        async with fordway.aio.open(place) as twin, await twin.upload(BUCKET, "empty"):
+            pass
+
+    with pytest.raises(errors.InvalidArgumentError, match=r"parts \[2\]"):
+        asyncio.run(cancelled())
+    with pytest.raises(errors.InvalidArgumentError):
+        asyncio.run(empty())
+    assert (keys(store), store.list_uploads(BUCKET)) == ([], [])
+    with pytest.raises(errors.InvalidArgumentError) as caught, store.upload(BUCKET, "gone") as upload:
+        store.resume_upload(BUCKET, "gone", upload.id).abort()
+        with pytest.raises(errors.NotFoundError):
+            upload.put_part(1, b"part")
+    assert upload.id in caught.value.__notes__[0]
+
+
 def test_an_awaited_upload_is_not_published_without_a_part(place: str, store: fordway.Store) -> None:
     async def work() -> None:
         async with fordway.aio.open(place) as twin:
             upload = await twin.upload(BUCKET, "key")
             task = asyncio.ensure_future(upload.put_part(1, b"part"))
-            for end in (upload.complete, lambda: upload.__aexit__(None, None, None)):
-                with pytest.raises(errors.InvalidArgumentError, match="parts"):
-                    await end()
+            with pytest.raises(errors.InvalidArgumentError, match="parts"):
+                await upload.complete()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -470,6 +502,90 @@ def test_a_stream_keeps_the_object_that_it_opened(store: fordway.Store, size: in
         read = stream.readinto(room)
         assert stream.readinto(room) == 0
     assert bytes(room[:read]) == store.get(BUCKET, "key")
+
+
+def test_a_forked_child_leaves_the_stream_to_its_parent(place: str, store: fordway.Store) -> None:
+    data = os.urandom(8_000_000)
+    store.put(BUCKET, "key", data)
+    store.put(BUCKET, "short", data[:1000])
+    stream, short = store.stream(BUCKET, "key")[0], store.stream(BUCKET, "short")[0]
+    assert stream.read(4) == data[:4]
+    # Only the content of this lane is on a connection: the other lanes read an open file.
+    is_on_connection = place.startswith("http")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert short.read() == data[:1000]
+            room = bytearray(1000)
+            for read in (lambda: stream.read(3_000_000), lambda: stream.readinto(room), stream.readall):
+                if is_on_connection:
+                    with pytest.raises(errors.InvalidArgumentError, match="forked"):
+                        read()
+            if not is_on_connection:
+                assert stream.read(3_000_000) == data[4:3_000_004]
+            stream.close()
+            assert stream.closed and store.get(BUCKET, "key") == data
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert stream.read(1_000_000) == data[4:1_000_004]
+    assert stream.readall() == data[1_000_004:]
+
+
+def test_threads_share_a_listing(store: fordway.Store) -> None:
+    names = sorted(f"L/{number}" for number in range(2500))
+    store.put_many(BUCKET, [(name, b"") for name in names])
+    for listing in (store.list(BUCKET, "L/"), store.list_versions(BUCKET, "L/")):
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(list, [listing] * 8))
+        assert sorted(entry.key for entries in found for entry in entries) == names
+        assert next(listing, None) is None
+
+
+def test_names_that_differ_only_in_case_are_refused(place: str, store: fordway.Store) -> None:
+    store.put(BUCKET, "source", b"")
+    both, headers = {"a": "1", "A": "2"}, {"Expires": "1", "expires": "2"}
+    for make in (
+        lambda **given: store.put(BUCKET, "key", b"", **given),
+        lambda **given: store.put_with_info(BUCKET, "key", b"", **given),
+        lambda **given: store.writer(BUCKET, "key", **given),
+        lambda **given: store.upload(BUCKET, "key", **given),
+        lambda **given: store.copy(BUCKET, "source", BUCKET, "key", **given),
+    ):
+        with pytest.raises(errors.InvalidArgumentError, match='"A" and "a" in the metadata'):
+            make(metadata=both)
+        with pytest.raises(errors.InvalidArgumentError, match='"Expires" and "expires" in the headers'):
+            make(headers=headers)
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            for make in (
+                lambda: twin.put(BUCKET, "key", b"", metadata=both),
+                lambda: twin.upload(BUCKET, "key", metadata=both),
+            ):
+                with pytest.raises(errors.InvalidArgumentError, match='"A" and "a" in the metadata'):
+                    await make()
+
+    asyncio.run(work())
+    assert (keys(store), store.list_uploads(BUCKET)) == (["source"], [])
+
+
+def test_no_ranges_of_a_missing_object_are_not_found(place: str, store: fordway.Store) -> None:
+    etag = store.put(BUCKET, "key", b"content")
+    assert store.get_ranges(BUCKET, "key", [], if_match=etag) == []
+    with pytest.raises(errors.PreconditionFailedError):
+        store.get_ranges(BUCKET, "key", [], if_match="other")
+    with pytest.raises(errors.NotFoundError):
+        store.get_ranges(BUCKET, "missing", [])
+
+    async def work() -> None:
+        async with fordway.aio.open(place) as twin:
+            with pytest.raises(errors.NotFoundError):
+                await twin.get_ranges(BUCKET, "missing", [])
+
+    asyncio.run(work())
 
 
 def test_a_stream_of_a_range_is_what_get_returns(store: fordway.Store) -> None:

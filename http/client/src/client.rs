@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::ProcessIdentity;
+use fordway_sys::PerProcess;
 
 use super::connection::{BufferedConnection, EarlyResponse, io_error, is_stop};
 use super::connector::Connector;
@@ -332,13 +332,15 @@ const MAX_ORIGINS: usize = 64;
 /// Stacks of idle connections, by origin. The most recently used connection is on top, because it is the least likely
 /// to have been closed.
 pub(super) struct ConnectionPool {
-    idle: Mutex<IdleConnections>,
+    /// Idle connections. A forked child opens its own: the parent still uses these, and the requests of both processes
+    /// would mix.
+    idle: PerProcess<Mutex<IdleConnections>>,
     idle_limit: Duration,
 }
 
-/// Idle connections, and the process that opened them.
+/// Idle connections.
+#[derive(Default)]
 struct IdleConnections {
-    opened_by: ProcessIdentity,
     by_origin: HashMap<Origin, Vec<(BufferedConnection, Instant)>>,
 }
 
@@ -360,8 +362,7 @@ impl IdleConnections {
 
 impl ConnectionPool {
     pub(super) fn new(idle_limit: Duration) -> Self {
-        let idle = IdleConnections { opened_by: ProcessIdentity::current(), by_origin: HashMap::new() };
-        ConnectionPool { idle: Mutex::new(idle), idle_limit }
+        ConnectionPool { idle: PerProcess::default(), idle_limit }
     }
 
     /// Takes a connection that was used within the idle limit. Closes connections that have been idle for longer.
@@ -396,13 +397,7 @@ impl ConnectionPool {
 
     fn locked(&self) -> MutexGuard<'_, IdleConnections> {
         // A panic elsewhere leaves the map consistent, because each change is one operation.
-        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !idle.opened_by.is_current() {
-            // After a fork, the parent still uses these connections, and the requests of both processes would mix.
-            idle.by_origin.clear();
-            idle.opened_by = ProcessIdentity::current();
-        }
-        idle
+        self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

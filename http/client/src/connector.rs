@@ -9,6 +9,8 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use fordway_store::{Error, ErrorKind, Result};
+#[cfg(feature = "http2")]
+use fordway_sys::PerProcess;
 
 use super::carrier::TcpOrTlsStream;
 use super::connection::BufferedConnection;
@@ -37,7 +39,7 @@ pub struct Connector {
 #[cfg(feature = "http2")]
 struct Http2OnlyOrigins {
     tls: TlsConnector,
-    origins: Mutex<HashSet<Origin>>,
+    origins: PerProcess<Mutex<HashSet<Origin>>>,
 }
 
 impl Connector {
@@ -53,7 +55,7 @@ impl Connector {
         #[cfg(feature = "http2")]
         let http2 = Http2OnlyOrigins {
             tls: TlsConnector::new(roots.clone(), b"h2").showing(who.clone()),
-            origins: Mutex::default(),
+            origins: PerProcess::default(),
         };
         let proxy_tls = TlsConnector::new(roots.clone(), b"http/1.1");
         let tls = TlsConnector::new(roots, protocol).showing(who);

@@ -6,10 +6,11 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::PerProcess;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -61,7 +62,7 @@ const SHARED_MAX: usize = 32;
 const SYSTEM_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// The configurations of this process.
-static SHARED: Mutex<Vec<CachedTlsConfig>> = Mutex::new(Vec::new());
+static SHARED: LazyLock<PerProcess<Mutex<Vec<CachedTlsConfig>>>> = LazyLock::new(PerProcess::default);
 
 struct CachedTlsConfig {
     settings: TlsConfigKey,

@@ -74,13 +74,15 @@ pub struct Lane {
     pub opener: Option<Arc<dyn FileOpener>>,
     /// Objects of at least this size in bytes are transferred in concurrent parts; `None` if one stream is fastest.
     pub multipart_threshold_bytes: Option<u64>,
+    /// The directory that contains the buckets, if this process reads and writes their files itself.
+    pub root: Option<PathBuf>,
 }
 
 impl Lane {
     /// Creates a lane without URLs, such as a store in this process or a node gateway. On this kind of lane, a single
     /// stream is as fast as several streams.
     pub fn local(store: Arc<dyn Store>) -> Self {
-        Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None }
+        Lane { store, presigner: None, opener: None, multipart_threshold_bytes: None, root: None }
     }
 }
 
@@ -180,7 +182,8 @@ impl LaneConfigOverrides {
 }
 
 fn open_embedded(embedded: EmbeddedEndpoint) -> Result<Lane> {
-    Ok(Lane::local(Arc::new(PosixStore::open(&embedded.root, embedded.config)?)))
+    let store = Arc::new(PosixStore::open(&embedded.root, embedded.config)?);
+    Ok(Lane { root: Some(embedded.root), ..Lane::local(store) })
 }
 
 fn open_node(address: NodeAddress) -> Lane {
@@ -205,7 +208,13 @@ fn secret(host: &str, config: S3Config) -> Result<NodeKeyPair> {
 fn open_http(config: S3Config) -> Result<Lane> {
     let store = Arc::new(S3Store::new(config)?);
     let multipart_threshold_bytes = Some(MULTIPART_THRESHOLD_BYTES);
-    Ok(Lane { presigner: Some(store.clone()), opener: Some(store.clone()), store, multipart_threshold_bytes })
+    Ok(Lane {
+        presigner: Some(store.clone()),
+        opener: Some(store.clone()),
+        store,
+        multipart_threshold_bytes,
+        root: None,
+    })
 }
 
 /// A parsed endpoint.

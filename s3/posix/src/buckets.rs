@@ -15,7 +15,8 @@ use fordway_store::{
     VersioningState, check_document,
 };
 use fordway_sys::{
-    EntryKind, Errno, Mode, OFlags, created_ns, make_dir, open_in, read_dir, remove_dir, remove_file, stat_in,
+    EntryKind, Errno, Mode, OFlags, created_ns, file_user, make_dir, open_in, read_dir, remove_dir,
+    remove_file, stat_in,
 };
 
 use crate::area::{
@@ -86,8 +87,17 @@ impl PosixStoreState {
         bucket.for_creation()?;
         match make_dir(self.volume.root.dir(), bucket.as_str(), Mode::from_raw_mode(0o777)) {
             Ok(true) => self.sync_root(),
-            Ok(false) => Err(ErrorKind::BucketAlreadyOwnedByYou.into()),
+            Ok(false) => Err(self.why_taken(bucket).into()),
             Err(errno) => Err(from_errno(errno, "making the bucket")),
+        }
+    }
+
+    /// Returns the error for a new bucket whose name is taken. Root counts as the owner of every bucket.
+    fn why_taken(&self, bucket: &Bucket) -> ErrorKind {
+        let user = file_user();
+        match self.volume.owner_of(bucket) {
+            Ok(owner) if user != 0 && owner != user => ErrorKind::BucketAlreadyExists,
+            _ => ErrorKind::BucketAlreadyOwnedByYou,
         }
     }
 
@@ -311,6 +321,9 @@ impl PosixStoreState {
             .and_then(|()| remove_if_file(&private, &name))
             .and_then(|()| self.volume.sync_names(&private))
             .map_err(|errno| from_errno(errno, "removing the document"))?;
+        if stat_in(&private, &name).is_ok_and(|state| state.is_dir) {
+            return Err(not_ours(&document_place(bucket, kind).path(), "is not a regular file"));
+        }
         if *kind == NOTIFICATION {
             self.await_notifications(bucket)?;
         }

@@ -18,7 +18,7 @@ use fordway_store::{
     Bucket, BucketDocumentKind, Conditions, DeleteOptions, ETag, Error, ErrorKind, Key, PutResult, Result,
     VersionId, VersioningState,
 };
-use fordway_sys::{set_mode, stat, stat_in, sync_all, write_all_at};
+use fordway_sys::{PerProcess, set_mode, stat, stat_in, sync_all, write_all_at};
 use fordway_wire::event_record::EventRecord;
 use fordway_wire::notification::{EventKind, NotificationRule, read, rule_for};
 
@@ -37,7 +37,7 @@ pub(crate) const NOTIFICATION: BucketDocumentKind = BucketDocumentKind::known("n
 
 /// Tells the threads of this process that deliver events which buckets have new ones. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct EventSignal(Arc<(Mutex<SignalledBuckets>, Condvar)>);
+pub struct EventSignal(Arc<PerProcess<(Mutex<SignalledBuckets>, Condvar)>>);
 
 /// The buckets with new events, each with the number of its last event.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ const SIGNALLED_MAX: usize = 4096;
 
 impl EventSignal {
     fn ring(&self, bucket: &Bucket) {
-        let (state, is_rung) = &*self.0;
+        let (state, is_rung) = &**self.0;
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += 1;
         let count = state.count;
@@ -68,7 +68,7 @@ impl EventSignal {
     /// Waits until there are events after the first `seen`, for at most `patience`. Returns the number of events so
     /// far, and the buckets that the later ones belong to.
     pub fn wait(&self, seen: u64, patience: Duration) -> (u64, Vec<Bucket>) {
-        let (state, is_rung) = &*self.0;
+        let (state, is_rung) = &**self.0;
         let state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = is_rung.wait_timeout_while(state, patience, |state| state.count <= seen);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);

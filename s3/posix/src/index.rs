@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fordway_sys::{
-    CoarseInstant, DirectoryChange, DirectoryWatcher, Errno, FileStat, Mode, OFlags, ProcessIdentity,
-    WatchId, name_to_text, open_in, stat, stat_in,
+    CoarseInstant, DirectoryChange, DirectoryWatcher, Errno, FileStat, Mode, OFlags, WatchId, name_to_text,
+    open_in, stat, stat_in,
 };
 
 use crate::dirs::DirectoryHandle;
@@ -82,9 +82,8 @@ pub(crate) struct IndexedNames {
 
 #[derive(Default)]
 struct WatchedDirectories {
-    /// The queue of changes, and the process that opened it. The queue is kept open even if no directory is watched,
-    /// because closing it is slow.
-    queue: Option<(ProcessIdentity, DirectoryWatcher)>,
+    /// The queue of changes. The queue is kept open even if no directory is watched, because closing it is slow.
+    queue: Option<DirectoryWatcher>,
     all: Vec<WatchedDirectory>,
 }
 
@@ -227,10 +226,6 @@ impl NameIndexes {
             self.watched.clear_poison();
             watched
         });
-        // A child process must not read the queue of its parent.
-        if watched.queue.as_ref().is_some_and(|(owner, _)| !owner.is_current()) {
-            *watched = WatchedDirectories::default();
-        }
         let done = act(&mut watched);
         self.count.store(watched.all.len(), Ordering::Relaxed);
         done
@@ -269,9 +264,9 @@ impl WatchedDirectories {
         // The directory is opened again, because the read position of the caller's file is in use.
         let dir = open_in(dir, ".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).ok()?.into();
         if self.queue.is_none() {
-            self.queue = Some((ProcessIdentity::current(), DirectoryWatcher::new().ok()?));
+            self.queue = Some(DirectoryWatcher::new().ok()?);
         }
-        let watch = self.queue.as_ref()?.1.watch(&dir).ok()?;
+        let watch = self.queue.as_ref()?.watch(&dir).ok()?;
         self.all.push(WatchedDirectory {
             id,
             watch,
@@ -308,7 +303,7 @@ impl WatchedDirectories {
 
     /// Applies all changes that were made before this call. Ends the watch of a directory whose changes were lost.
     fn catch_up(&mut self) {
-        let Some((_, queue)) = &mut self.queue else { return };
+        let Some(queue) = &mut self.queue else { return };
         let (all, mut lost) = (&mut self.all, Vec::new());
         let read = queue.changes(|watch, change| {
             let Some(indexed) = all.iter_mut().find(|indexed| indexed.watch == watch) else { return };
@@ -344,7 +339,7 @@ impl WatchedDirectories {
         let queue = &self.queue;
         self.all.retain_mut(|indexed| {
             let is_over = is_over(indexed);
-            if is_over && let Some((_, queue)) = queue {
+            if is_over && let Some(queue) = queue {
                 queue.unwatch(indexed.watch);
             }
             !is_over

@@ -67,7 +67,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fordway_store::{ETagPolicy, Result};
-use fordway_sys::PathResolutionMethod;
+use fordway_sys::{PathResolutionMethod, PerProcess};
 
 pub use events::EventSignal;
 pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
@@ -171,8 +171,8 @@ pub struct PosixStore {
 /// The state that all clones of a store share.
 struct PosixStoreState {
     volume: StoreRootDirectory,
-    locks: locks::BucketLocks,
-    remembered: names::NameCache,
+    locks: PerProcess<locks::BucketLocks>,
+    remembered: PerProcess<names::NameCache>,
     recent_puts: recent::RecentPuts,
 }
 
@@ -194,8 +194,8 @@ impl PosixStore {
         let volume = StoreRootDirectory::open(root, config)?;
         let inner = PosixStoreState {
             volume,
-            locks: locks::BucketLocks::default(),
-            remembered: names::NameCache::default(),
+            locks: PerProcess::default(),
+            remembered: PerProcess::default(),
             recent_puts: recent::RecentPuts::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })

@@ -56,7 +56,7 @@ impl BucketLocks {
     /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
     /// have no effect on other nodes, and errors from the file system.
     fn of(&self, volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
-        if let Some(locks) = self.tables().get(bucket).filter(|locks| locks.is_of_this_process()) {
+        if let Some(locks) = self.tables().get(bucket) {
             return Ok(locks.clone());
         }
         let unfit = volume.contents_for_write(bucket)?.unfit;

@@ -12,7 +12,7 @@
 //! Locked COMPLIANCE 1 years   keeps versions, with object lock and a default retention
 //! ```
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -192,14 +192,41 @@ impl PosixStoreState {
             }
             let record = opened.recorded.get_or_insert_default();
             let lock = change(record.lock)?;
-            self.volume.unshield(&opened.file, record.lock)?;
+            let unshielded = self.volume.unshield(&opened.file, record.lock)?;
             record.lock = lock;
             // The object must keep the ETag that was reported before.
             let lock_is_kept = (&mut **record, ETagPolicy::Md5);
             self.store_record(bucket, &opened.file, &opened.stat, lock_is_kept)?;
+            if !lock.is_active(SystemTime::now()) {
+                unshielded.leave();
+            }
             self.volume.sync_record(&opened.file)?;
             self.volume.shield(&opened.file, lock)
         })
+    }
+}
+
+/// A locked version's file whose immutable flag is off while its key is changed. Dropping the value sets the flag
+/// again, so that a change that fails leaves the version as well protected as before. The file stays open until then,
+/// which is harmless: the file systems that rename files that are removed while open (NFS, FUSE) do not have this flag.
+#[must_use = "the flag is set again when this is dropped"]
+pub(crate) struct UnshieldedFile(Option<OwnedFd>);
+
+impl UnshieldedFile {
+    pub(crate) const NONE: UnshieldedFile = UnshieldedFile(None);
+
+    /// Leaves the flag off, because the version has been removed or is no longer locked.
+    pub(crate) fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UnshieldedFile {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            // The flag could be removed, so it can be set. The lock itself, which is in the record, does not need it.
+            let _ = set_immutable(file, true);
+        }
     }
 }
 
@@ -211,7 +238,7 @@ impl StoreRootDirectory {
         if !self.config.immutable_locks || !lock.is_active(SystemTime::now()) {
             return Ok(());
         }
-        set_immutable(file, true).map_err(|errno| match errno {
+        set_immutable(file, true).map(|_was_unset| ()).map_err(|errno| match errno {
             Errno::PERM => from_errno(errno, "setting the immutable flag, which needs CAP_LINUX_IMMUTABLE"),
             errno => {
                 let why = "the file system has no immutable flag; omit --immutable-locks";
@@ -220,19 +247,25 @@ impl StoreRootDirectory {
         })
     }
 
-    /// Removes the immutable flag, if it is set, from a locked version's file. The caller sets the flag again after the
-    /// change. Cost: none without a lock.
-    pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<()> {
+    /// Removes the immutable flag, if it is set, from a locked version's file. If the lock is active, the flag is set
+    /// again when the result is dropped. Cost: none without a lock.
+    pub(crate) fn unshield(&self, file: impl AsFd, lock: ObjectLock) -> Result<UnshieldedFile> {
         if lock.is_none() {
-            return Ok(());
+            return Ok(UnshieldedFile::NONE);
         }
+        // The descriptor is duplicated first: if this failed later, the flag could not be set again.
+        let held = file.as_fd().try_clone_to_owned();
+        let failed =
+            |error| Error::new(ErrorKind::from(&error), "opening the locked version").caused_by(error);
+        let held = held.map_err(failed)?;
         match set_immutable(file, false) {
+            Ok(was_set) if was_set && lock.is_active(SystemTime::now()) => Ok(UnshieldedFile(Some(held))),
             Err(Errno::PERM) => {
                 let why = "the version is locked and its file is immutable, so only a gateway run by root can change the key";
                 Err(Error::new(ErrorKind::AccessDenied, why))
             }
             // If the file system does not have this flag, there is nothing to remove.
-            _ => Ok(()),
+            _ => Ok(UnshieldedFile::NONE),
         }
     }
 

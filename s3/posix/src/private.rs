@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use fordway_store::{Bucket, LockConfiguration, VersioningState};
 use fordway_sys::{
     ByteRangeLocks, CoarseInstant, Errno, FileStat, FileSystemSharing, Mode, MountProblem, OFlags,
-    forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
+    PerProcess, forget_names, look_again, open_in, read_dir, stat, stat_in, stat_now,
 };
 use fordway_wire::notification::NotificationRule;
 
@@ -45,14 +45,14 @@ pub(crate) const VERSIONING_BYTES: usize = 64;
 
 /// The cache for all buckets that have been examined.
 pub(crate) struct PrivateDirectoryCache {
-    known: RwLock<HashMap<Bucket, Arc<CachedPrivateDirectory>>>,
+    known: PerProcess<RwLock<HashMap<Bucket, Arc<CachedPrivateDirectory>>>>,
     /// The root's file system.
     site: FileSystemTraits,
     /// The file system of each device on which a bucket was found, and the time at which the file system was
     /// determined.
-    devices: RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>,
+    devices: PerProcess<RwLock<HashMap<u64, (CoarseInstant, FileSystemTraits)>>>,
     /// The devices of buckets that were last found on a file system that other nodes may change.
-    remote: RwLock<HashMap<Bucket, u64>>,
+    remote: PerProcess<RwLock<HashMap<Bucket, u64>>>,
     /// Whether `remote` has any entries. An empty map need not be locked.
     has_remote: AtomicBool,
 }
@@ -133,7 +133,7 @@ impl CachedPrivateDirectory {
     /// Returns the bucket's lock table if it is known. The lock table is current if the directory is found to be
     /// unchanged after this call. Cost: none.
     pub(crate) fn lock_table(&self) -> Option<&ByteRangeLocks> {
-        self.lock_table.get().map(Arc::as_ref).filter(|locks| locks.is_of_this_process())
+        self.lock_table.get().map(Arc::as_ref)
     }
 }
 
@@ -169,7 +169,7 @@ impl PrivateDirectoryLookup {
 
 impl PrivateDirectoryCache {
     pub(crate) fn new(site: FileSystemTraits) -> Self {
-        let (known, devices, remote) = (RwLock::default(), RwLock::default(), RwLock::default());
+        let (known, devices, remote) = Default::default();
         PrivateDirectoryCache { known, site, devices, remote, has_remote: AtomicBool::new(false) }
     }
 

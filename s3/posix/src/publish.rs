@@ -18,8 +18,10 @@ use std::time::SystemTime;
 use fordway_store::{Conditions, Error, ErrorKind, Key, PutResult, Result, VersionId, VersioningState};
 use fordway_sys::{Errno, FileSystemSharing, link_unnamed, remove_file, rename, stat, stat_in};
 
+use crate::area::not_ours;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
+use crate::object_lock::UnshieldedFile;
 use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::shared::give_way_on;
@@ -179,11 +181,13 @@ impl StagedFile {
                 None => inner.volume.open_marker(&bucket, key, contents)?.map(|marker| marker.etag()),
             };
             conditions.check_write(current_etag.as_ref())?;
+            let mut _unshielded = UnshieldedFile::NONE;
             if is_versioned {
                 let floor = match &current {
                     Some((_, opened)) => {
-                        let is_locked = opened.record().lock.is_active(SystemTime::now());
-                        locked = Some(opened.version()).filter(|_| is_locked);
+                        let lock = opened.record().lock;
+                        locked = Some(opened.version()).filter(|_| lock.is_active(SystemTime::now()));
+                        _unshielded = inner.volume.unshield(&opened.file, lock)?;
                         inner.keep_version(&bucket, key, opened, record.version.is_none())?
                     }
                     None if record.version.is_some() => inner.highest_order(&bucket, key)?,
@@ -267,7 +271,7 @@ impl StagedFile {
                         return Ok(false);
                     }
                 }
-                Err(errno) => return Err(from_errno(errno, "publishing")),
+                Err(errno) => return Err(self.publishing_failed(errno)),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
@@ -290,10 +294,21 @@ impl StagedFile {
                         self.move_to_odd(key)?;
                     }
                 }
-                Err(errno) => return Err(from_errno(errno, "publishing")),
+                Err(errno) => return Err(self.publishing_failed(errno)),
             }
         }
         Err(ErrorKind::ConditionalConflict.into())
+    }
+
+    /// Returns the error for a file that could not get its name. In a bucket's private directory, only files have the
+    /// names of files.
+    pub(crate) fn publishing_failed(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::ISDIR | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST if !self.is_plain => {
+                not_ours(&self.place.path(), "is not a regular file")
+            }
+            errno => from_errno(errno, "publishing"),
+        }
     }
 
     /// Renames the file to its name, and replaces any existing file. An unnamed file first gets a hidden name.

@@ -417,13 +417,12 @@ impl StagedFile {
             // A writer that died may have left a file with only the spare name, which would otherwise remain.
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
         } else {
-            let failed = |errno| from_errno(errno, "publishing");
             // The kernel may refuse to link another user's file (`fs.protected_hardlinks`). The error is ignored,
             // because the file can be replaced without a spare name.
             let _ = spare.as_deref().map(|spare| self.keep_spare(spare));
             let renamed = self.rename_into_place();
             let _ = spare.as_deref().map(|spare| remove_if_file(&self.parent, spare));
-            renamed?.map_err(failed)?;
+            renamed?.map_err(|errno| self.publishing_failed(errno))?;
         }
         self.sync_name()
     }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 use fordway_sys::{
-    Errno, FileSystemSharing, Mode, OFlags, RootDirectory, SymlinkPolicy, make_dir, open_in, read_dir,
-    set_xattr, stat, sync_all,
+    Errno, FileSystemSharing, Mode, OFlags, PerProcess, RootDirectory, SymlinkPolicy, make_dir, open_in,
+    read_dir, set_xattr, stat, sync_all,
 };
 
 use crate::area::not_ours;
@@ -34,7 +34,7 @@ pub(crate) struct StoreRootDirectory {
     site: FileSystemTraits,
     /// The root's device number.
     device: u64,
-    pub(crate) dirs: DirectoryCache,
+    pub(crate) dirs: PerProcess<DirectoryCache>,
     pub(crate) private: PrivateDirectoryCache,
 }
 
@@ -52,7 +52,7 @@ impl StoreRootDirectory {
             config,
             site,
             device,
-            dirs: DirectoryCache::default(),
+            dirs: PerProcess::default(),
             private: PrivateDirectoryCache::new(site),
         })
     }

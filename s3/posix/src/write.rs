@@ -261,7 +261,7 @@ impl PosixStoreState {
             let mut opened = self.volume.open_to_change(bucket, key, version, contents)?;
             let record = opened.recorded.get_or_insert_default();
             let lock = record.lock;
-            self.volume.unshield(&opened.file, lock)?;
+            let _unshielded = self.volume.unshield(&opened.file, lock)?;
             record.tags = tags.clone();
             // The object must keep the ETag that was reported before.
             let tag_is_kept = (&mut **record, ETagPolicy::Md5);

@@ -8,8 +8,8 @@ use std::thread;
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
-    Bucket, DeleteOptions, Error, ErrorKind, GetOptions, Key, MultipartUploadOperations,
-    ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersioningState,
+    Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, Error, ErrorKind, GetOptions, Key,
+    MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersioningState,
 };
 use tempfile::TempDir;
 
@@ -173,4 +173,52 @@ fn a_tree_deeper_than_any_key_is_not_removed() {
     assert_eq!(error.kind(), ErrorKind::BucketNotEmpty, "{error}");
     fs::remove_dir_all(dir.path().join("bucket/.fordway/odd/a")).unwrap();
     store.delete_bucket(&bucket).unwrap();
+}
+
+/// A directory that has the name of a document, or of the versioning setting, is named in the error of each operation.
+#[test]
+fn a_directory_in_place_of_a_document_is_named() {
+    let (dir, store) = open();
+    let bucket = bucket("bucket");
+    store.create_bucket(&bucket).unwrap();
+    let kind = BucketDocumentKind::known("policy");
+    let document = dir.path().join("bucket/.fordway/document-policy");
+    for content in ["", "/content"] {
+        fs::create_dir_all(document.join(&content[content.len().min(1)..])).unwrap();
+        for error in [
+            store.set_document(&bucket, &kind, b"{}").expect_err("it cannot be replaced"),
+            store.document(&bucket, &kind).expect_err("it cannot be read"),
+            store.delete_document(&bucket, &kind).expect_err("it cannot be removed"),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::AccessDenied, "{error}");
+            assert!(error.detail().starts_with("bucket/.fordway/document-policy is not a"), "{error}");
+            assert!(error.detail().contains("have the bucket's owner remove it"), "{error}");
+        }
+    }
+    fs::remove_dir_all(&document).unwrap();
+    store.set_document(&bucket, &kind, b"{}").unwrap();
+    store.delete_document(&bucket, &kind).unwrap();
+    fs::create_dir_all(dir.path().join("bucket/.fordway/versioning")).unwrap();
+    let error = store.set_versioning(&bucket, VersioningState::Enabled).expect_err("it cannot be replaced");
+    assert!(error.kind() != ErrorKind::Io, "{error}");
+}
+
+/// Scripts take the error for one's own bucket as success, and then upload into it.
+#[test]
+fn a_bucket_of_another_user_is_not_ones_own() {
+    if !fordway_needs::root("to act as other users") {
+        return;
+    }
+    let (dir, store) = open();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+    let make = |uid| {
+        let peer = fordway_sys::PeerCredentials { uid, gid: uid, groups: vec![] };
+        let user = fordway_sys::ImpersonatedUser::new(&peer).unwrap();
+        user.play(|| store.create_bucket(&bucket("shared"))).unwrap().map_err(|error| error.kind())
+    };
+    assert_eq!(make(1001), Ok(()));
+    assert_eq!(make(1001), Err(ErrorKind::BucketAlreadyOwnedByYou));
+    assert_eq!(make(1002), Err(ErrorKind::BucketAlreadyExists));
+    let error = store.create_bucket(&bucket("shared")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BucketAlreadyOwnedByYou, "root owns every bucket");
 }

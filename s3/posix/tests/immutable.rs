@@ -3,14 +3,17 @@
 
 use std::fs;
 use std::io::ErrorKind as IoErrorKind;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fordway_posix::{PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLock, ObjectLockOperations,
-    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Tags, VersionId, VersioningState,
+    ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Result, Retention, RetentionMode,
+    Tags, VersionId, VersioningState,
 };
-use fordway_sys::set_immutable;
+use fordway_sys::{ImpersonatedUser, PeerCredentials, set_immutable};
 
 /// Returns whether files in `dir` can have the immutable flag. If the flag is not available, records that the test was
 /// skipped.
@@ -19,7 +22,7 @@ fn has_flag(dir: &Path) -> bool {
         return false;
     }
     let probe = fs::File::create(dir.join("probe")).unwrap();
-    let set = set_immutable(&probe, true).and_then(|()| set_immutable(&probe, false));
+    let set = set_immutable(&probe, true).and_then(|_| set_immutable(&probe, false));
     if let Err(errno) = set {
         fordway_needs::skip(format_args!(
             "the file system of {} has no immutable flag: {errno}",
@@ -76,4 +79,67 @@ fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
     store.set_legal_hold(&bucket, &key, Some(&held), false).unwrap();
     delete(Some(&held)).unwrap();
     assert!(store.head(&bucket, &key, &GetOptions::version(held)).is_err());
+}
+
+/// A store in `dir` with a bucket of user 1001 and group 2000, whose versions can be locked.
+fn store_of_a_group(dir: &Path) -> (PosixStore, Bucket) {
+    let config = PosixConfig { immutable_locks: true, ..PosixConfig::default() };
+    let store = PosixStore::open(dir, config).unwrap();
+    let bucket = Bucket::new("lck").unwrap();
+    fs::set_permissions(dir, PermissionsExt::from_mode(0o777)).unwrap();
+    as_user(1001, || store.create_bucket(&bucket)).unwrap();
+    chown(dir.join("lck"), Some(1001), Some(2000)).unwrap();
+    fs::set_permissions(dir.join("lck"), PermissionsExt::from_mode(0o2775)).unwrap();
+    as_user(1001, || store.set_versioning(&bucket, VersioningState::Enabled)).unwrap();
+    as_user(1001, || store.set_lock_configuration(&bucket, &LockConfiguration::default())).unwrap();
+    (store, bucket)
+}
+
+/// Runs `work` as a user in group 2000.
+fn as_user<T>(uid: u32, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let peer = PeerCredentials { uid, gid: uid, groups: vec![2000] };
+    ImpersonatedUser::new(&peer).unwrap().play(work).unwrap()
+}
+
+#[test]
+fn a_refused_change_leaves_the_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let key = Key::new("k").unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let until_ms = |days: u64| (now + Duration::from_secs(days * 86_400)).as_millis() as u64;
+    let retention = |days| Retention { mode: RetentionMode::Compliance, until_ms: until_ms(days) };
+    let lock = ObjectLock { retention: Some(retention(1)), legal_hold: None };
+    let options = PutOptions { lock, ..Default::default() };
+    as_user(1001, || store.put(&bucket, &key, b"content", &options)).unwrap();
+    let plain = dir.path().join("lck/k");
+    assert_immutable(&plain);
+    let tags = Tags::from([("name".to_owned(), "value".to_owned())]);
+    let refused: [(&str, &dyn Fn() -> Result<()>); 5] = [
+        ("put", &|| store.put(&bucket, &key, b"other", &PutOptions::default()).map(drop)),
+        ("delete", &|| store.delete(&bucket, &key, &DeleteOptions::default()).map(drop)),
+        ("set_tags", &|| store.set_tags(&bucket, &key, None, &tags)),
+        ("set_legal_hold", &|| store.set_legal_hold(&bucket, &key, None, true)),
+        ("set_retention", &|| store.set_retention(&bucket, &key, None, Some(retention(2)), false)),
+    ];
+    for (name, request) in refused {
+        let error = as_user(1002, request).expect_err(name);
+        assert_eq!(error.kind(), ErrorKind::AccessDenied, "{name}: {error}");
+        assert_immutable(&plain);
+    }
+    // The owner's requests still work, and also keep the flag.
+    as_user(1001, || store.set_tags(&bucket, &key, None, &tags)).unwrap();
+    assert_immutable(&plain);
+    as_user(1001, || store.set_retention(&bucket, &key, None, Some(retention(2)), false)).unwrap();
+    assert_immutable(&plain);
+    as_user(1001, || store.delete(&bucket, &key, &DeleteOptions::default())).unwrap();
+    let old = fs::read_dir(dir.path().join("lck/.fordway/versions/k")).unwrap();
+    let old =
+        old.map(|entry| entry.unwrap().path()).find(|path| !path.to_str().unwrap().ends_with("-marker"));
+    assert_immutable(&old.clone().unwrap());
+    // The test's directory must be removable.
+    set_immutable(fs::File::open(old.unwrap()).unwrap(), false).unwrap();
 }

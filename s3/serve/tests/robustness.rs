@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use client::{Call, bucket, key, read_answer, serve, serve_with};
+use client::{BUCKET, Call, bucket, key, read_answer, serve, serve_with};
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
-use fordway_store::{ErrorKind, GetOptions, MemoryStore, Objects, PutOptions};
+use fordway_store::{
+    BucketDocumentKind, BucketDocumentOperations, ErrorKind, GetOptions, MemoryStore, Objects, PutOptions,
+};
 
 fn nobody() -> Users {
     Users::one(AccessKeyPair::generate().unwrap(), Arc::new(MemoryStore::default()))
@@ -205,4 +207,41 @@ fn xml_bombs_do_not_go_off() {
         assert!(start.elapsed() < Duration::from_secs(30), "{name}");
         assert!(fixture.store.head(&bucket(), &key("k"), &GetOptions::default()).is_ok(), "{name}");
     }
+}
+
+/// Programs of clients cannot parse a document that is not well formed.
+#[test]
+fn a_broken_document_of_a_bucket_is_an_error() {
+    let fixture = serve();
+    for (kind, query) in [
+        ("cors", "cors"),
+        ("lifecycle", "lifecycle"),
+        ("notification", "notification"),
+        ("ownership", "ownershipControls"),
+        ("policy", "policy"),
+        ("policy", "policyStatus"),
+        ("public-access-block", "publicAccessBlock"),
+        ("tagging", "tagging"),
+    ] {
+        let (name, kind) = (kind, BucketDocumentKind::known(kind));
+        for broken in [&b"\xff<x"[..], b"", b"<x/>", b"\0\0\0\0"] {
+            fixture.store.set_document(&bucket(), &kind, broken).unwrap();
+            let get = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query(query));
+            assert_eq!(get.error(), (500, "CorruptObject".to_owned()), "{name} {broken:?}");
+            let text = get.text();
+            assert!(text.contains(&format!("the stored {name} document is malformed")), "{text}");
+            assert!(text.contains("set it again, or delete it"), "{text}");
+        }
+        fixture.store.delete_document(&bucket(), &kind).unwrap();
+    }
+}
+
+/// A document can be older than a rule about its content.
+#[test]
+fn a_well_formed_document_is_returned_whatever_it_says() {
+    let fixture = serve();
+    let tags = b"<Tagging><TagSet><Tag><Key>a!</Key><Value>1</Value></Tag></TagSet></Tagging>";
+    fixture.store.set_document(&bucket(), &BucketDocumentKind::known("tagging"), tags).unwrap();
+    let get = fixture.client.send(&Call::new("GET", format!("/{BUCKET}")).query("tagging")).ok();
+    assert_eq!(get.elements("Key"), ["a!"]);
 }

@@ -29,8 +29,8 @@ use crate::wildcard::{FilterAction, FilterRules, WildcardPattern};
   fordway cp --metalink events.meta4 .
 
 If the destination ends in / or is a directory, the copy keeps the name of the source. With --recursive, \
-s3://b/p selects everything below s3://b/p/. Without --recursive, s3://b/p/ selects the object with this key, if there \
-is one."
+s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the object s3://b/p. Without --recursive, \
+s3://b/p/ selects the object with this key, if there is one."
 )]
 pub struct CpArgs {
     /// Files, directories, s3:// addresses, wildcards, -, or http(s):// and dav(s):// addresses
@@ -77,7 +77,8 @@ pub struct SyncArgs {
     pub source: String,
     /// A directory or s3://BUCKET[/PREFIX]
     pub destination: String,
-    /// Remove files and objects at the destination that do not exist at the source
+    /// Remove files and objects at the destination that do not exist at the source. Nothing is removed below a symbolic
+    /// link to a directory
     #[arg(long)]
     pub delete: bool,
     /// Skip objects and files that already exist at the destination, even if they differ
@@ -104,7 +105,8 @@ pub struct TransferArgs {
     /// link is an error
     #[arg(long, overrides_with = "no_follow_symlinks")]
     pub follow_symlinks: bool,
-    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE
+    /// Skip symbolic links when reading local files; a link to a directory is followed if it is itself SOURCE. `sync`
+    /// also skips links at a local destination: they are neither compared nor removed
     #[arg(long, overrides_with = "follow_symlinks")]
     pub no_follow_symlinks: bool,
     /// Show what would be done, without doing it
@@ -181,7 +183,8 @@ pub struct CatArgs {
 
 Removing an object that does not exist succeeds. In a bucket with versioning enabled, the command adds a delete \
 marker and keeps the object as a noncurrent version. With --version-id, the command removes a version or a delete \
-marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/.")]
+marker permanently. With --recursive, s3://b/p selects everything below s3://b/p/; if there is nothing, it selects the \
+object s3://b/p. If there is no such object either, the command fails.")]
 pub struct RmArgs {
     /// s3://BUCKET/KEY, a prefix with --recursive, a wildcard, or dav(s)://HOST/PATH
     #[arg(required = true, value_name = "ADDRESS")]

@@ -15,7 +15,7 @@ use super::cp::from_item;
 use super::{AddressOptions, SourceSelection};
 use crate::args::{MbArgs, MkdirArgs, RbArgs, RmArgs, TagArgs, VersioningArgs, VersioningChange};
 use crate::transfer::{self, TransferAction, TransferSettings, plan};
-use crate::wildcard::FilterRules;
+use crate::wildcard::{FilterRules, directory};
 use crate::{dav, web};
 
 /// A bucket that was created or removed.
@@ -131,7 +131,13 @@ fn removals<'a>(
     match (source.items(context, filters), source) {
         (Err(error), _) => Box::new(std::iter::once(Err(error))),
         (Ok(None), SourceSelection::One(place)) => {
-            Box::new(std::iter::once(Ok(TransferAction::Remove(place))))
+            let is_admitted = match &place {
+                StorageAddress::S3(_, key) => {
+                    filters.admit(&key[directory(key.strip_suffix('/').unwrap_or(key)).len()..])
+                }
+                _ => true,
+            };
+            Box::new(is_admitted.then_some(Ok(TransferAction::Remove(place))).into_iter())
         }
         (Ok(None), _) => Box::new(std::iter::empty()),
         (Ok(Some(items)), _) => Box::new(items.filter_map(move |item| match item {

@@ -2,13 +2,13 @@
 //! uses a rename or move operation of the store or server. `sync` makes the contents of one directory or prefix match
 //! the contents of another.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::change::only_object;
-use super::{AddressOptions, SourceSelection};
+use super::{AddressOptions, SourceSelection, overlap};
 use crate::args::{CpArgs, MvArgs, SyncArgs};
 use crate::replicas::{self, ReplicaOpener};
 use crate::transfer::plan::{self, SyncDirection, SyncItem, SyncItemIterator, SyncRules, SyncStep};
@@ -350,21 +350,29 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     };
     let settings = TransferSettings::of(&args.transfer, existing(args.no_clobber, false))?;
     settings.metadata.check(&from, &to)?;
+    overlap::check_separate(&from, &to, context)?;
     let (filters, selection) = (&args.transfer.filters, &args.transfer.selection());
-    // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude. Links at
-    // the destination are always followed, as in downloads.
+    // Both sides are filtered, so that --delete does not remove objects and files that the filters exclude.
     let source = wanted(plan::items(context, &from, selection)?, filters);
-    let destination = wanted(destination_items(context, &to, filters)?, filters);
+    let destination = wanted(destination_items(context, &to, selection)?, filters);
     let lane = context.store()?.lane();
     let copy = |item: SyncItem| {
         let source = from_item(&from, &item);
         let target = to.below(&item.relative).map_err(|error| about(error, &source, lane))?;
+        check_not_special(&target)?;
         Ok(TransferAction::Copy { from: source, to: target, size: Some(item.size) })
     };
+    let mut links = DestinationLinks::below(&to);
     let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
-        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) => None,
+        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
+        Ok(SyncStep::Stop) => {
+            context
+                .output
+                .note("the destination could not be listed completely, so the rest was not compared");
+            None
+        }
         Err(error) => Some(Err(error)),
     });
     let exit = transfer::run(context, &settings, actions)?;
@@ -384,6 +392,40 @@ fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
     }
 }
 
+/// The links to directories at a local destination. Files that such a link leads to may belong to another directory
+/// tree, so `sync --delete` does not remove them.
+struct DestinationLinks {
+    /// The destination; `None` if it is not a local directory.
+    root: Option<PathBuf>,
+    /// The last link that was found.
+    last: Option<PathBuf>,
+}
+
+impl DestinationLinks {
+    fn below(to: &StorageAddress) -> Self {
+        let root = match to {
+            StorageAddress::Local(path) => Some(path.clone()),
+            _ => None,
+        };
+        DestinationLinks { root, last: None }
+    }
+
+    /// Returns whether a link to a directory leads to the item. Prints a note about each such link.
+    fn lead_to(&mut self, item: &SyncItem, context: &CommandContext) -> bool {
+        let Some(root) = &self.root else { return false };
+        let parents = item.relative.match_indices('/').map(|(slash, _)| root.join(&item.relative[..slash]));
+        let Some(link) = parents.into_iter().find(|parent| parent.is_symlink()) else { return false };
+        if self.last.as_ref() != Some(&link) {
+            let shown = link.display();
+            context
+                .output
+                .note(&format!("{shown} is a link to a directory, so --delete removes nothing below it"));
+            self.last = Some(link);
+        }
+        true
+    }
+}
+
 fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection> {
     match (from, to) {
         (StorageAddress::S3(one, source), StorageAddress::S3(other, target))
@@ -400,14 +442,32 @@ fn direction(from: &StorageAddress, to: &StorageAddress) -> Result<SyncDirection
     }
 }
 
-/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it.
-fn destination_items(
-    context: &CommandContext,
+/// Checks that a copy would not be written into a device or a pipe. A pipe would wait for its reader. Errors:
+/// `InvalidArgument`.
+fn check_not_special(to: &StorageAddress) -> Result<()> {
+    match to {
+        StorageAddress::Local(path)
+            if path.metadata().is_ok_and(|about| !about.is_file() && !about.is_dir()) =>
+        {
+            let why = format!("{} is not a regular file, so `sync` does not replace it", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lists the destination. A missing local directory counts as empty, because downloads create it when they need it. A
+/// note names each local entry that is neither compared nor removed.
+fn destination_items<'c>(
+    context: &'c CommandContext,
     to: &StorageAddress,
     filters: &FilterRules,
-) -> Result<SyncItemIterator> {
+) -> Result<Box<dyn Iterator<Item = Result<SyncItem>> + 'c>> {
     match to {
         StorageAddress::Local(path) if !path.exists() => Ok(Box::new(std::iter::empty())),
+        StorageAddress::Local(path) => plan::local_destination(path, filters, |error| {
+            context.output.note(&format!("skipping an entry at the destination: {error}"));
+        }),
         _ => plan::items(context, to, filters),
     }
 }
@@ -425,7 +485,7 @@ fn make_destination(to: &StorageAddress) -> Result<()> {
 /// Returns the items that the filters admit, without prefix markers (empty objects such as `dir/`), which are not
 /// content.
 fn wanted<'a>(
-    items: SyncItemIterator,
+    items: impl Iterator<Item = Result<SyncItem>> + 'a,
     filters: &'a FilterRules,
 ) -> impl Iterator<Item = Result<SyncItem>> + 'a {
     items.filter(move |item| {

@@ -12,6 +12,7 @@ mod events;
 mod lifecycle;
 mod ls;
 mod metalink;
+mod overlap;
 mod policy;
 mod read;
 mod serve;
@@ -28,7 +29,7 @@ use fordway_command::{CommandContext, CommandExit, StorageAddress, external, fil
 use fordway_http::TlsRoots;
 use fordway_http::vector::SessionOptions;
 use fordway_lanes::LaneConfigOverrides;
-use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, Result};
+use fordway_store::{Bucket, Error, ErrorKind, GetOptions, Key, ListQuery, Result};
 
 use super::transfer::plan::{self, SyncItemIterator};
 use crate::args::{BuiltinCommand, CommandLine, CompletionsArgs, ManArgs};
@@ -161,7 +162,9 @@ impl SourceSelection {
     }
 
     /// Parses `text`. An address that ends in a slash selects the object with this key, if there is one. `mkdir` and
-    /// other programs create such objects. Errors: as for [`SourceSelection::find`]. Cost: a HEAD for such an address.
+    /// other programs create such objects. With `--recursive`, an address below which there is nothing selects the
+    /// object with this key, if there is one, as a local file does. Errors: as for [`SourceSelection::find`]. Cost: a
+    /// HEAD for an address that ends in a slash; a listing of one key with `--recursive`, and a HEAD if it is empty.
     fn resolve(text: &str, options: AddressOptions, context: &CommandContext) -> Result<Self> {
         let AddressOptions { recursive, raw, has_version } = options;
         let place = StorageAddress::parse(text)?;
@@ -174,7 +177,15 @@ impl SourceSelection {
         {
             return Ok(SourceSelection::One(place));
         }
-        Self::find(text, recursive, raw)
+        let found = Self::find(text, recursive, raw)?;
+        match (&found, &place) {
+            (SourceSelection::Below(StorageAddress::S3(bucket, prefix)), StorageAddress::S3(_, key))
+                if key != prefix && !has_version && is_only_object(context, bucket, key) =>
+            {
+                Ok(SourceSelection::One(place))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// Parses `text`. With `raw`, wildcards are literal characters.
@@ -233,11 +244,21 @@ impl SourceSelection {
     }
 
     /// Lists the items of a source. Returns `None` for a single object or file. The filters only determine which errors
-    /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard.
+    /// are ignored, as in [`plan::items`]. Errors: `NoSuchKey` if no object matches the wildcard, or there is no object
+    /// below the prefix. A whole bucket may be empty.
     fn items(&self, context: &CommandContext, filters: &FilterRules) -> Result<Option<SyncItemIterator>> {
         match self {
             SourceSelection::One(_) => Ok(None),
-            SourceSelection::Below(root) => plan::items(context, root, filters).map(Some),
+            SourceSelection::Below(root) => {
+                let mut items = plan::items(context, root, filters)?.peekable();
+                match root {
+                    StorageAddress::S3(_, prefix) if !prefix.is_empty() && items.peek().is_none() => {
+                        let why = format!("there is no object below {root}");
+                        Err(Error::new(ErrorKind::NoSuchKey, why))
+                    }
+                    _ => Ok(Some(Box::new(items))),
+                }
+            }
             SourceSelection::Matching(bucket, wildcard) => {
                 let mut items = plan::matching(context, bucket, wildcard)?.peekable();
                 if items.peek().is_none() {
@@ -262,6 +283,14 @@ fn exists(context: &CommandContext, bucket: &Bucket, key: &str) -> Result<bool> 
         Err(error) if error.kind() == ErrorKind::NoSuchKey => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Returns whether there is an object with this key, and no object below the key. Returns false after an error, which
+/// the later listing reports.
+fn is_only_object(context: &CommandContext, bucket: &Bucket, key: &str) -> bool {
+    let query = ListQuery { max_keys: 1, ..ListQuery::prefix(format!("{key}/")) };
+    let below = context.store().and_then(|store| store.list(bucket, &query));
+    below.is_ok_and(|page| page.entries.is_empty()) && exists(context, bucket, key).unwrap_or(false)
 }
 
 const PROGRAM: &str = "fordway-lab";

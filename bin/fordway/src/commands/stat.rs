@@ -198,7 +198,14 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     let source = SourceSelection::find(&args.address, true, args.raw)?;
     let root = source.root();
     let (mut prefixes, mut total) = (BTreeMap::<String, SpaceUsage>::new(), SpaceUsage::default());
-    for item in source.items(context, &FilterRules::default())?.into_iter().flatten() {
+    let items = match source.items(context, &FilterRules::default()) {
+        // There is nothing below the prefix, but the address may be that of one object, which is looked up later.
+        Err(error) if matches!(source, SourceSelection::Below(_)) && error.kind() == ErrorKind::NoSuchKey => {
+            None
+        }
+        items => items?,
+    };
+    for item in items.into_iter().flatten() {
         context.interrupt.check()?;
         let item = item?;
         total.add(item.size);

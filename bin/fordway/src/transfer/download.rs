@@ -15,14 +15,16 @@ use fordway_store::{
 use tempfile::NamedTempFile;
 
 use super::MadeDirectories;
+use super::access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 use super::special::open_special;
 use super::upload::{part_ranges, replaced};
 use super::{OverwritePolicy, TransferRunner};
 
 impl TransferRunner<'_> {
     /// Writes a temporary file next to the target, verifies it, and renames it afterwards, so that a failure or a
-    /// signal does not change an existing file. The file gets the object's modification time. Returns the information
-    /// on the written content.
+    /// signal does not change an existing file. The file gets the object's modification time, and the access rights of
+    /// the file that it replaces. Other hard links to that file keep the old content. Returns the information on the
+    /// written content.
     pub(super) fn download(
         &self,
         from: (&Bucket, &Key),
@@ -257,16 +259,18 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Creates a hidden file in the target's directory, which is created if missing. The file is removed when the returned
-/// value is dropped.
+/// Creates a hidden file in the target's directory, which is created if missing. If the target exists, the hidden file
+/// gets its access rights, before it has content. The file is removed when the returned value is dropped.
 pub(crate) fn temporary_beside(path: &Path, made: &MadeDirectories) -> Result<NamedTempFile> {
-    let parent = parent(path);
-    // The kernel applies the process's umask to this mode, as for other new files.
-    let mode = std::fs::Permissions::from_mode(0o666);
+    let (parent, rights) = (parent(path), FileAccessRights::find(path));
+    let mode = if rights.is_some() { PRIVATE_MODE } else { NEW_FILE_MODE };
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).suffix(TEMPORARY_SUFFIX).rand_bytes(TEMPORARY_RANDOM_BYTES);
-    builder.permissions(mode);
-    let opened = made.open_in(parent, || builder.tempfile_in(parent));
+    builder.permissions(std::fs::Permissions::from_mode(mode));
+    let opened = made.open_in(parent, || builder.tempfile_in(parent)).and_then(|file| {
+        rights.map_or(Ok(()), |rights| rights.give_to(file.as_file(), 0))?;
+        Ok(file)
+    });
     opened.map_err(|error| file_error("creating a file in", parent.display(), error))
 }
 

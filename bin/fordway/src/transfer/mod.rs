@@ -3,6 +3,7 @@
 //!
 //! - `plan` lists the source or the destination, and determines the actions from the listings alone;
 //! - `upload` and `download` transfer one object; code that both need is in `download`;
+//! - `access` gives a downloaded file the access rights of the file that it replaces;
 //! - `directories` remembers the directories that were created for downloads;
 //! - `metadata` determines the metadata of new objects;
 //! - `receive` continues a download whose connection broke;
@@ -10,6 +11,7 @@
 //! - `moved` removes the source of a move;
 //! - `run` (below) connects these modules with a bounded queue, counts results, and chooses the exit code.
 
+mod access;
 mod directories;
 mod download;
 mod metadata;
@@ -19,6 +21,7 @@ mod receive;
 mod special;
 mod upload;
 
+pub(crate) use access::{FileAccessRights, NEW_FILE_MODE, PRIVATE_MODE};
 pub(crate) use directories::MadeDirectories;
 pub(crate) use download::{ContentVerifier, parent, temporary_beside};
 pub(crate) use metadata::ObjectMetadataRules;

@@ -45,6 +45,8 @@ pub(crate) enum SyncStep {
     Copy(SyncItem),
     /// The destination has this item, but the source does not.
     Remove(SyncItem),
+    /// Listing the destination failed, so no further items are compared.
+    Stop,
 }
 
 impl SyncRules {
@@ -84,8 +86,8 @@ fn rounded_like(listed: SystemTime, time: SystemTime) -> SystemTime {
 /// Merges two listings, both in byte order, into steps. Holds one item of each listing at a time.
 ///
 /// After an error at the source, no more items are removed, because items that could not be listed may still exist.
-/// After an error at the destination, no more items are copied, because the items at the destination are unknown. A
-/// listing that is not in byte order ends with an error.
+/// After an error at the destination, no more items are copied, because the items at the destination are unknown, and
+/// the last step is [`SyncStep::Stop`]. A listing that is not in byte order ends with an error.
 pub(crate) fn sync(
     source: impl Iterator<Item = Result<SyncItem>>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -93,7 +95,7 @@ pub(crate) fn sync(
 ) -> impl Iterator<Item = Result<SyncStep>> {
     let source = OrderCheckedListing::new("source", source).peekable();
     let destination = OrderCheckedListing::new("destination", destination).peekable();
-    ListingMerge { source, destination, rules, blind: false }
+    ListingMerge { source, destination, rules, blind: false, stopped: false }
 }
 
 /// A listing in which each name is greater than the previous name. The listing ends with an error at the first name in
@@ -151,6 +153,8 @@ struct ListingMerge<S: Iterator<Item = Result<SyncItem>>, D: Iterator<Item = Res
     rules: SyncRules,
     /// Whether listing the destination failed.
     blind: bool,
+    /// Whether [`SyncStep::Stop`] has been returned.
+    stopped: bool,
 }
 
 impl<S, D> ListingMerge<S, D>
@@ -212,7 +216,7 @@ where
                 return step;
             }
         }
-        None
+        (!std::mem::replace(&mut self.stopped, true)).then_some(Ok(SyncStep::Stop))
     }
 }
 
@@ -230,6 +234,17 @@ pub(crate) struct SyncItem {
 /// A stream of items. An error does not necessarily end the stream.
 pub(crate) type SyncItemIterator = Box<dyn Iterator<Item = Result<SyncItem>>>;
 
+/// The name of the directory in a bucket or root that no listing of objects shows.
+const PRIVATE_AREA: &str = ".fordway";
+
+/// Returns whether a directory is the private area of a bucket or root. A listing of local files skips it, as a listing
+/// of objects does, because its files are locks, uploads in progress, and the content of other objects and versions.
+fn is_private_area(path: &Path) -> bool {
+    let entries =
+        ["locks", "tmp", "odd", "mpu", "meta", "versions", "versioning", "markers", "events", "format"];
+    path.ends_with(PRIVATE_AREA) && path.is_dir() && entries.iter().any(|name| path.join(name).exists())
+}
+
 /// Lists all files below a directory, or all objects below a prefix (which ends in `/`, or is empty). The `filters`
 /// only determine which errors are ignored: entries that they exclude may be unreadable.
 pub(crate) fn items(
@@ -238,7 +253,16 @@ pub(crate) fn items(
     filters: &FilterRules,
 ) -> Result<SyncItemIterator> {
     match root {
-        StorageAddress::Local(path) => files(path, filters),
+        StorageAddress::Local(path) => {
+            let private = path.join(PRIVATE_AREA);
+            if is_private_area(&private) {
+                let shown = private.display();
+                context
+                    .output
+                    .note(&format!("skipping {shown}, which holds Fordway's records of a bucket or root"));
+            }
+            files(path, filters)
+        }
         StorageAddress::S3(bucket, prefix) => Ok(below(context.store()?, bucket.clone(), prefix.clone())),
         other => Err(Error::new(
             ErrorKind::InvalidArgument,
@@ -304,9 +328,52 @@ pub(crate) fn objects(
     })
 }
 
-/// Lists the regular files below `root`, without the temporary files of downloads. Follows links unless the filters
-/// exclude them. For an entry that cannot be read, the stream contains an error, unless the filters exclude the entry.
+/// Lists the regular files below `root`, as [`items`] does, but skips each entry that cannot be a copy of an object,
+/// and passes its error to `skipped`. Errors in the stream mean that a directory could not be read.
+pub(crate) fn local_destination<'c>(
+    root: &Path,
+    filters: &FilterRules,
+    mut skipped: impl FnMut(&Error) + 'c,
+) -> Result<Box<dyn Iterator<Item = Result<SyncItem>> + 'c>> {
+    let found = find_files(root, filters)?;
+    Ok(Box::new(found.filter_map(move |item| match item {
+        Err(failure) if failure.is_of_entry => {
+            skipped(&failure.error);
+            None
+        }
+        item => Some(item.map_err(|failure| failure.error)),
+    })))
+}
+
 fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
+    let found = find_files(root, filters)?;
+    Ok(Box::new(found.map(|item| item.map_err(|failure| failure.error))))
+}
+
+/// The failure to list a local entry.
+struct LocalListingError {
+    error: Error,
+    /// Whether the error concerns only one entry, which is not a directory: a dangling link, a special file, or a name
+    /// that cannot be a key. Otherwise, the content of a directory is unknown.
+    is_of_entry: bool,
+}
+
+impl LocalListingError {
+    fn of_walk(error: walkdir::Error) -> Self {
+        // The target of a link may be missing, a part of a loop, or in a directory that is not accessible.
+        let leads_nowhere = |path: &Path| path.is_symlink() && path.metadata().is_err();
+        let is_of_entry = error.loop_ancestor().is_some() || error.path().is_some_and(leads_nowhere);
+        LocalListingError { error: walk_error(error), is_of_entry }
+    }
+}
+
+/// Lists the regular files below `root`, without the temporary files of downloads and without Fordway's private areas.
+/// Follows links unless the filters exclude them. For an entry that cannot be read, the stream contains an error,
+/// unless the filters exclude the entry.
+fn find_files(
+    root: &Path,
+    filters: &FilterRules,
+) -> Result<impl Iterator<Item = std::result::Result<SyncItem, LocalListingError>> + use<>> {
     let about = root.metadata().map_err(|error| super::source_error("reading", root, error))?;
     if !about.is_dir() {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", root.display())));
@@ -318,18 +385,21 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         .min_depth(1)
         .sort_by(move |a, b| order.sort_name(a).cmp(&order.sort_name(b)));
     let skips_links = filters.skips_links();
-    let found = walk.into_iter().filter(move |entry| {
+    let found = walk.into_iter().filter_entry(|entry| !is_private_area(entry.path())).filter(move |entry| {
         entry.as_ref().map_or(true, |entry| {
             let is_skipped_link = skips_links && entry.path_is_symlink();
             !entry.file_type().is_dir() && !is_temporary(Path::new(entry.file_name())) && !is_skipped_link
         })
     });
-    Ok(Box::new(found.filter_map(move |entry| {
+    Ok(found.filter_map(move |entry| {
         let (path, is_loop) = match &entry {
             Ok(entry) => (Some(entry.path().to_owned()), false),
             Err(error) => (error.path().map(Path::to_owned), error.loop_ancestor().is_some()),
         };
-        let item = entry.map_err(walk_error).and_then(|entry| file_item(&root, &entry));
+        let of_file = |error| LocalListingError { error, is_of_entry: true };
+        let item = entry
+            .map_err(LocalListingError::of_walk)
+            .and_then(|entry| file_item(&root, &entry).map_err(of_file));
         let is_excluded = |path: PathBuf| {
             let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
             // Even if the filters exclude a directory's name, they may admit files in the directory. A link to a
@@ -339,7 +409,7 @@ fn files(root: &Path, filters: &FilterRules) -> Result<SyncItemIterator> {
         };
         let is_skipped = item.is_err() && path.is_some_and(is_excluded);
         (!is_skipped).then_some(item)
-    })))
+    }))
 }
 
 /// Sorts the entries of a directory like keys: a subdirectory sorts by its name followed by a slash.
@@ -422,6 +492,7 @@ mod tests {
         let show = |step: Result<SyncStep>| match step {
             Ok(SyncStep::Copy(item)) => format!("+{}", item.relative),
             Ok(SyncStep::Remove(item)) => format!("-{}", item.relative),
+            Ok(SyncStep::Stop) => "stop".to_owned(),
             Err(error) => format!("!{:?}", error.kind()),
         };
         sync(source.into_iter(), destination.into_iter(), rules).map(show).collect::<Vec<_>>().join(" ")
@@ -489,7 +560,7 @@ mod tests {
         let destination = vec![item("0", 1, 1), item("m", 1, 1), item("zz", 1, 1)];
         assert_eq!(steps(source, destination, RULES), "-0 +a !AccessDenied +z");
         let blind = steps(vec![item("a", 1, 1), item("b", 1, 1)], vec![item("a", 1, 1), failed()], RULES);
-        assert_eq!(blind, "!AccessDenied");
+        assert_eq!(blind, "!AccessDenied stop");
     }
 
     #[test]
@@ -527,9 +598,9 @@ mod tests {
         let ordered = || vec![item("a", 1, 5), item("b", 1, 5), item("c", 1, 5)];
         let backwards = || vec![item("a", 1, 5), item("c", 1, 5), item("b", 1, 5)];
         assert_eq!(steps(backwards(), ordered(), RULES), "-b !BadResponse");
-        assert_eq!(steps(ordered(), backwards(), RULES), "+b !BadResponse");
+        assert_eq!(steps(ordered(), backwards(), RULES), "+b !BadResponse stop");
         let twice = vec![item("a", 1, 5), item("a", 1, 5)];
-        assert_eq!(steps(vec![item("a", 1, 5), item("b", 1, 5)], twice, RULES), "!BadResponse");
+        assert_eq!(steps(vec![item("a", 1, 5), item("b", 1, 5)], twice, RULES), "!BadResponse stop");
     }
 
     #[test]

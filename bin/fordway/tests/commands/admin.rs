@@ -152,6 +152,17 @@ acl            private
     assert!(broken.stdout.contains("tags           unknown\n"), "{}", broken.stdout);
 }
 
+#[test]
+fn a_broken_document_is_not_printed() {
+    let rig = Rig::new();
+    for (setting, kind) in [("cors", "cors"), ("policy", "policy"), ("tags", "tagging")] {
+        rig.memory.set_document(&bucket("bkt"), &BucketDocumentKind::known(kind), b"\xff<x").unwrap();
+        let broken = rig.run(&["admin", "get", setting, "s3://bkt"]).ended(CommandExit::Corrupt);
+        assert_eq!(broken.stdout, "");
+        assert!(broken.stderr.contains("document is malformed"), "{}", broken.stderr);
+    }
+}
+
 /// An endpoint may lack a setting, and a user may be allowed to read only some of the settings.
 #[test]
 fn one_failing_setting_does_not_hide_the_others() {

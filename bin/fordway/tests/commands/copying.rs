@@ -1,8 +1,9 @@
 //! Tests `cp`, `cat` and `sync` against an in-memory store.
 
 use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -354,6 +355,29 @@ fn a_link_stays_and_a_device_is_not_replaced() {
 }
 
 #[test]
+fn a_replaced_file_keeps_its_permissions() {
+    let rig = Rig::new();
+    rig.put("p/k", "content");
+    rig.write("d/k", "old");
+    let mode = |path: &str| rig.path(path).metadata().unwrap().permissions().mode() & 0o777;
+    for (bits, words) in [
+        (0o600, &["cp", "s3://bkt/p/k", "DIR/d/k"][..]),
+        (0o640, &["cp", "-r", "s3://bkt/p", "DIR/d", "--multipart-threshold", "1"]),
+        (0o444, &["sync", "s3://bkt/p", "DIR/d", "--exact-timestamps"]),
+    ] {
+        std::fs::set_permissions(rig.path("d/k"), Permissions::from_mode(bits)).unwrap();
+        let file = std::fs::File::open(rig.path("d/k")).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert!(rig.run(words).ok().stdout.starts_with("download: "), "{words:?}");
+        assert_eq!((mode("d/k"), std::fs::read(rig.path("d/k")).unwrap()), (bits, b"content".to_vec()));
+    }
+    // A new file gets the permissions of any other new file.
+    rig.write("other", "");
+    rig.run(&["cp", "s3://bkt/p/k", "DIR/new"]).ok();
+    assert_eq!(mode("new"), mode("other"));
+}
+
+#[test]
 fn dry_run_touches_nothing() {
     let rig = Rig::new();
     rig.write("t/a", "a");
@@ -677,6 +701,63 @@ fn links_can_be_skipped() {
     rig.write("t/a", "a");
     rig.run(&["cp", "DIR/t/link", "s3://bkt/single"]).ok();
     assert_eq!(rig.get("single").unwrap(), b"a");
+}
+
+/// Files behind a link to a directory may belong to another directory tree.
+#[test]
+fn sync_removes_nothing_below_a_linked_directory() {
+    let rig = Rig::new();
+    rig.put("src/a", "a");
+    rig.put("src/link/shared", "new content");
+    for file in ["precious/data", "precious/deep/data", "precious/shared", "d/gone", "file"] {
+        rig.write(file, file);
+    }
+    symlink("../precious", rig.path("d/link")).unwrap();
+    symlink("../file", rig.path("d/link-to-file")).unwrap();
+    let ran = rig.run(&["sync", "s3://bkt/src", "DIR/d", "--delete", "--no-follow-symlinks"]).ok();
+    assert_eq!(ran.stdout.matches("delete:").count(), 1, "{}", ran.stdout);
+    assert!(rig.path("d/link-to-file").is_symlink(), "skipped links are kept");
+
+    let ran = rig.run(&["sync", "s3://bkt/src", "DIR/d", "--delete"]).ended(CommandExit::Ok);
+    let note = "d/link is a link to a directory, so --delete removes nothing below it";
+    assert_eq!(ran.stderr.matches(note).count(), 1, "{}", ran.stderr);
+    assert_eq!(ran.stdout, format!("delete: {}\n", rig.path("d/link-to-file").display()));
+    let kept = ["d/a", "d/link/data", "d/link/deep/data", "d/link/shared"];
+    assert_eq!(rig.files()[..4], kept);
+    assert_eq!(rig.files()[4..], ["file", "precious/data", "precious/deep/data", "precious/shared"]);
+
+    // A destination that is itself a link is not a link below the destination.
+    symlink("d", rig.path("to")).unwrap();
+    rig.write("d/gone", "x");
+    rig.run(&["sync", "s3://bkt/src", "DIR/to", "--delete", "--quiet"]).ok();
+    assert!(!rig.path("d/gone").exists());
+}
+
+/// An entry that cannot be a copy of an object is a warning, and does not stop the copies.
+#[test]
+fn odd_entries_at_the_destination_are_skipped() {
+    let rig = Rig::new();
+    for key in ["s/a", "s/pipe", "s/sub/b", "s/zzz"] {
+        rig.put(key, key);
+    }
+    rig.write("d/sub/gone", "x");
+    symlink("nowhere", rig.path("d/dangling")).unwrap();
+    symlink("self", rig.path("d/self")).unwrap();
+    symlink("..", rig.path("d/sub/loop")).unwrap();
+    std::fs::write(rig.path("d").join(OsStr::from_bytes(b"odd-\xff")), "x").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rig.path("d/pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let words = ["sync", "s3://bkt/s", "DIR/d", "--delete"];
+    // A copy into the pipe would wait for a reader.
+    let ran = rig.run(&words).ended(CommandExit::Usage);
+    assert_eq!(ran.stderr.matches("skipping an entry at the destination: ").count(), 5, "{}", ran.stderr);
+    assert!(ran.stderr.contains("d/pipe is not a regular file, so `sync` does not"), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with("1 of 5 failed, 4 done, 0 skipped\n"), "{}", ran.stderr);
+    for file in ["d/a", "d/sub/b", "d/zzz"] {
+        assert!(rig.path(file).is_file(), "{file}");
+    }
+    assert!(!rig.path("d/sub/gone").exists() && rig.path("d/dangling").is_symlink());
+    let ran = rig.run(&[&words[..], &["--exclude", "pipe"]].concat()).ended(CommandExit::Ok);
+    assert_eq!(ran.stderr.lines().count(), 4, "{}", ran.stderr);
 }
 
 /// This test has no unreadable directory, because in Docker, tests often run as root, which can read everything.

@@ -144,6 +144,72 @@ fn sync_finds_a_change_within_a_second() {
     }
 }
 
+/// A local directory can be a part of the bucket. A `sync` between the two would then remove the only copy of objects.
+#[test]
+fn sync_refuses_a_directory_that_holds_the_same_objects() {
+    let lanes = Lanes::start();
+    let bucket = lanes.root.join("bucket");
+    std::fs::create_dir_all(bucket.join("c/none")).unwrap();
+    std::fs::create_dir(lanes.dir.path().join("copy")).unwrap();
+    std::os::unix::fs::symlink(&bucket, lanes.dir.path().join("link")).unwrap();
+    for key in ["a", "c/d", "z"] {
+        std::fs::write(bucket.join(key), vec![b'x'; 1 << 20]).unwrap();
+    }
+    let path = |relative: &str| lanes.dir.path().join(relative).display().to_string();
+    for endpoint in [&lanes.endpoints[0], &lanes.endpoints[1], &lanes.endpoints[3]] {
+        for (local, prefix) in [
+            ("root/bucket/c", "s3://bucket"),
+            ("root/bucket", "s3://bucket"),
+            ("root", "s3://bucket"),
+            ("root/bucket/c", "s3://bucket/c/"),
+            ("root/bucket", "s3://bucket/new"),
+            ("link/c/none/deeper", "s3://bucket/c"),
+        ] {
+            let local = &path(local);
+            for words in [["sync", prefix, local, "--delete"], ["sync", local, prefix, "--delete"]] {
+                let ran = fordway(endpoint, &words);
+                let said = String::from_utf8_lossy(&ran.stderr);
+                assert_eq!(ran.status.code(), Some(2), "{endpoint} {words:?}: {said}");
+                assert!(said.contains("contains the other, because the objects are the files in"), "{said}");
+            }
+        }
+        let (copy, part) = (path("copy"), path("root/bucket/c"));
+        for words in
+            [["sync", "s3://bucket", &copy], ["sync", &copy, "s3://bucket"], ["sync", &part, "s3://bucket/n"]]
+        {
+            let ran = fordway(endpoint, &words);
+            assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        }
+        std::fs::remove_dir_all(bucket.join("n")).unwrap();
+    }
+    for key in ["a", "c/d", "z"] {
+        assert_eq!(std::fs::metadata(bucket.join(key)).unwrap().len(), 1 << 20);
+    }
+}
+
+/// A listing of objects shows no `.fordway`, and neither does a listing of a bucket's directory.
+#[test]
+fn the_records_of_a_bucket_are_not_content() {
+    let lanes = Lanes::start();
+    let (source, private) = (lanes.root.join("bucket"), lanes.root.join("bucket/.fordway"));
+    std::fs::create_dir_all(&private).unwrap();
+    std::fs::create_dir_all(lanes.root.join("other")).unwrap();
+    std::fs::create_dir_all(source.join("d/.fordway")).unwrap();
+    for file in [".fordway/locks", "d/.fordway/mine", "a"] {
+        std::fs::write(source.join(file), "x").unwrap();
+    }
+    for command in ["cp", "mv"] {
+        let words = [command, "-r", source.to_str().unwrap(), "s3://other/"];
+        let ran = fordway(&lanes.endpoints[0], &words);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && said.contains("bucket/.fordway, which holds"), "{said}");
+        assert!(private.join("locks").exists());
+    }
+    let listed = fordway(&lanes.endpoints[0], &["ls", "-r", "s3://other"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("d/.fordway/mine") && !listed.contains("locks"), "{listed}");
+}
+
 /// A local path can be the file of an object. A move from the path to the object, or from the object to the path, must
 /// then keep the file.
 #[test]

@@ -128,6 +128,46 @@ fn an_object_whose_key_ends_in_a_slash_is_copied_alone() {
     assert_eq!(rig.files(), ["file"]);
 }
 
+/// A prefix with nothing below it is a mistake, unless it is an object.
+#[test]
+fn recursive_commands_take_one_object_and_report_an_empty_prefix() {
+    let rig = Rig::new();
+    for key in ["d/obj", "d/obj2", "d/obj3", "e/x", "e/x/below"] {
+        rig.put(key, key);
+    }
+    rig.run(&["mkdir", "s3://bkt/made"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/d/obj", "DIR/file"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/d/obj", "DIR/dir/"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/e/x", "DIR/e"]).ok();
+    rig.run(&["cp", "-r", "s3://bkt/made", "DIR/none"]).ok();
+    assert_eq!(rig.files(), ["dir/obj", "e/below", "file"]);
+    assert_eq!(std::fs::read_to_string(rig.path("file")).unwrap(), "d/obj");
+    rig.run(&["mv", "-r", "s3://bkt/d/obj2", "s3://bkt/moved"]).ok();
+    assert_eq!(rig.run(&["rm", "-r", "s3://bkt/d/obj3", "--exclude", "obj*"]).ok().stdout, "");
+    assert_eq!(rig.run(&["rm", "-r", "s3://bkt/d/obj3"]).ok().stdout, "delete: s3://bkt/d/obj3\n");
+    assert_eq!(rig.keys(), ["d/obj", "e/x", "e/x/below", "made/", "moved"]);
+
+    for words in [
+        &["rm", "-r", "s3://bkt/typo"][..],
+        &["rm", "-r", "--json", "s3://bkt/typo/"],
+        &["rm", "-r", "s3://bkt/d/obj/"],
+        &["cp", "-r", "s3://bkt/typo", "DIR/out"],
+        &["mv", "-r", "s3://bkt/typo", "s3://bkt/out"],
+        &["cp", "-r", "--dry-run", "s3://bkt/typo", "DIR/out"],
+    ] {
+        let ran = rig.run(words).ended(CommandExit::NotFound);
+        assert!(ran.stderr.contains("there is no object below s3://bkt/"), "{words:?}: {}", ran.stderr);
+    }
+    assert_eq!(rig.keys().len(), 5);
+    // The other sources are copied.
+    rig.run(&["cp", "-r", "s3://bkt/typo", "s3://bkt/d", "DIR/more"]).ended(CommandExit::NotFound);
+    assert!(rig.path("more/obj").exists());
+    // An empty bucket is no mistake, and neither is a synchronisation with an empty prefix.
+    rig.run(&["mb", "s3://empty"]).ok();
+    rig.run(&["rm", "-r", "s3://empty"]).ok();
+    rig.run(&["sync", "s3://bkt/typo", "DIR/synced"]).ok();
+}
+
 #[test]
 fn du_of_an_object_shows_its_size() {
     let rig = Rig::new();

@@ -1,7 +1,7 @@
 //! Tests the program with sources and destinations that are not regular files, and with a limit on file sizes.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -115,6 +115,27 @@ fn one_signal_ends_a_command_that_waits_for_input() {
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(!dir.path().join("root/bucket/piped").exists());
     drop(input);
+}
+
+/// `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT for commands that it starts with `&`.
+#[test]
+fn signals_that_the_parent_ignores_do_not_stop_a_command() {
+    let dir = place();
+    let fordway = fordway(dir.path(), &["cp", "--quiet", "-", "s3://bucket/piped"]);
+    for (name, signal) in [("HUP", Signal::HUP), ("INT", Signal::INT)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("trap '' {name}; exec \"$0\" \"$@\"")]);
+        shell.arg(fordway.get_program()).args(fordway.get_args());
+        let mut child = shell.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        // The write fails if the command has ended.
+        let _ = child.stdin.take().unwrap().write_all(name.as_bytes());
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!((ended.status.code(), binary::text(&ended.stderr)), (Some(0), String::new()), "{name}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("root/bucket/piped")).unwrap(), name);
+    }
 }
 
 #[test]

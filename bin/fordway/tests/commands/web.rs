@@ -1,5 +1,8 @@
 //! Tests `cat`, `stat` and `cp` on files at web servers.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use fordway_command::CommandExit;
 use fordway_store::{Checksum, ChecksumAlgorithm};
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
@@ -45,6 +48,24 @@ fn files_are_copied_under_their_name_or_another() {
     assert!(std::fs::read(rig.dir.path().join("mine")).unwrap() == content());
     let left: Vec<_> = rig.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn a_replaced_file_keeps_its_permissions() {
+    let (rig, server) = (Rig::new(), server());
+    rig.write("d/file", "old");
+    let permissions = |path: &str| rig.path(path).metadata().unwrap().permissions().mode() & 0o777;
+    for bits in [0o600, 0o440] {
+        std::fs::set_permissions(rig.path("d/file"), Permissions::from_mode(bits)).unwrap();
+        rig.run(&["cp", &server.url(), "DIR/d/"]).ok();
+        assert!(std::fs::read(rig.path("d/file")).unwrap() == content());
+        assert_eq!(permissions("d/file"), bits);
+        rig.write("ranges", "0 10");
+        rig.run(&["read", &server.url(), "--ranges", "DIR/ranges", "--output", "DIR/d/file"]).ok();
+        assert_eq!((rig.path("d/file").metadata().unwrap().len(), permissions("d/file")), (10, bits));
+    }
+    rig.run(&["cp", &server.url(), "DIR/new"]).ok();
+    assert_eq!(permissions("new"), permissions("ranges"));
 }
 
 #[test]

@@ -250,8 +250,11 @@ pub fn many_ranges_at_once(store: &dyn Store) {
     assert_kind(refused, ErrorKind::PreconditionFailed);
     let missing = store.read_ranges(&b, &key("none"), &ranges, &GetOptions::default());
     assert_kind(missing, ErrorKind::NoSuchKey);
-    let missing = store.read_ranges(&b, &key("none"), &ranges[..1], &GetOptions::default());
-    assert_kind(missing, ErrorKind::NoSuchKey);
+    for few in [&ranges[..1], &[]] {
+        let missing = store.read_ranges(&b, &key("none"), few, &GetOptions::default());
+        assert_kind(missing, ErrorKind::NoSuchKey);
+        assert_kind(store.read_ranges(&b, &key("k"), few, &stale), ErrorKind::PreconditionFailed);
+    }
 }
 
 /// One call reads many ranges of a version that is not the latest.

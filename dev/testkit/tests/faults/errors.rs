@@ -168,7 +168,7 @@ fn an_open_file_that_the_server_no_longer_has_is_not_a_missing_object() {
     let mut failed = 0;
     for scenario in SHARED.scenarios() {
         for (at, name) in (1..).zip(calls_of(&SHARED, scenario)) {
-            // Operations on shared file systems wait for caches to expire, so only some calls fail outside of soak tests.
+            // Operations on shared file systems wait for caches to expire, so only some calls fail, except in soak tests.
             if !ON_OPEN_FILES.contains(&name) || (!is_soak() && at % 20 != 0) {
                 continue;
             }

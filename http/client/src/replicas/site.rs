@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind};
+use fordway_sys::PerProcess;
 
 use super::board::SharedError;
 use crate::retry::backoff;
@@ -217,7 +218,8 @@ impl ServerHealth {
 }
 
 /// The remembered servers, by scheme, host and port, for the lifetime of the process.
-static REMEMBERED: LazyLock<Mutex<HashMap<String, ServerHealth>>> = LazyLock::new(Mutex::default);
+static REMEMBERED: LazyLock<PerProcess<Mutex<HashMap<String, ServerHealth>>>> =
+    LazyLock::new(PerProcess::default);
 
 /// Returns the remembered state of a server.
 pub(super) fn standing_of(origin: &str) -> ServerHealth {

@@ -1,11 +1,12 @@
 //! The known properties of servers, kept for the lifetime of the process, so that no unsupported method is tried twice.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{HttpSession, RangeTarget};
 use crate::{HttpVersion, Origin};
+use fordway_sys::PerProcess;
 
 /// The maximum length of a range list: nginx and Apache refuse a header of more than 8 KiB.
 const LIST_BYTES: usize = 7_500;
@@ -178,7 +179,8 @@ type ServerRoute = (Origin, Option<String>, HttpVersion);
 /// The maximum number of remembered servers.
 const LEARNED_MAX: usize = 10_000;
 
-static LEARNED: Mutex<Option<HashMap<ServerRoute, ServerProfile>>> = Mutex::new(None);
+static LEARNED: LazyLock<PerProcess<Mutex<HashMap<ServerRoute, ServerProfile>>>> =
+    LazyLock::new(PerProcess::default);
 
 fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
     let origin = target.origin();
@@ -187,8 +189,8 @@ fn way(session: &HttpSession, target: &dyn RangeTarget) -> ServerRoute {
 
 /// Returns the known properties of `target`'s server, or default values if the server is unknown.
 pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
-    let mut all = all();
-    match all.get_or_insert_default().get(&way(session, target)) {
+    let all = all();
+    match all.get(&way(session, target)) {
         Some(learned) => learned.clone(),
         None => ServerProfile::guess(target.may_know_many_ranges()),
     }
@@ -197,7 +199,7 @@ pub(super) fn about(session: &HttpSession, target: &dyn RangeTarget) -> ServerPr
 /// Like `about`, for a list of ranges that must not be refused. For an unknown server, returns limits that are accepted
 /// by every server that supports lists.
 pub(super) fn about_or_careful(session: &HttpSession, target: &dyn RangeTarget) -> ServerProfile {
-    let known = all().get_or_insert_default().get(&way(session, target)).cloned();
+    let known = all().get(&way(session, target)).cloned();
     known.unwrap_or_else(|| {
         let mut careful = ServerProfile::guess(target.may_know_many_ranges());
         careful.ranges_per_request = careful.ranges_per_request.min(USUAL_LIMITS[1]);
@@ -211,8 +213,7 @@ pub(super) fn note(
     target: &dyn RangeTarget,
     change: impl FnOnce(&mut ServerProfile),
 ) -> ServerProfile {
-    let mut all = all();
-    let known = all.get_or_insert_default();
+    let mut known = all();
     let guess = || ServerProfile::guess(target.may_know_many_ranges());
     let route = way(session, target);
     // A hostile server can redirect to any number of servers.
@@ -228,7 +229,7 @@ pub(super) fn note(
     learned.clone()
 }
 
-fn all() -> MutexGuard<'static, Option<HashMap<ServerRoute, ServerProfile>>> {
+fn all() -> MutexGuard<'static, HashMap<ServerRoute, ServerProfile>> {
     LEARNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
+use fordway_sys::PerProcess;
 
 use crate::connection::BufferedConnection;
 use crate::retry::RetryBudget;
@@ -83,9 +84,9 @@ impl Default for SessionOptions {
 pub struct HttpSession {
     pub(crate) options: SessionOptions,
     pub(crate) http: Arc<HttpClient>,
-    in_use: Arc<OriginConnectionLimiter>,
+    in_use: Arc<PerProcess<OriginConnectionLimiter>>,
     /// Permanent redirections, by URL, that were received with these credentials.
-    moved: Mutex<HashMap<String, String>>,
+    moved: PerProcess<Mutex<HashMap<String, String>>>,
     /// A session without credentials, created when a redirection leads to another host.
     stranger: OnceLock<Arc<HttpSession>>,
 }
@@ -100,7 +101,7 @@ struct OriginConnectionLimiter {
 /// The right to use one of an origin's connections; dropping the permit returns the right.
 pub(crate) struct ConnectionPermit {
     origin: Origin,
-    in_use: Arc<OriginConnectionLimiter>,
+    in_use: Arc<PerProcess<OriginConnectionLimiter>>,
 }
 
 impl HttpSession {
@@ -120,7 +121,7 @@ impl HttpSession {
             http,
             options,
             in_use: Arc::default(),
-            moved: Mutex::default(),
+            moved: PerProcess::default(),
             stranger: OnceLock::new(),
         }
     }

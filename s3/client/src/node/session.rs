@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_store::{Error, ErrorKind, Result};
-use fordway_sys::{Errno, ProcessIdentity};
+use fordway_sys::{Errno, PerProcess};
 use fordway_wire::node::{ReadField, Request};
 
 use crate::node::LANE;
@@ -35,16 +35,12 @@ impl NodeCallTarget<'_> {
     }
 }
 
-/// Idle connections, and the process that opened them.
-struct IdleConnectionPool {
-    opened_by: ProcessIdentity,
-    connections: Vec<NodeConnection>,
-}
-
 /// A gateway, and the connections to it.
 pub(super) struct NodeSession {
     pub(super) address: NodeAddress,
-    idle: Mutex<IdleConnectionPool>,
+    /// Idle connections. A forked child opens its own: the parent still uses these, and the requests of both processes
+    /// would be interleaved.
+    idle: PerProcess<Mutex<Vec<NodeConnection>>>,
     /// Whether a connection was ever opened.
     was_reached: AtomicBool,
 }
@@ -59,8 +55,7 @@ pub(super) struct ConnectionLease {
 
 impl NodeSession {
     pub(super) fn new(address: NodeAddress) -> Self {
-        let idle = IdleConnectionPool { opened_by: ProcessIdentity::current(), connections: Vec::new() };
-        NodeSession { address, idle: Mutex::new(idle), was_reached: AtomicBool::new(false) }
+        NodeSession { address, idle: PerProcess::default(), was_reached: AtomicBool::new(false) }
     }
 
     /// Sends a request without content and returns the decoded response.
@@ -122,13 +117,13 @@ impl NodeSession {
             }
             NodeFailure::Answered(error) | NodeFailure::Unusable(error) => (error, false),
             NodeFailure::NotSent(errno) => {
-                self.locked().connections.clear();
+                self.locked().clear();
                 (broke("before the request was sent: it had no effect", errno), true)
             }
             NodeFailure::Unknown(errno) => {
                 // The idle connections are closed as well, because they lead to the same gateway and are probably
                 // broken too.
-                self.locked().connections.clear();
+                self.locked().clear();
                 let why = match call.is_idempotent {
                     true => "before the response arrived",
                     false => {
@@ -142,7 +137,7 @@ impl NodeSession {
 
     /// Takes an idle connection, or opens a new one.
     fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
-        let idle = self.locked().connections.pop();
+        let idle = self.locked().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
@@ -154,14 +149,8 @@ impl NodeSession {
         Ok(ConnectionLease { session: self.clone(), connection: Some(connection) })
     }
 
-    fn locked(&self) -> MutexGuard<'_, IdleConnectionPool> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if !idle.opened_by.is_current() {
-            // After a fork, the child opens new connections. The parent still uses the old connections, and the
-            // requests of both processes would be interleaved on them.
-            *idle = IdleConnectionPool { opened_by: ProcessIdentity::current(), connections: Vec::new() };
-        }
-        idle
+    fn locked(&self) -> MutexGuard<'_, Vec<NodeConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,7 +189,7 @@ impl ConnectionLease {
 impl Drop for ConnectionLease {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take().filter(NodeConnection::is_at_rest) {
-            let idle = &mut self.session.locked().connections;
+            let mut idle = self.session.locked();
             if idle.len() < IDLE_MAX {
                 idle.push(connection);
             }

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use fordway_http::ReplayPolicy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Key, Result, VersionId};
+use fordway_sys::PerProcess;
 use fordway_wire::sigv4::{CanonicalRequest, SigningKey};
 
 use crate::s3::S3Credentials;
@@ -140,12 +141,15 @@ pub(super) fn base64_digest(md5: [u8; 16]) -> String {
     BASE64.encode(md5)
 }
 
+/// A secret key and the day's signing key that was derived from it.
+type DailySigningKey = Option<(String, Arc<SigningKey>)>;
+
 /// Signs requests to S3 in one region. Threads may share a signer.
 pub struct RequestSigner {
     credentials: S3Credentials,
     region: String,
-    /// The current day's signing key and its secret key. The signing key is derived when it is first needed.
-    key: Mutex<Option<(String, Arc<SigningKey>)>>,
+    /// The signing key is derived when it is first needed.
+    key: PerProcess<Mutex<DailySigningKey>>,
 }
 
 /// The parts of a request that are signed, except for the headers that signing adds.
@@ -167,7 +171,7 @@ pub struct UnsignedRequest<'a> {
 impl RequestSigner {
     /// Creates a signer with `credentials`. With [`S3Credentials::Anonymous`], the signer signs nothing.
     pub fn new(credentials: S3Credentials, region: impl Into<String>) -> Self {
-        RequestSigner { credentials, region: region.into(), key: Mutex::default() }
+        RequestSigner { credentials, region: region.into(), key: PerProcess::default() }
     }
 
     /// Calls `add` for each header that signs `request` at the time `now`. The last header is `authorization`. Does not

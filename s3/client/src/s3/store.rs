@@ -154,7 +154,8 @@ impl Objects for S3Store {
         options: &GetOptions,
     ) -> Result<Vec<Vec<u8>>> {
         match wanted {
-            [] => Ok(Vec::new()),
+            // A missing object and a condition that does not hold are errors even without ranges.
+            [] => head(&self.session, (bucket, key), options).map(|_| Vec::new()),
             _ => read::read_ranges(&self.session, (bucket, key), wanted, options),
         }
     }

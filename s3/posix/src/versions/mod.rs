@@ -31,7 +31,7 @@ use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
-use crate::object_lock::VersioningAndLockSetting;
+use crate::object_lock::{UnshieldedFile, VersioningAndLockSetting};
 use crate::private::PrivateDirectoryContents;
 use crate::read::ObjectFile;
 use crate::shared::MAX_STALE;
@@ -235,7 +235,8 @@ impl PosixStoreState {
     }
 
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
-    /// be `null`. Returns the key's highest order afterwards. Cost: one `linkat`; also one
+    /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
+    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also one
     /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
@@ -279,9 +280,6 @@ impl PosixStoreState {
         current: &ObjectFile,
         kept: NoncurrentVersion,
     ) -> Result<u64> {
-        // If the immutable flag remained set, the file could not be given another name, and the new version could not
-        // replace it.
-        self.volume.unshield(&current.file, current.record().lock)?;
         let keep = |kept: &NoncurrentVersion| {
             self.volume.among_versions(bucket, key, |dir| keep_in(dir, current, &kept.name()))
         };
@@ -344,7 +342,9 @@ impl PosixStoreState {
             self.volume.require_bucket(bucket)?;
         }
         let (mut current_place, mut floor, mut locked) = (None, None, None);
+        let mut _unshielded = UnshieldedFile::NONE;
         if let Some((place, opened)) = current {
+            _unshielded = self.volume.unshield(&opened.file, opened.record().lock)?;
             floor = Some(self.keep_version(bucket, key, &opened, by_null)?).filter(|_| !by_null);
             locked = Some(opened.version()).filter(|_| opened.record().lock.is_active(SystemTime::now()));
             // The file has already been closed, because FUSE renames a file that is removed while it is open.
@@ -417,6 +417,7 @@ impl PosixStoreState {
         if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
         }
+        let _unshielded = self.volume.unshield(&opened.file, lock)?;
         drop(opened);
         self.remove_latest(bucket, key, Some(&place), contents)?;
         if lock.is_active(SystemTime::now()) {
@@ -434,11 +435,12 @@ impl PosixStoreState {
         (contents, bypass): (PrivateDirectoryContents, bool),
     ) -> Result<DeleteResult> {
         self.require_locks("a delete in a bucket that keeps versions")?;
+        let mut unshielded = Vec::new();
         let mut current = self.volume.locate(bucket, key, contents)?;
         if let Some((_, opened)) = current.as_mut().filter(|(_, opened)| opened.version() == *version) {
             self.volume.renew_record(bucket, opened, contents.sharing)?;
             self.volume.check_unlocked(bucket, opened, contents, bypass)?;
-            self.volume.unshield(&opened.file, opened.record().lock)?;
+            unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
         }
         let current = current.map(|(place, opened)| (place, opened.version()));
         if current.is_none() {
@@ -463,7 +465,7 @@ impl PosixStoreState {
                 match self.volume.open_to_check(bucket, &place, contents)? {
                     Some(opened) => {
                         self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
-                        self.volume.unshield(&opened.file, opened.record().lock)?;
+                        unshielded.push(self.volume.unshield(&opened.file, opened.record().lock)?);
                     }
                     // A name whose lock could not be checked is not removed, because its file may reappear and may be
                     // locked.
@@ -480,9 +482,10 @@ impl PosixStoreState {
             Some(newest) => self.volume.open_archived(bucket, key, newest)?,
             None => None,
         };
-        if let Some(promoted) = &promoted {
-            self.volume.unshield(&promoted.file, promoted.record().lock)?;
-        }
+        let _promoted = match &promoted {
+            Some(promoted) => self.volume.unshield(&promoted.file, promoted.record().lock)?,
+            None => UnshieldedFile::NONE,
+        };
         if let (None, Some(newest), true) = (&current, newest, is_newest) {
             // The version becomes the latest before the delete marker is removed, so that there is always a latest
             // version.
@@ -502,6 +505,7 @@ impl PosixStoreState {
             }
             _ => {}
         }
+        unshielded.into_iter().for_each(UnshieldedFile::leave);
         if let Some(promoted) = &promoted {
             self.volume.shield(&promoted.file, promoted.record().lock)?;
         }

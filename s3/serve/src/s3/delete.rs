@@ -25,6 +25,10 @@ use crate::users::User;
 /// The maximum number of keys in one DeleteObjects request (S3's limit).
 const KEYS_MAX: usize = 1000;
 
+/// The number of keys that are checked against the bucket's rules before the serving thread serves other clients. Rules
+/// can be long, and the thread's other clients may be other users.
+const KEYS_PER_TURN: usize = 8;
+
 pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResult<DeleteObjectOutput> {
     let (bucket, key) = names(&input.bucket, &input.key)?;
     let conditions = write_conditions(input.if_match, None);
@@ -53,7 +57,10 @@ pub(super) async fn refused(
         .is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
     let mut refused = Vec::new();
     // A request with more keys than S3 allows is refused later.
-    for object in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open) {
+    for (at, object) in input.delete.objects.iter().take(KEYS_MAX).filter(|_| !is_open).enumerate() {
+        if at % KEYS_PER_TURN == KEYS_PER_TURN - 1 {
+            tokio::task::yield_now().await;
+        }
         let version = object.version_id.as_deref().filter(|version| !version.is_empty());
         let names = (input.bucket.as_str(), object.key.as_str());
         let condition = object.e_tag.as_ref().map(|tag| (IF_MATCH, tag.value().to_owned()));
@@ -247,4 +254,48 @@ fn write_failure(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifi
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
     document.element("Code", code).element("Message", &detail(error)).close();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future as _, poll_fn};
+    use std::pin::pin;
+
+    use fordway_store::{BucketDocumentOperations as _, MemoryStore, Objects as _};
+    use http::{HeaderMap, Uri};
+    use s3s::dto::Delete;
+
+    use super::*;
+    use crate::access::POLICY;
+    use crate::{AccessKeyPair, Users};
+
+    fn store_with_policy() -> Arc<MemoryStore> {
+        let (store, bucket) = (MemoryStore::default(), Bucket::new("bucket").unwrap());
+        let policy = br#"{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Principal": "*",
+            "Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::bucket/k9*"}]}"#;
+        store.create_bucket(&bucket).unwrap();
+        store.set_document(&bucket, &POLICY, policy).unwrap();
+        Arc::new(store)
+    }
+
+    #[test]
+    fn other_clients_are_served_while_many_keys_are_checked() {
+        let object = |at: usize| ObjectIdentifier { key: format!("k{at}"), ..Default::default() };
+        let delete = Delete { objects: (0..KEYS_MAX).map(object).collect(), quiet: None };
+        let input = DeleteObjectsInput::builder().bucket("bucket".to_owned()).delete(delete).build().unwrap();
+        let (headers, uri) = (HeaderMap::new(), Uri::from_static("/bucket"));
+        let facts = PolicyRequestContext::new(&headers, &uri, None);
+        let identity = AccessKeyPair::generate().unwrap();
+        let user = Users::one(identity.clone(), store_with_policy()).find(&identity.access_key).unwrap();
+        let mut checked = pin!(refused(&user, &facts, &input));
+        let mut turns = 0;
+        let counted = poll_fn(|context| {
+            turns += 1;
+            checked.as_mut().poll(context)
+        });
+        let refused = crate::workers::new_runtime().unwrap().block_on(counted).unwrap();
+        let is_refused = |at: usize| format!("k{at}").starts_with("k9");
+        assert_eq!(refused, (0..KEYS_MAX).map(is_refused).collect::<Vec<_>>());
+        assert!(turns > KEYS_MAX / KEYS_PER_TURN, "{turns} turns");
+    }
 }

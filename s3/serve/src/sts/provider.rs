@@ -1,7 +1,7 @@
 //! OIDC providers: the issuers of web identity tokens, the keys that verify the tokens, and the claims that a role
 //! requires.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -153,9 +153,10 @@ impl IdentityProviderEntry {
 }
 
 impl RoleTrust {
-    /// Checks the conditions. Errors: the reason why the conditions are invalid.
-    pub(crate) fn check(&self, providers: &[IdentityProviderEntry]) -> Result<(), String> {
-        if !providers.iter().any(|provider| provider.issuer == self.issuer) {
+    /// Checks the conditions. `issuers` are the issuers of the identity providers. Errors: why the conditions
+    /// are invalid.
+    pub(crate) fn check(&self, issuers: &HashSet<&str>) -> Result<(), String> {
+        if !issuers.contains(self.issuer.as_str()) {
             return Err(format!("there is no [[oidc]] with the issuer {:?}", self.issuer));
         }
         match self.claims.is_empty() || self.claims.values().any(Vec::is_empty) {

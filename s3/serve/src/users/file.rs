@@ -1,5 +1,6 @@
 //! The credentials file: the users and roles of a gateway, with their keys, uids and buckets.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::num::NonZeroU64;
@@ -134,8 +135,9 @@ impl RoleEntry {
         self.max_duration_s.unwrap_or(ROLE_DURATION_DEFAULT_S)
     }
 
-    /// Checks the entry, and its references to other entries of the file. Errors: `InvalidArgument`.
-    fn check(&self, own_uid: u32, document: &UsersDocument) -> Result<()> {
+    /// Checks the entry, and its references to other entries of the file. `users` are the names of the users, and
+    /// `issuers` are the issuers of the identity providers. Errors: `InvalidArgument`.
+    fn check(&self, own_uid: u32, users: &HashSet<&str>, issuers: &HashSet<&str>) -> Result<()> {
         let wrong =
             |why: String| Err(Error::new(ErrorKind::InvalidArgument, format!("role {:?}: {why}", self.name)));
         let is_of_names = |byte: u8| byte.is_ascii_alphanumeric() || b"_+=,.@-".contains(&byte);
@@ -147,14 +149,14 @@ impl RoleEntry {
         }
         let acted_as = self.id_claims().map(|claims| (claims.min, claims.min));
         self.as_user().acting_as(acted_as).check(own_uid, "role")?;
-        let is_user = |name: &String| document.user.iter().any(|user| user.name == *name);
+        let is_user = |name: &String| users.contains(name.as_str());
         if is_user(&self.name) {
             return wrong("a user has the same name; choose another".to_owned());
         }
         if let Some(name) = self.assumed_by.iter().find(|name| *name != "*" && !is_user(name)) {
             return wrong(format!("assumed_by names {name:?}, but there is no such user"));
         }
-        if let Some(why) = self.oidc.iter().find_map(|trust| trust.check(&document.oidc).err()) {
+        if let Some(why) = self.oidc.iter().find_map(|trust| trust.check(issuers).err()) {
             return wrong(why);
         }
         match ROLE_DURATION_S.contains(&self.max_duration_s()) {
@@ -303,27 +305,30 @@ fn check(document: &UsersDocument, own_uid: u32) -> Result<()> {
     if entries.is_empty() {
         return wrong("it contains no [[user]]".to_owned());
     }
-    for (at, entry) in entries.iter().enumerate() {
+    // The file may have thousands of entries, so names are looked up in sets.
+    let (mut users, mut access_keys) = (HashSet::new(), HashSet::new());
+    for entry in entries {
         entry.check(own_uid, "user")?;
-        let before = &entries[..at];
-        if before.iter().any(|other| other.name == entry.name) {
+        if !users.insert(entry.name.as_str()) {
             return wrong(format!("the user {:?} appears twice", entry.name));
         }
-        if before.iter().any(|other| other.access_key == entry.access_key) {
+        if !access_keys.insert(entry.access_key.as_str()) {
             return wrong(format!("the access key of {:?} also belongs to another user", entry.name));
         }
     }
-    for (at, provider) in providers.iter().enumerate() {
+    let mut issuers = HashSet::new();
+    for provider in providers {
         if let Err(why) = provider.check() {
             return wrong(format!("oidc {:?}: {why}", provider.issuer));
         }
-        if providers[..at].iter().any(|other| other.issuer == provider.issuer) {
+        if !issuers.insert(provider.issuer.as_str()) {
             return wrong(format!("the issuer {:?} appears twice", provider.issuer));
         }
     }
-    for (at, role) in roles.iter().enumerate() {
-        role.check(own_uid, document)?;
-        if roles[..at].iter().any(|other| other.name == role.name) {
+    let mut names = HashSet::new();
+    for role in roles {
+        role.check(own_uid, &users, &issuers)?;
+        if !names.insert(role.name.as_str()) {
             return wrong(format!("the role {:?} appears twice", role.name));
         }
     }
@@ -427,6 +432,28 @@ mod tests {
         assert_eq!(parsed(&format!("{ALICE}uid={uid}\ngid={}", group_id()), uid).unwrap()[0].acts_as(), None);
         let other = parsed(&format!("{ALICE}uid=7\ngid=8\ngroups=[10, 9]"), 0).unwrap()[0].acts_as();
         assert_eq!(other, Some(PeerCredentials { uid: 7, gid: 8, groups: vec![9, 10] }));
+    }
+
+    #[test]
+    fn the_last_of_many_entries_is_compared_with_all() {
+        const MANY: usize = 10_000;
+        let user = |at: usize| format!("[[user]]\nname='u{at}'\naccess_key='A{at}'\nsecret_key='s'\n");
+        let role = |at: usize| format!("[[role]]\nname='r{at}'\nassumed_by=['u{}']\n", MANY - 1 - at);
+        let users: String = (0..MANY).map(user).collect();
+        let roles: String = (0..MANY).map(role).collect();
+        assert_eq!(parsed(&format!("{users}{roles}"), 1000).map(|users| users.len()), Ok(MANY));
+        for (more, why) in [
+            (user(0), "the user \"u0\" appears twice"),
+            (
+                user(0).replace('u', "v").replace("vser", "user"),
+                "the access key of \"v0\" also belongs to another user",
+            ),
+            (format!("{roles}{}", role(0)), "the role \"r0\" appears twice"),
+            ("[[role]]\nname='u9'\n".to_owned(), "role \"u9\": a user has the same name"),
+        ] {
+            let said = parsed(&format!("{users}{more}"), 1000).err().unwrap_or_default();
+            assert!(said.contains(why), "{said}");
+        }
     }
 
     #[test]

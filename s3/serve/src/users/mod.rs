@@ -648,11 +648,19 @@ impl Users {
     /// Replaces the OIDC providers. A provider whose entry has not changed keeps its keys.
     fn replace_providers(&self, entries: &[IdentityProviderEntry]) {
         let mut providers = self.providers.write().unwrap_or_else(PoisonError::into_inner);
-        let kept =
-            |entry: &IdentityProviderEntry| providers.iter().find(|known| known.entry == *entry).cloned();
-        let all =
-            entries.iter().map(|entry| kept(entry).unwrap_or_else(|| IdentityProvider::new(entry.clone())));
-        *providers = all.collect();
+        let all = {
+            let by_issuer = providers.iter().map(|known| (known.entry.issuer.as_str(), known));
+            let by_issuer: HashMap<_, _> = by_issuer.collect();
+            let kept = |entry: &IdentityProviderEntry| {
+                let known = by_issuer.get(entry.issuer.as_str()).filter(|known| known.entry == *entry);
+                known.map(|known| (*known).clone())
+            };
+            let all = entries
+                .iter()
+                .map(|entry| kept(entry).unwrap_or_else(|| IdentityProvider::new(entry.clone())));
+            all.collect()
+        };
+        *providers = all;
     }
 }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use std::io::Read;
 
 use fordway_command::{CommandContext, CommandExit, StorageAddress, file_error};
-use fordway_serve::checked_document;
+use fordway_serve::{checked_document, sound_document};
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_xml::{self, ObjectLockDocument, XmlElement};
 use serde::Serialize;
@@ -71,6 +71,16 @@ impl BucketSetting {
                 Ok(configuration.map(|found| s3_xml::lock_configuration(&found).into_bytes()))
             }
             _ => store.document(bucket, &self.kind),
+        }
+    }
+
+    /// Like [`BucketSetting::read`], but checks a document that no service has checked. Errors: `Corrupt`, and errors
+    /// from reading.
+    fn read_sound(&self, store: &dyn Store, bucket: &Bucket) -> Result<Option<Vec<u8>>> {
+        match self.arg {
+            BucketSettingArg::Lock => self.read(store, bucket),
+            _ if is_service(store) => self.read(store, bucket),
+            _ => sound_document(store, bucket, &self.kind),
         }
     }
 
@@ -172,9 +182,8 @@ fn get(args: &AdminGetArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
     let setting = BucketSetting::of(args.setting);
     let name = setting.name;
-    let Some(mut document) =
-        setting.read(&*context.store()?, &bucket).map_err(|error| setting.explained(error))?
-    else {
+    let found = setting.read_sound(&*context.store()?, &bucket);
+    let Some(mut document) = found.map_err(|error| setting.explained(error))? else {
         let why = format!("s3://{bucket} has no {name} setting; `fordway admin set {name}` sets one");
         context.output.note(&why);
         return Ok(CommandExit::NotFound);

@@ -126,6 +126,7 @@ impl Rig {
             presigner: self.presigner.clone(),
             opener: None,
             multipart_threshold_bytes: self.multipart_threshold_bytes,
+            root: None,
         };
         let context = CommandContext::new(move |_| Ok(lane.clone()), output, input, self.interrupt.clone());
         self.web.iter().for_each(|options| context.use_web_options(options.clone()));

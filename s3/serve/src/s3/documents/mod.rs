@@ -14,6 +14,7 @@ pub(super) mod tagging;
 
 use std::sync::Arc;
 
+use fordway_policy::Policy;
 use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, Result, Store};
 use fordway_wire::s3_error::from_s3;
 use fordway_wire::s3_xml::without_cdata;
@@ -21,7 +22,7 @@ use http::{HeaderValue, StatusCode, header};
 use s3s::xml::{Deserialize, Deserializer, Serialize, Serializer};
 use s3s::{Body, S3Request, S3Response};
 
-use crate::access::forget_rules;
+use crate::access::{POLICY, forget_rules};
 use crate::gate::{GateRefusal, check_elements_of};
 use crate::s3::apart::change_apart;
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
@@ -79,25 +80,68 @@ pub(super) fn of_operation(name: &str) -> Option<(&'static BucketDocumentRules, 
 /// Errors: `InvalidArgument`, `InvalidTag`, and `NotImplemented` for elements and kinds that the gateway does not
 /// support.
 pub fn checked_document(kind: &BucketDocumentKind, document: &[u8]) -> Result<Vec<u8>> {
-    const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
-    const NOTIFICATION: &str = "PutBucketNotificationConfiguration";
-    type Check = fn(&[u8]) -> OperationResult<Vec<u8>>;
-    let service = KINDS.into_iter().find(|service| service.kind == *kind);
-    let (operation, check): (&str, Check) = match service {
-        Some(service) => (service.operations[1], service.check),
-        None if kind.as_str() == LOCK[0] => (LOCK[1], lock::check),
-        None if *kind == notification::KIND => (NOTIFICATION, notification::check),
-        None => return Err(Error::new(ErrorKind::NotImplemented, format!("there are no documents {kind}"))),
+    let Some((operation, check)) = check_of(kind) else {
+        return Err(Error::new(ErrorKind::NotImplemented, format!("there are no documents {kind}")));
     };
     let unknown = |refusal: GateRefusal| Error::new(ErrorKind::NotImplemented, refusal.message);
     check_elements_of(operation, document).map_err(unknown)?;
-    check(document).map_err(|S3Failure(error)| {
+    check(document).map_err(|failure| {
+        let S3Failure(error) = &failure;
         let status = error.status_code().map_or(400, |status| status.as_u16());
-        // The first line is AWS's message, and the second line is the gateway's own. The other lines are for programs.
-        let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
-        let detail: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
-        Error::new(from_s3(status, error.code().as_str()), detail.join("; "))
+        Error::new(from_s3(status, error.code().as_str()), reason(&failure))
     })
+}
+
+/// Checks a document and returns the document to store.
+type DocumentCheck = fn(&[u8]) -> OperationResult<Vec<u8>>;
+
+/// Returns the operation that puts XML documents of a kind, and their check; `None` for all other kinds.
+fn check_of(kind: &BucketDocumentKind) -> Option<(&'static str, DocumentCheck)> {
+    const LOCK: [&str; 2] = ["object-lock", "PutObjectLockConfiguration"];
+    const NOTIFICATION: &str = "PutBucketNotificationConfiguration";
+    match KINDS.into_iter().find(|service| service.kind == *kind) {
+        Some(service) => Some((service.operations[1], service.check)),
+        None if kind.as_str() == LOCK[0] => Some((LOCK[1], lock::check)),
+        None if *kind == notification::KIND => Some((NOTIFICATION, notification::check)),
+        None => None,
+    }
+}
+
+/// Returns the message of an error in one line.
+fn reason(S3Failure(error): &S3Failure) -> String {
+    // The first line is AWS's message, and the second line is the gateway's own. The other lines are for programs.
+    let lines = error.message().unwrap_or_default().lines().take(2).filter(|line| !line.is_empty());
+    let lines: Vec<_> = lines.map(|line| line.trim_end_matches('.')).collect();
+    lines.join("; ")
+}
+
+/// Reads a document of a bucket, and checks that clients can parse it. Other programs, and failing disks, can change
+/// the documents of a bucket. A document that only breaks a rule about its content is returned, because the rules may
+/// have been different when it was stored. Errors: `Corrupt`, and errors from reading.
+pub fn sound_document(
+    store: &dyn Store,
+    bucket: &Bucket,
+    kind: &BucketDocumentKind,
+) -> Result<Option<Vec<u8>>> {
+    let Some(document) = store.document(bucket, kind)? else { return Ok(None) };
+    let why = match check_of(kind) {
+        Some((_, check)) => {
+            let failure = check(&document).err();
+            let failure = failure.filter(|S3Failure(error)| error.code().as_str() == "MalformedXML");
+            failure.map(|failure| reason(&failure))
+        }
+        None if *kind == POLICY => {
+            Policy::parse(&document, bucket.as_str()).err().map(|error| error.to_string())
+        }
+        None => None,
+    };
+    match why {
+        None => Ok(Some(document)),
+        Some(why) => {
+            let why = format!("the stored {kind} document is malformed ({why}); set it again, or delete it");
+            Err(Error::new(ErrorKind::Corrupt, why))
+        }
+    }
 }
 
 impl BucketDocumentRules {
@@ -110,7 +154,8 @@ impl BucketDocumentRules {
         let bucket = Bucket::new(bucket)?;
         match action {
             DocumentAction::Get => {
-                let found = look_up(user, move |store| Ok(store.document(&bucket, &self.kind)?)).await?;
+                let found =
+                    look_up(user, move |store| Ok(sound_document(store, &bucket, &self.kind)?)).await?;
                 found.map(answer).ok_or_else(|| self.none())
             }
             DocumentAction::Put => {

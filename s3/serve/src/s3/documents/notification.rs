@@ -9,7 +9,7 @@ use http::StatusCode;
 use s3s::{Body, S3Request, S3Response};
 
 use crate::s3::apart::change_apart;
-use crate::s3::documents::answer;
+use crate::s3::documents::{answer, sound_document};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::User;
@@ -39,7 +39,7 @@ pub(in crate::s3) async fn serve(
 
 /// Returns the document. As on AWS, a bucket without a configuration has an empty one.
 fn get(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body>> {
-    let found = store.document(bucket, &KIND)?;
+    let found = sound_document(store, bucket, &KIND)?;
     Ok(answer(found.unwrap_or_else(|| write(&[]).into_bytes())))
 }
 

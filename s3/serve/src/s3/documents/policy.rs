@@ -17,6 +17,7 @@ use crate::access::{
 use crate::gate::decoded_md5;
 use crate::s3::apart::change_apart;
 use crate::s3::convert::{document, invalid_request, stated_checksum};
+use crate::s3::documents::sound_document;
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::look_up::look_up;
 use crate::users::{User, Users};
@@ -65,7 +66,7 @@ fn status(store: &dyn Store, bucket: &Bucket) -> OperationResult<S3Response<Body
 
 fn stored(store: &dyn Store, bucket: &Bucket) -> OperationResult<Vec<u8>> {
     let missing = || S3Failure::new("NoSuchBucketPolicy", StatusCode::NOT_FOUND, "the bucket has no policy");
-    store.document(bucket, &POLICY)?.ok_or_else(missing)
+    sound_document(store, bucket, &POLICY)?.ok_or_else(missing)
 }
 
 async fn put(
