@@ -97,7 +97,7 @@ fn puts_and_deletes_of_a_key_with_many_versions_read_no_names() {
         (0..SIZES[1]).for_each(|_| drop(put(&store, &bucket, "k")));
         store.set_versioning(&bucket, versioning).unwrap();
         let missing = GetOptions::version(VersionId::new("0123456789abcdef.0123456789abcdef").unwrap());
-        let mut step = || {
+        let step = || {
             put(&store, &bucket, "k");
             put(&store, &bucket, "k");
             store.delete(&bucket, &key("k"), &Default::default()).unwrap();
