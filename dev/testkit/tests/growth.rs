@@ -6,7 +6,8 @@ use std::time::Duration;
 use fordway_posix::{LifecycleOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, BucketDocumentKind, BucketDocumentOperations, DeleteOptions, GetOptions, Key, ListQuery,
-    ObjectVersionOperations, Objects, PutOptions, VersionId, VersioningState, VersionsQuery,
+    MultipartUploadOperations, ObjectVersionOperations, Objects, PutOptions, UploadsQuery, VersionId,
+    VersioningState, VersionsQuery,
 };
 use fordway_sys::fault::{FaultInjectionPlan, run};
 use tempfile::TempDir;
@@ -210,6 +211,35 @@ fn a_page_among_many_keys_costs_what_one_among_few_does() {
         assert_flat(&format!("page of {what} keys"), &pages, 1.2);
         assert_flat(&format!("prefix of {what} keys"), &below, 1.2);
     }
+}
+
+#[test]
+fn a_page_of_uploads_reads_what_it_shows() {
+    let (mut pages, mut last) = (Vec::new(), Vec::new());
+    for size in [SIZES[0], SIZES[1]] {
+        let (_dir, store, bucket) = open();
+        let create = |at: usize| {
+            let created = store.create_upload(&bucket, &key(&format!("k{at:06}")), &PutOptions::default());
+            created.unwrap()
+        };
+        let uploads: Vec<_> = (0..size).map(create).collect();
+        let list = |after: usize, most: usize| {
+            let key_after = Some(format!("k{after:06}"));
+            let query = UploadsQuery { max_uploads: most, key_after, ..Default::default() };
+            let page = store.list_uploads(&bucket, &query).unwrap();
+            (page.uploads.into_iter().map(|shown| shown.upload).collect::<Vec<_>>(), page.truncated)
+        };
+        let (middle, end) = (size / 2, size - 1);
+        pages.push(calls(|| assert_eq!(list(middle, 10), (uploads[middle + 1..middle + 11].to_vec(), true))));
+        last.push(calls(|| assert_eq!(list(end - 5, 10), (uploads[end - 4..].to_vec(), false))));
+        // A page also shows the changes since the previous page.
+        store.abort_upload(&bucket, &key(&format!("k{:06}", middle + 1)), &uploads[middle + 1]).unwrap();
+        let added = create(middle + 2);
+        let shown = [&uploads[middle + 2], &added, &uploads[middle + 3]].map(Clone::clone).to_vec();
+        assert_eq!(list(middle, 3), (shown, true));
+    }
+    assert_flat("page of uploads", &pages, 1.2);
+    assert_flat("last page of uploads", &last, 1.2);
 }
 
 #[test]

@@ -173,6 +173,7 @@ struct PosixStoreState {
     volume: StoreRootDirectory,
     locks: PerProcess<locks::BucketLocks>,
     remembered: PerProcess<names::NameCache>,
+    upload_keys: PerProcess<multipart::list::UploadKeyCache>,
     recent_puts: recent::RecentPuts,
 }
 
@@ -196,6 +197,7 @@ impl PosixStore {
             volume,
             locks: PerProcess::default(),
             remembered: PerProcess::default(),
+            upload_keys: PerProcess::default(),
             recent_puts: recent::RecentPuts::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })
