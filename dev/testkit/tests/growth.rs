@@ -349,3 +349,47 @@ fn a_prefix_after_each_change_costs_the_same_among_many_keys() {
     }
     assert_flat("prefix after a delete", &counts, 1.2);
 }
+
+/// One common prefix stands for all keys below it, however many they are.
+#[test]
+fn a_common_prefix_costs_the_same_for_many_keys() {
+    type Name = fn(usize) -> String;
+    // A key that cannot be a path comes first below the common prefix.
+    let odd: Name = |at| if at == 0 { "a//x".to_owned() } else { format!("a/d{at:06}/k") };
+    let shapes: [(&str, &str, Name); 4] = [
+        ("directories", "-", |at| format!("a-{at:06}/k")),
+        ("directories below a directory", "-", |at| format!("a/b-{at:06}/k")),
+        ("directories below a path", "/", |at| format!("a/{at:06}/k")),
+        ("an odd key", "/", odd),
+    ];
+    for (what, delimiter, name) in shapes {
+        let (mut first, mut next, mut indexed) = (Vec::new(), Vec::new(), Vec::new());
+        for size in [SIZES[0], SIZES[1]] {
+            let (_dir, store, bucket) = open();
+            (0..size).for_each(|at| drop(put(&store, &bucket, &name(at))));
+            put(&store, &bucket, "z");
+            std::thread::sleep(Duration::from_millis(50));
+            let mut query =
+                ListQuery { delimiter: Some(delimiter.into()), max_keys: 10, ..Default::default() };
+            let list = |query: &ListQuery, count| {
+                let entries = store.list(&bucket, query).unwrap().entries;
+                assert_eq!(entries.len(), count, "{what}");
+                entries[0].name().to_owned()
+            };
+            first.push(calls(|| drop(list(&query, 2))));
+            query.start_after = Some(list(&query, 2));
+            next.push(calls(|| drop(list(&query, 1))));
+            // A listing by prefix after each change creates an index of the directory.
+            query = ListQuery { prefix: "a".into(), start_after: None, max_keys: 50, ..query };
+            for _ in 0..3 {
+                put(&store, &bucket, "y");
+                store.delete(&bucket, &key("y"), &Default::default()).unwrap();
+                list(&query, 1);
+            }
+            indexed.push(calls(|| drop(list(&query, 1))));
+        }
+        assert_flat(&format!("common prefix of {what}"), &first, 1.2);
+        assert_flat(&format!("page after {what}"), &next, 1.2);
+        assert_flat(&format!("common prefix of {what} in an index"), &indexed, 1.2);
+    }
+}

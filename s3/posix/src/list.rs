@@ -89,6 +89,8 @@ struct BucketWalk<'w> {
     /// The device number and inode number of each directory from the start of the walk down to the current one, so that
     /// a link to one of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
+    /// The common prefix whose keys were skipped last.
+    skipped: Option<String>,
 }
 
 impl PosixStoreState {
@@ -101,7 +103,8 @@ impl PosixStoreState {
         let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
         let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
         let page = ListPageBuilder::new(query);
-        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
+        let mut walk =
+            BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new(), skipped: None };
         // The walk starts at the deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
@@ -312,10 +315,16 @@ impl BucketWalk<'_> {
             if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
             }
-            // The next block begins with the smallest text that sorts after the last name.
-            from.clear();
-            from.push_str(found.names.get(found.names.len() - 1).text);
-            from.push('\0');
+            let last = found.names.get(found.names.len() - 1).text;
+            let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
+            match skipped.filter(|skipped| last.starts_with(skipped)) {
+                Some(skipped) => match text_after(skipped) {
+                    Some(text) => *from = text,
+                    None => return Ok(Some(flow)),
+                },
+                // The next block begins with the smallest text that sorts after the last name.
+                None => *from = format!("{last}\0"),
+            }
         }
         Ok(None)
     }
@@ -423,16 +432,14 @@ impl BucketWalk<'_> {
         names: &SortedNames,
         from: &str,
     ) -> Result<WalkContinuation> {
-        let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let (mut index, end) = (names.first_from(from.max(wanted)), names.end_of(wanted));
         let mut key = at.to_owned();
-        for index in names.first_from(from.max(wanted))..names.end_of(wanted) {
+        while index < end {
             let name = names.get(index);
+            index += 1;
             key.truncate(at.len());
             key.push_str(name.text);
-            if behind.as_deref().is_some_and(|prefix| key.starts_with(prefix)) {
-                continue;
-            }
             let flow = match name.is_dir() {
                 true if self.is_wanted(&key) => {
                     let flow = match self.has_record(dir, name.text) {
@@ -446,11 +453,15 @@ impl BucketWalk<'_> {
             };
             match flow {
                 WalkContinuation::On => {}
-                // All keys in the directory begin with this prefix, so the rest of the directory is skipped as well.
-                WalkContinuation::Behind(prefix) if at.starts_with(&prefix) => {
-                    return Ok(WalkContinuation::Behind(prefix));
+                WalkContinuation::Behind(prefix) => {
+                    // All keys in the directory begin with this prefix, so the rest of the directory is skipped as
+                    // well.
+                    let Some(rest) = prefix.strip_prefix(at).filter(|rest| !rest.is_empty()) else {
+                        return Ok(WalkContinuation::Behind(prefix));
+                    };
+                    index = index.max(names.end_of(rest));
+                    self.skipped = Some(prefix);
                 }
-                WalkContinuation::Behind(prefix) => behind = Some(prefix),
                 WalkContinuation::Stop => return Ok(WalkContinuation::Stop),
             }
         }
@@ -591,6 +602,18 @@ impl BucketWalk<'_> {
         };
         in_prefix && after_start
     }
+}
+
+/// Returns the smallest text that sorts after every text that begins with `prefix`; `None` if there is no such text.
+fn text_after(prefix: &str) -> Option<String> {
+    let mut chars = prefix.chars();
+    while let Some(last) = chars.next_back() {
+        // The range of characters has a gap, the surrogates.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            return Some(format!("{}{next}", chars.as_str()));
+        }
+    }
+    None
 }
 
 impl From<WalkInstruction> for WalkContinuation {
