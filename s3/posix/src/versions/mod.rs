@@ -91,9 +91,9 @@ impl StoreRootDirectory {
             // Anyone who may write to the bucket may have created another file with this name.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
-        let marker = archived_place(bucket, key, &NoncurrentVersion { is_marker: true, ..kept });
-        match self.open_file(bucket, &marker)? {
-            Some(_) => Err(is_delete_marker()),
+        let marker = NoncurrentVersion { is_marker: true, ..kept };
+        match self.open_file(bucket, &archived_place(bucket, key, &marker))? {
+            Some(_) => Err(is_delete_marker(&marker)),
             None => Ok(None),
         }
     }
@@ -107,7 +107,7 @@ impl StoreRootDirectory {
         found: &NoncurrentVersion,
     ) -> Result<Option<ObjectFile>> {
         if found.is_marker {
-            return Err(is_delete_marker());
+            return Err(is_delete_marker(found));
         }
         self.open_file(bucket, &archived_place(bucket, key, found))
     }
@@ -549,8 +549,8 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<()
     link_unnamed(&current.file, dir, name)
 }
 
-fn is_delete_marker() -> Error {
-    Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
+fn is_delete_marker(found: &NoncurrentVersion) -> Error {
+    Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_marker(found.as_marker())
 }
 
 #[cfg(test)]

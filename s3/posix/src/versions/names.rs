@@ -9,11 +9,12 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Key, ObjectInfo, Result, VersionId};
+use fordway_store::{Bucket, DeleteMarker, Key, ObjectInfo, Result, VersionId};
 use fordway_sys::{EntryKind, Errno};
 
 use crate::layout::{ObjectPath, versions_of};
 use crate::names::SortedNames;
+use crate::read::system_time;
 use crate::stage::hidden_name;
 
 /// The suffix of a delete marker's name.
@@ -38,6 +39,12 @@ impl NoncurrentVersion {
     /// Returns the name that `version` has in the versions directory; `None` if its ID does not contain its order.
     pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
         Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
+    }
+
+    /// Describes the delete marker of this name.
+    pub(crate) fn as_marker(&self) -> DeleteMarker {
+        let created = system_time(i64::try_from(self.order).unwrap_or(i64::MAX));
+        DeleteMarker { version: self.version.clone(), created }
     }
 
     /// Parses a name; returns `None` if Fordway never writes this name.
