@@ -4,6 +4,7 @@ use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec::IntoIter;
 
 use fordway_store::{
     Bucket, Checksum, Error, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo,
@@ -11,15 +12,16 @@ use fordway_store::{
 };
 use fordway_sys::{
     EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, get_xattr_in, look_again,
-    read_dir, rewind, stat_in, stat_now, text_to_name,
+    rewind, stat_in, stat_now, text_to_name,
 };
 
 use crate::PosixStoreState;
+use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
 use crate::index::{DirectoryRole, IndexQuery};
-use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
+use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, is_left_behind, join, odd, plain};
 use crate::locks::ALL_KEYS;
-use crate::names::{ListedName, ListingFreshness, SortedNames, WalkedDirectories, state_before};
+use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
@@ -35,42 +37,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
-/// The meaning of a name in a directory of encoded keys.
-pub(crate) enum EncodedNameKind {
-    /// The last part of a key.
-    Key,
-    /// A directory, which holds further parts of keys.
-    Part,
-    Nothing,
-}
-
-/// The keys of a listing, as a range of the sorted list of all keys.
-pub(crate) struct ListingKeyRange {
-    keys: Arc<Vec<Key>>,
-    at: usize,
-    end: usize,
-}
-
-impl ListingKeyRange {
-    /// Returns the keys with `prefix` that are after `start_after`.
-    pub(crate) fn of(keys: Arc<Vec<Key>>, prefix: &str, start_after: Option<&str>) -> Self {
-        let first = keys.partition_point(|key| key.as_str() < prefix);
-        let len = keys[first..].partition_point(|key| key.as_str().starts_with(prefix));
-        let start = start_after.map_or(0, |start| keys.partition_point(|key| key.as_str() <= start));
-        ListingKeyRange { at: first.max(start), end: first + len, keys }
-    }
-}
-
-impl Iterator for ListingKeyRange {
-    type Item = Key;
-
-    fn next(&mut self) -> Option<Key> {
-        let key = self.keys[..self.end].get(self.at).cloned();
-        self.at += 1;
-        key
-    }
-}
-
 /// The next step of the walk.
 enum WalkContinuation {
     On,
@@ -85,7 +51,12 @@ struct BucketWalk<'w> {
     query: &'w ListQuery,
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
-    odd: Peekable<ListingKeyRange>,
+    /// The odd keys that have not been offered yet.
+    odd: Peekable<IntoIter<Key>>,
+    /// Whether there are more odd keys after these.
+    has_more_odd: bool,
+    /// Whether the page may lack odd keys.
+    lacks_odd: bool,
     /// The device number and inode number of each directory from the start of the walk down to the current one, so that
     /// a link to one of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
@@ -100,11 +71,39 @@ impl PosixStoreState {
 
     fn list_page(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
-        let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
-        let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
-        let page = ListPageBuilder::new(query);
-        let mut walk =
-            BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new(), skipped: None };
+        // Usually, each odd key becomes an entry. One key more shows whether the page is full.
+        let mut most_odd = query.max_keys.saturating_add(2);
+        loop {
+            let (odd, has_more_odd) =
+                if contents.has_odd { self.odd_keys(bucket, query, most_odd)? } else { Default::default() };
+            if let Some(page) = self.list_with_odd(bucket, query, contents, (odd, has_more_odd))? {
+                return Ok(page);
+            }
+            most_odd = most_odd.saturating_mul(4);
+        }
+    }
+
+    /// Returns the page, or `None` if `odd` does not contain all odd keys that the page needs.
+    fn list_with_odd(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        contents: PrivateDirectoryContents,
+        (odd, has_more_odd): (Vec<Key>, bool),
+    ) -> Result<Option<ObjectListing>> {
+        let (page, odd) = (ListPageBuilder::new(query), odd.into_iter().peekable());
+        let mut walk = BucketWalk {
+            inner: self,
+            bucket,
+            query,
+            contents,
+            page,
+            odd,
+            has_more_odd,
+            lacks_odd: false,
+            above: Vec::new(),
+            skipped: None,
+        };
         // The walk starts at the deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
@@ -118,65 +117,31 @@ impl PosixStoreState {
         if !matches!(flow, WalkContinuation::Stop) {
             walk.rest_of_odd()?;
         }
-        Ok(walk.page.finish())
+        Ok((!walk.lacks_odd).then(|| walk.page.finish()))
     }
 
-    /// Returns the keys of objects that are not at their plain paths, sorted.
-    fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => EncodedNameKind::Part,
-            _ => EncodedNameKind::Key,
-        })
-    }
-
-    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches the keys as long as the directories
-    /// are unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with the
-    /// given name and kind.
-    pub(crate) fn encoded_keys(
-        &self,
-        bucket: &Bucket,
-        top: String,
-        part_of: impl Fn(&str, EntryKind) -> EncodedNameKind,
-    ) -> Result<Arc<Vec<Key>>> {
-        if let Some(keys) = self.remembered.tree(&top, |path| self.volume.open_to_scan(path)) {
-            return Ok(keys);
+    /// Returns the keys of objects that are not at their plain paths, in order, as far as a page needs them, and whether
+    /// there are more. At most `most` of the keys become entries of the page. All these keys are read before the plain
+    /// directories, because an object may move from its odd path to its plain path, but not back.
+    fn odd_keys(&self, bucket: &Bucket, query: &ListQuery, most: usize) -> Result<(Vec<Key>, bool)> {
+        let range = (&*query.prefix, query.start_after.as_deref());
+        let mut walk = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Odd, range)?;
+        let mut keys: Vec<Key> = Vec::new();
+        while let Some(key) = walk.next()? {
+            if keys.len() >= most {
+                return Ok((keys, true));
+            }
+            // One key suffices for its common prefix.
+            if let Some(prefix) = query.common_prefix(key.as_str()) {
+                walk.skip(prefix);
+            }
+            keys.push(key);
         }
-        let (mut keys, mut seen, mut dirs) = (Vec::new(), WalkedDirectories::default(), vec![String::new()]);
-        while let Some(below) = dirs.pop() {
-            let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
-            let dir = match self.open_to_list(&path) {
-                Ok(Some(dir)) => dir,
-                Ok(None) => continue,
-                // A user who makes a directory unreadable, or replaces it with a link, must not hide other users'
-                // objects.
-                Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
-                    seen.has_closed = true;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            seen.look_at(path, &dir);
-            let read = read_dir(dir, |name, kind| {
-                let Ok(name) = std::str::from_utf8(name) else { return };
-                let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
-                match part_of(name, kind) {
-                    EncodedNameKind::Part => dirs.push(below),
-                    EncodedNameKind::Key => keys.extend(decode(&below)),
-                    EncodedNameKind::Nothing => {}
-                }
-            });
-            read.map_err(|errno| from_errno(errno, "reading a directory"))?;
-        }
-        keys.sort_unstable();
-        let keys = Arc::new(keys);
-        if !self.volume.contents(bucket)?.sharing.is_shared() {
-            self.remembered.keep_tree(top, seen, &keys);
-        }
-        Ok(keys)
+        Ok((keys, false))
     }
 
     /// Opens the directory at `path` for reading. Returns `None` if there is no directory.
-    fn open_to_list(&self, path: &str) -> Result<Option<File>> {
+    pub(crate) fn open_to_list(&self, path: &str) -> Result<Option<File>> {
         let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let mut opened = open();
         if matches!(opened, Err(Errno::STALE)) {
@@ -531,7 +496,13 @@ impl BucketWalk<'_> {
                 return Ok(WalkContinuation::Stop);
             }
         }
-        Ok(WalkContinuation::On)
+        Ok(self.check_odd())
+    }
+
+    /// Stops the walk if further odd keys may come next.
+    fn check_odd(&mut self) -> WalkContinuation {
+        self.lacks_odd = self.has_more_odd && self.odd.peek().is_none();
+        if self.lacks_odd { WalkContinuation::Stop } else { WalkContinuation::On }
     }
 
     fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
@@ -573,9 +544,10 @@ impl BucketWalk<'_> {
     fn rest_of_odd(&mut self) -> Result<()> {
         while self.odd.peek().is_some() {
             if matches!(self.next_odd()?, WalkContinuation::Stop) {
-                break;
+                return Ok(());
             }
         }
+        self.check_odd();
         Ok(())
     }
 
