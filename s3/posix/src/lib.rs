@@ -72,7 +72,7 @@ use fordway_sys::{PathResolutionMethod, PerProcess};
 
 pub use events::EventSignal;
 pub use fsck::{
-    FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
+    DocumentProblem, FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
 };
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
