@@ -2,6 +2,9 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
+use std::time::SystemTime;
+
+use crate::VersionId;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -117,6 +120,15 @@ kinds! {
 #[derive(Debug)]
 pub struct Error(Box<ErrorFields>);
 
+/// A delete marker that an operation found instead of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteMarker {
+    /// The version ID.
+    pub version: VersionId,
+    /// The time at which the delete marker was created.
+    pub created: SystemTime,
+}
+
 #[derive(Debug)]
 struct ErrorFields {
     kind: ErrorKind,
@@ -126,6 +138,7 @@ struct ErrorFields {
     target: String,
     tries: u32,
     is_delete_marker: bool,
+    marker: Option<DeleteMarker>,
     s3_code: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -145,6 +158,7 @@ impl Error {
             target,
             tries: 1,
             is_delete_marker: false,
+            marker: None,
             s3_code: None,
             source: None,
         }))
@@ -196,6 +210,18 @@ impl Error {
     pub fn at_delete_marker(mut self) -> Self {
         self.0.is_delete_marker = true;
         self
+    }
+
+    /// Like [`Error::at_delete_marker`]; also records which delete marker it was.
+    pub fn at_marker(mut self, marker: DeleteMarker) -> Self {
+        self.0.marker = Some(marker);
+        self.at_delete_marker()
+    }
+
+    /// Returns the delete marker that the operation found; `None` if the operation found none, or if its version is not
+    /// known. The node protocol does not transfer it.
+    pub fn marker(&self) -> Option<&DeleteMarker> {
+        self.0.marker.as_ref()
     }
 
     /// Returns whether the operation is known to have found a delete marker instead of an object.

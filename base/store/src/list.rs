@@ -43,8 +43,13 @@ impl ListQuery {
     /// previous page. That entry represents every key below the prefix, so none of these keys comes after it.
     pub fn is_after_start(&self, key: &str) -> bool {
         let Some(start) = &self.start_after else { return true };
-        let covers = self.common_prefix(start) == Some(start);
-        key > start.as_str() && !(covers && key.starts_with(start.as_str()))
+        key > start.as_str() && self.shown_prefix(key).is_none()
+    }
+
+    /// Returns `start_after` if it is a common prefix that represents `key`.
+    fn shown_prefix(&self, key: &str) -> Option<&str> {
+        let start = self.start_after.as_deref().filter(|start| key.starts_with(start))?;
+        (self.common_prefix(start) == Some(start)).then_some(start)
     }
 }
 
@@ -104,7 +109,8 @@ pub struct ObjectListing {
 pub enum WalkInstruction {
     /// Offer the next key.
     Next,
-    /// Skip the remaining keys that start with this prefix, because the last entry of the page represents them.
+    /// Skip the remaining keys that start with this prefix, because the last entry of this page or of the previous page
+    /// represents them.
     SkipPrefix(String),
     /// The page is full.
     Full,
@@ -132,14 +138,20 @@ impl<'q> ListPageBuilder<'q> {
     ) -> Result<WalkInstruction> {
         // Most listings have no prefix, and a comparison with an empty prefix would still call libc.
         let prefix = self.query.prefix.as_str();
-        if !(prefix.is_empty() || key.starts_with(prefix)) || !self.query.is_after_start(key) {
+        if !(prefix.is_empty() || key.starts_with(prefix)) {
             return Ok(WalkInstruction::Next);
+        }
+        if !self.query.is_after_start(key) {
+            let shown = self.query.shown_prefix(key);
+            return Ok(
+                shown.map_or(WalkInstruction::Next, |shown| WalkInstruction::SkipPrefix(shown.to_owned()))
+            );
         }
         let prefix = self.query.common_prefix(key);
         let last = self.entries.last().map(ListEntry::name);
         // Keys arrive in order, so all keys below one prefix are adjacent.
-        if prefix.is_some() && prefix == last {
-            return Ok(WalkInstruction::Next);
+        if let Some(prefix) = prefix.filter(|prefix| Some(*prefix) == last) {
+            return Ok(WalkInstruction::SkipPrefix(prefix.to_owned()));
         }
         // The page counts as full only if there is an entry for the next page. The next page is therefore never empty.
         if self.entries.len() >= self.query.max_keys {

@@ -157,19 +157,21 @@ impl Default for UploadsQuery {
 impl UploadsQuery {
     /// Sorts `uploads` and returns the requested page of them.
     pub fn page(&self, mut uploads: Vec<UploadSummary>) -> UploadListing {
-        uploads.retain(|upload| upload.key.starts_with(&self.prefix) && self.is_after_start(upload));
+        uploads.retain(|upload| self.selects(&upload.key, &upload.upload));
         uploads.sort_by(|a, b| (&a.key, &a.upload).cmp(&(&b.key, &b.upload)));
         let truncated = uploads.len() > self.max_uploads;
         uploads.truncate(self.max_uploads);
         UploadListing { uploads, truncated }
     }
 
-    fn is_after_start(&self, upload: &UploadSummary) -> bool {
-        match (&self.key_after, &self.upload_after) {
+    /// Returns whether the upload `upload` of `key` belongs to the requested page or to a later page.
+    pub fn selects(&self, key: &str, upload: &UploadId) -> bool {
+        let is_after_start = match (self.key_after.as_deref(), &self.upload_after) {
             (None, _) => true,
-            (Some(key), Some(id)) if *key == upload.key => upload.upload.as_str() > id.as_str(),
-            (Some(key), _) => upload.key > *key,
-        }
+            (Some(start), Some(id)) if start == key => upload.as_str() > id.as_str(),
+            (Some(start), _) => key > start,
+        };
+        is_after_start && key.starts_with(&self.prefix)
     }
 }
 

@@ -19,7 +19,8 @@ pub struct UploadPage {
 impl UploadPage {
     /// Reads the page that `query` selects. Keys that contain `delimiter` after the prefix of the query count as one
     /// entry per common prefix. A page that `query` limits to 0 entries is the last page. Errors: `NoSuchBucket`.
-    /// Cost: one `list_uploads` for each 1,000 uploads from the start of the page to its end.
+    /// Cost: without a delimiter, one `list_uploads` of the page; with a delimiter, one `list_uploads` for each 1,000
+    /// uploads from the start of the page to its end.
     pub fn read<S: MultipartUploadOperations + ?Sized>(
         store: &S,
         bucket: &Bucket,
@@ -28,7 +29,9 @@ impl UploadPage {
     ) -> Result<Self> {
         let mut page = UploadPage::default();
         let mut last = None;
-        let mut next = UploadsQuery { max_uploads: PAGE_MAX, ..query.clone() };
+        // With a delimiter, any number of uploads may become one entry.
+        let max_uploads = if delimiter.is_none() { query.max_uploads.min(PAGE_MAX) } else { PAGE_MAX };
+        let mut next = UploadsQuery { max_uploads, ..query.clone() };
         loop {
             let listing = store.list_uploads(bucket, &next)?;
             let end = listing.uploads.last().map(|upload| (upload.key.clone(), upload.upload.clone()));
@@ -43,6 +46,10 @@ impl UploadPage {
                 }
             }
             let Some((key, upload)) = end.filter(|_| listing.truncated) else { return Ok(page) };
+            if delimiter.is_none() && page.uploads.len() >= query.max_uploads {
+                page.next = last;
+                return Ok(page);
+            }
             next.key_after = Some(key);
             next.upload_after = Some(upload.as_str().to_owned());
         }
@@ -105,16 +112,20 @@ mod tests {
         for key in ["a", "d/1", "d/2", "e", "e"] {
             store.create_upload(&bucket, &Key::new(key).unwrap(), &PutOptions::default()).unwrap();
         }
-        let mut query = UploadsQuery { max_uploads: 1, ..UploadsQuery::default() };
-        let mut names = Vec::new();
-        loop {
-            let page = UploadPage::read(&store, &bucket, &query, Some("/")).unwrap();
-            assert_eq!(page.uploads.len() + page.prefixes.len(), 1);
-            names.extend(page.uploads.into_iter().map(|upload| upload.key).chain(page.prefixes));
-            let Some((key, upload)) = page.next else { break };
-            (query.key_after, query.upload_after) = (Some(key), Some(upload.as_str().to_owned()));
+        let expected: [(_, &[&str]); 2] =
+            [(Some("/"), &["a", "d/", "e", "e"]), (None, &["a", "d/1", "d/2", "e", "e"])];
+        for (delimiter, expected) in expected {
+            let mut query = UploadsQuery { max_uploads: 1, ..UploadsQuery::default() };
+            let mut names = Vec::new();
+            loop {
+                let page = UploadPage::read(&store, &bucket, &query, delimiter).unwrap();
+                assert_eq!(page.uploads.len() + page.prefixes.len(), 1);
+                names.extend(page.uploads.into_iter().map(|upload| upload.key).chain(page.prefixes));
+                let Some((key, upload)) = page.next else { break };
+                (query.key_after, query.upload_after) = (Some(key), Some(upload.as_str().to_owned()));
+            }
+            assert_eq!(names, expected);
         }
-        assert_eq!(names, ["a", "d/", "e", "e"]);
         let none = UploadsQuery { max_uploads: 0, ..UploadsQuery::default() };
         assert_eq!(UploadPage::read(&store, &bucket, &none, None).unwrap(), UploadPage::default());
     }

@@ -220,6 +220,11 @@ pub fn set_immutable(file: impl AsFd, is_immutable: bool) -> Result<bool> {
     })?
 }
 
+/// Returns whether an open file has the immutable flag. Errors: as for [`set_immutable`].
+pub fn is_immutable(file: impl AsFd) -> Result<bool> {
+    Ok(ioctl_getflags(&file)?.contains(IFlags::IMMUTABLE))
+}
+
 /// Removes the file `name`. Errors: `ISDIR` (or `PERM`) if `name` is a directory.
 pub fn remove_file(dir: impl AsFd, name: &str) -> Result<()> {
     with_name(name, |name| once_free(|| unlinkat(&dir, name, AtFlags::empty())))

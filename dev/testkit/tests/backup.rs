@@ -122,7 +122,7 @@ fn read(store: &PosixStore, bucket: &Bucket, name: &str) -> String {
 /// Returns the findings of a check that are more severe than a note.
 fn damage(store: &PosixStore) -> Vec<String> {
     let mut found = Vec::new();
-    let options = FsckOptions { buckets: Vec::new(), read: true };
+    let options = FsckOptions { read: true, ..Default::default() };
     let checked = store.check(&options, &mut |event| {
         if let FsckEvent::Found(finding) = event
             && finding.kind.severity() != FindingSeverity::Note

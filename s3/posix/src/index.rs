@@ -8,7 +8,7 @@
 //! While a directory is watched, each change in it costs about 1 µs more, so the watch ends when the directory has not
 //! been listed for 3 s. For a program that does not list directories, the index has no cost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::ops::Bound;
 use std::sync::Mutex;
@@ -23,6 +23,7 @@ use fordway_sys::{
 use crate::dirs::DirectoryHandle;
 use crate::layout::{PRIVATE_DIR, is_left_behind};
 use crate::names::{MOST_BYTES, SortedNames};
+use crate::versions::names::is_stray;
 
 /// The time for which a directory is watched after a listing.
 pub(crate) const KEPT: Duration = Duration::from_secs(3);
@@ -48,6 +49,26 @@ pub(crate) struct NameIndexes {
     /// The number of indexed directories. While it is 0, no lock is taken.
     count: AtomicUsize,
     watched: Mutex<WatchedDirectories>,
+    /// The versions directories that were read recently, the most recent last.
+    read: Mutex<VecDeque<(DirectoryId, CoarseInstant)>>,
+}
+
+/// The role of an indexed directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectoryRole {
+    /// A bucket, whose private directory is not part of the index.
+    Bucket,
+    /// A directory of objects inside a bucket.
+    Objects,
+    /// The directory of a key's old versions.
+    Versions,
+}
+
+impl DirectoryRole {
+    /// Returns the role of a directory of objects.
+    pub(crate) fn of_objects(is_bucket: bool) -> Self {
+        if is_bucket { DirectoryRole::Bucket } else { DirectoryRole::Objects }
+    }
 }
 
 /// Some names of a directory, in key order.
@@ -69,13 +90,14 @@ struct WatchedDirectories {
 struct WatchedDirectory {
     id: DirectoryId,
     watch: WatchId,
-    /// Whether the directory is a bucket, whose private directory is not part of the index.
-    is_bucket: bool,
+    role: DirectoryRole,
     dir: File,
     /// The handle in the directory cache that is known to refer to this directory.
     held: Option<DirectoryHandle>,
     /// The names, with a trailing `/` for a directory; `None` while the directory is read.
     names: Option<BTreeSet<Box<str>>>,
+    /// In a versions directory, the names that cannot be computed from their version's ID (see [`is_stray`]).
+    strays: BTreeSet<Box<str>>,
     /// The changes that have not been applied yet, such as changes made while the names are read.
     changes: Vec<(Box<[u8]>, NameChange)>,
     bytes: usize,
@@ -113,30 +135,72 @@ impl NameIndexes {
     pub(crate) fn names(
         &self,
         dir: &DirectoryHandle,
-        is_bucket: bool,
+        role: DirectoryRole,
         query: IndexQuery,
     ) -> Option<IndexedNames> {
+        self.with_current(dir, role, |indexed| indexed.select(query))
+    }
+
+    /// Calls `answer` with all names of the existing versions directory `dir`, and with those that are strays. Returns
+    /// `None` if `dir` has no index. Cost: as for [`NameIndexes::names`].
+    pub(crate) fn versions<T>(
+        &self,
+        dir: &DirectoryHandle,
+        answer: impl FnOnce(&BTreeSet<Box<str>>, &BTreeSet<Box<str>>) -> T,
+    ) -> Option<T> {
+        self.with_current(dir, DirectoryRole::Versions, |indexed| {
+            indexed.used = CoarseInstant::now();
+            Some(answer(indexed.names.as_ref()?, &indexed.strays))
+        })
+    }
+
+    /// Calls `act` with the index of `dir`, which includes all changes that were made before this call.
+    fn with_current<T>(
+        &self,
+        dir: &DirectoryHandle,
+        role: DirectoryRole,
+        act: impl FnOnce(&mut WatchedDirectory) -> Option<T>,
+    ) -> Option<T> {
         if self.is_empty() {
             return None;
         }
         self.with(|watched| {
-            let watch = watched.find(dir, is_bucket)?;
+            let watch = watched.find(dir, role)?;
             watched.catch_up();
             // Applying the changes may have ended the watch.
-            watched.all.iter_mut().find(|indexed| indexed.watch == watch)?.select(query)
+            act(watched.all.iter_mut().find(|indexed| indexed.watch == watch)?)
         })
     }
 
+    /// Returns whether the versions directory with this state was read in the last [`KEPT`], and is therefore worth
+    /// indexing.
+    pub(crate) fn is_known_to_be_read(&self, stat: &FileStat) -> bool {
+        let id = (stat.device, stat.inode);
+        let read = self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        read.iter().any(|(known, when)| *known == id && when.elapsed() < KEPT)
+    }
+
+    /// Records that all names of the versions directory with this state were read.
+    pub(crate) fn note_read(&self, stat: &FileStat) {
+        let id = (stat.device, stat.inode);
+        let mut read = self.read.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        read.retain(|(known, _)| *known != id);
+        if read.len() >= MOST {
+            read.pop_front();
+        }
+        read.push_back((id, CoarseInstant::now()));
+    }
+
     /// Reads all names of `dir` with `read`, returns them, and keeps them in an index if possible. `stat` is the
-    /// directory's state; `is_bucket` states whether the directory is a bucket.
+    /// directory's state.
     pub(crate) fn read(
         &self,
         dir: &File,
         stat: &FileStat,
-        is_bucket: bool,
+        role: DirectoryRole,
         read: impl FnOnce() -> Result<SortedNames, Errno>,
     ) -> Result<SortedNames, Errno> {
-        let watch = self.with(|watched| watched.watch(dir, stat, is_bucket));
+        let watch = self.with(|watched| watched.watch(dir, stat, role));
         let names = read();
         if let Some(watch) = watch {
             self.with(|watched| match &names {
@@ -169,8 +233,8 @@ impl NameIndexes {
 }
 
 impl WatchedDirectories {
-    /// Returns the watch of `dir`, if its names are indexed with the same `is_bucket`.
-    fn find(&mut self, dir: &DirectoryHandle, is_bucket: bool) -> Option<WatchId> {
+    /// Returns the watch of `dir`, if its names are indexed in the same role.
+    fn find(&mut self, dir: &DirectoryHandle, role: DirectoryRole) -> Option<WatchId> {
         let is_same = |held: &DirectoryHandle| held.address() == dir.address();
         let known = self.all.iter().find(|indexed| indexed.held.as_ref().is_some_and(is_same));
         let found = match known {
@@ -182,13 +246,17 @@ impl WatchedDirectories {
                 found
             }
         };
-        (found.is_bucket == is_bucket).then_some(found.watch)
+        (found.role == role).then_some(found.watch)
     }
 
     /// Starts to watch `dir`. Returns `None` if `dir` cannot be watched or is already watched, or if the maximum number
     /// of watched directories has been reached.
-    fn watch(&mut self, dir: &File, stat: &FileStat, is_bucket: bool) -> Option<WatchId> {
+    fn watch(&mut self, dir: &File, stat: &FileStat, role: DirectoryRole) -> Option<WatchId> {
         self.end_unused();
+        if self.all.len() >= MOST {
+            // This ends the watches of directories that were removed.
+            self.catch_up();
+        }
         let id = (stat.device, stat.inode);
         if self.all.len() >= MOST || self.all.iter().any(|indexed| indexed.id == id) {
             return None;
@@ -202,10 +270,11 @@ impl WatchedDirectories {
         self.all.push(WatchedDirectory {
             id,
             watch,
-            is_bucket,
+            role,
             dir,
             held: None,
             names: None,
+            strays: BTreeSet::new(),
             changes: Vec::new(),
             bytes: 0,
             used: CoarseInstant::now(),
@@ -221,7 +290,11 @@ impl WatchedDirectories {
         if others + bytes > MOST_BYTES {
             return self.end(watch);
         }
-        indexed.names = Some((0..names.len()).map(|at| names.get(at).text.into()).collect());
+        let all = || (0..names.len()).map(|at| names.get(at).text);
+        if indexed.role == DirectoryRole::Versions {
+            indexed.strays = all().filter(|name| is_stray(name)).map(Box::from).collect();
+        }
+        indexed.names = Some(all().map(Box::from).collect());
         indexed.bytes = bytes;
         if !indexed.apply() {
             self.end(watch);
@@ -276,7 +349,7 @@ impl WatchedDirectories {
 
 impl WatchedDirectory {
     fn note(&mut self, name: &[u8], state: NameChange) {
-        let is_private = self.is_bucket && name == PRIVATE_DIR.as_bytes();
+        let is_private = self.role == DirectoryRole::Bucket && name == PRIVATE_DIR.as_bytes();
         if !is_private && !is_left_behind(name) {
             self.changes.push((name.into(), state));
         }
@@ -305,6 +378,12 @@ impl WatchedDirectory {
                 },
             };
             let bytes = text.len() + NAME_BYTES;
+            if self.role == DirectoryRole::Versions && is_stray(&text) {
+                match is_there {
+                    true => drop(self.strays.insert(text.as_str().into())),
+                    false => drop(self.strays.remove(text.as_str())),
+                }
+            }
             match is_there {
                 true if names.insert(text.as_str().into()) => self.bytes += bytes,
                 false if names.remove(text.as_str()) => self.bytes -= bytes,

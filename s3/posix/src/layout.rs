@@ -347,21 +347,43 @@ pub(crate) fn decode(path: &str) -> Option<Key> {
     while let Some(name) = names.next() {
         encoded.push_str(if names.peek().is_some() { name.strip_suffix('%')? } else { name });
     }
-    let mut bytes = Vec::with_capacity(encoded.len());
-    let mut rest = encoded.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'%' => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-                bytes.push((high * 16 + low) as u8);
-            }
-            byte => bytes.push(byte),
-        }
+    let (bytes, rest) = decode_bytes(&encoded)?;
+    if !rest.is_empty() {
+        return None;
     }
     let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
     // Only the exact spelling that `path_of` produces is accepted, so that no key has two locations.
     (path_of(key.as_str()) == path).then_some(key)
+}
+
+/// Decodes `encoded`, and returns the bytes and the incomplete escape at the end; `None` for an invalid escape.
+fn decode_bytes(encoded: &str) -> Option<(Vec<u8>, &str)> {
+    let mut bytes = Vec::with_capacity(encoded.len());
+    let mut rest = encoded;
+    while let Some(byte) = rest.bytes().next() {
+        let len = if byte == b'%' { 3 } else { 1 };
+        let Some((head, tail)) = rest.split_at_checked(len) else { break };
+        bytes.push(match byte {
+            b'%' if head[1..].bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+                u8::from_str_radix(&head[1..], 16).ok()?
+            }
+            b'%' => return None,
+            byte => byte,
+        });
+        rest = tail;
+    }
+    Some((bytes, rest))
+}
+
+/// Returns the bytes that all keys in the directory `path` begin with. `path` is relative to `odd/`, and each name in
+/// it is a [part of a name](is_part_of_name). Returns `None` if no key can be in this directory.
+pub(crate) fn decode_start(path: &str) -> Option<Vec<u8>> {
+    let mut encoded = String::with_capacity(path.len());
+    for name in path.split('/') {
+        encoded.push_str(name.strip_suffix('%')?);
+    }
+    let (bytes, rest) = decode_bytes(&encoded)?;
+    (rest.is_empty() || rest.starts_with('%')).then_some(bytes)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod area;
 mod buckets;
 mod delete;
 mod dirs;
+mod encoded;
 mod errors;
 mod events;
 mod format;
@@ -70,7 +71,9 @@ use fordway_store::{ETagPolicy, Result};
 use fordway_sys::{PathResolutionMethod, PerProcess};
 
 pub use events::EventSignal;
-pub use fsck::{FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
+pub use fsck::{
+    DocumentProblem, FindingKind, FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary,
+};
 pub use gc::{GarbageFile, GarbageKind, GcEvent, GcOptions, GcSummary};
 pub use layout::PRIVATE_DIR;
 pub use lifecycle::{LifecycleAction, LifecycleChange, LifecycleEvent, LifecycleOptions, LifecycleSummary};
@@ -174,6 +177,8 @@ struct PosixStoreState {
     volume: StoreRootDirectory,
     locks: PerProcess<locks::BucketLocks>,
     remembered: PerProcess<names::NameCache>,
+    encoded_keys: PerProcess<encoded::EncodedKeyCache>,
+    upload_keys: PerProcess<multipart::list::UploadKeyCache>,
     recent_puts: recent::RecentPuts,
 }
 
@@ -197,6 +202,8 @@ impl PosixStore {
             volume,
             locks: PerProcess::default(),
             remembered: PerProcess::default(),
+            encoded_keys: PerProcess::default(),
+            upload_keys: PerProcess::default(),
             recent_puts: recent::RecentPuts::default(),
         };
         Ok(PosixStore { inner: Arc::new(inner) })

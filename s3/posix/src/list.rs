@@ -4,6 +4,7 @@ use std::fs::File;
 use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec::IntoIter;
 
 use fordway_store::{
     Bucket, Checksum, Error, ErrorKind, Key, ListPageBuilder, ListQuery, MAX_KEY_BYTES, ObjectInfo,
@@ -11,15 +12,16 @@ use fordway_store::{
 };
 use fordway_sys::{
     EntryKind, Errno, FileStat, FileSystemSharing, Mode, OFlags, forget_names, get_xattr_in, look_again,
-    read_dir, rewind, stat_in, stat_now, text_to_name,
+    rewind, stat_in, stat_now, text_to_name,
 };
 
 use crate::PosixStoreState;
+use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::index::IndexQuery;
-use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, decode, is_left_behind, join, odd, odd_dir, plain};
+use crate::index::{DirectoryRole, IndexQuery};
+use crate::layout::{ATTRIBUTE, ObjectPath, PRIVATE_DIR, is_left_behind, join, odd, plain};
 use crate::locks::ALL_KEYS;
-use crate::names::{ListedName, ListingFreshness, SortedNames, WalkedDirectories, state_before};
+use crate::names::{ListedName, ListingFreshness, SortedNames, state_before};
 use crate::patience::within;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{NameLookup, system_time};
@@ -35,42 +37,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of names that are taken from an index at a time.
 const INDEX_PAGE: usize = 1024;
 
-/// The meaning of a name in a directory of encoded keys.
-pub(crate) enum EncodedNameKind {
-    /// The last part of a key.
-    Key,
-    /// A directory, which holds further parts of keys.
-    Part,
-    Nothing,
-}
-
-/// The keys of a listing, as a range of the sorted list of all keys.
-pub(crate) struct ListingKeyRange {
-    keys: Arc<Vec<Key>>,
-    at: usize,
-    end: usize,
-}
-
-impl ListingKeyRange {
-    /// Returns the keys with `prefix` that are after `start_after`.
-    pub(crate) fn of(keys: Arc<Vec<Key>>, prefix: &str, start_after: Option<&str>) -> Self {
-        let first = keys.partition_point(|key| key.as_str() < prefix);
-        let len = keys[first..].partition_point(|key| key.as_str().starts_with(prefix));
-        let start = start_after.map_or(0, |start| keys.partition_point(|key| key.as_str() <= start));
-        ListingKeyRange { at: first.max(start), end: first + len, keys }
-    }
-}
-
-impl Iterator for ListingKeyRange {
-    type Item = Key;
-
-    fn next(&mut self) -> Option<Key> {
-        let key = self.keys[..self.end].get(self.at).cloned();
-        self.at += 1;
-        key
-    }
-}
-
 /// The next step of the walk.
 enum WalkContinuation {
     On,
@@ -85,10 +51,17 @@ struct BucketWalk<'w> {
     query: &'w ListQuery,
     contents: PrivateDirectoryContents,
     page: ListPageBuilder<'w>,
-    odd: Peekable<ListingKeyRange>,
+    /// The odd keys that have not been offered yet.
+    odd: Peekable<IntoIter<Key>>,
+    /// Whether there are more odd keys after these.
+    has_more_odd: bool,
+    /// Whether the page may lack odd keys.
+    lacks_odd: bool,
     /// The device number and inode number of each directory from the start of the walk down to the current one, so that
     /// a link to one of these directories does not cause endless recursion.
     above: Vec<(u64, u64)>,
+    /// The common prefix whose keys were skipped last.
+    skipped: Option<String>,
 }
 
 impl PosixStoreState {
@@ -98,10 +71,39 @@ impl PosixStoreState {
 
     fn list_page(&self, bucket: &Bucket, query: &ListQuery) -> Result<ObjectListing> {
         let contents = self.volume.contents_of_existing(bucket)?;
-        let odd = if contents.has_odd { self.odd_keys(bucket)? } else { Arc::default() };
-        let odd = ListingKeyRange::of(odd, &query.prefix, query.start_after.as_deref()).peekable();
-        let page = ListPageBuilder::new(query);
-        let mut walk = BucketWalk { inner: self, bucket, query, contents, page, odd, above: Vec::new() };
+        // Usually, each odd key becomes an entry. One key more shows whether the page is full.
+        let mut most_odd = query.max_keys.saturating_add(2);
+        loop {
+            let (odd, has_more_odd) =
+                if contents.has_odd { self.odd_keys(bucket, query, most_odd)? } else { Default::default() };
+            if let Some(page) = self.list_with_odd(bucket, query, contents, (odd, has_more_odd))? {
+                return Ok(page);
+            }
+            most_odd = most_odd.saturating_mul(4);
+        }
+    }
+
+    /// Returns the page, or `None` if `odd` does not contain all odd keys that the page needs.
+    fn list_with_odd(
+        &self,
+        bucket: &Bucket,
+        query: &ListQuery,
+        contents: PrivateDirectoryContents,
+        (odd, has_more_odd): (Vec<Key>, bool),
+    ) -> Result<Option<ObjectListing>> {
+        let (page, odd) = (ListPageBuilder::new(query), odd.into_iter().peekable());
+        let mut walk = BucketWalk {
+            inner: self,
+            bucket,
+            query,
+            contents,
+            page,
+            odd,
+            has_more_odd,
+            lacks_odd: false,
+            above: Vec::new(),
+            skipped: None,
+        };
         // The walk starts at the deepest directory that all keys with the prefix share.
         let start = query.prefix.rfind('/').map_or("", |at| &query.prefix[..=at]);
         let is_path = Key::new(format!("{start}x")).is_ok_and(|key| plain(bucket, &key).is_some());
@@ -115,65 +117,31 @@ impl PosixStoreState {
         if !matches!(flow, WalkContinuation::Stop) {
             walk.rest_of_odd()?;
         }
-        Ok(walk.page.finish())
+        Ok((!walk.lacks_odd).then(|| walk.page.finish()))
     }
 
-    /// Returns the keys of objects that are not at their plain paths, sorted.
-    fn odd_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(bucket, odd_dir(bucket), |_, kind| match kind {
-            EntryKind::Dir => EncodedNameKind::Part,
-            _ => EncodedNameKind::Key,
-        })
-    }
-
-    /// Returns all keys whose encoded form is a path below `top`, sorted. Caches the keys as long as the directories
-    /// are unchanged, unless other nodes may change the file system. `part_of` returns the meaning of an entry with the
-    /// given name and kind.
-    pub(crate) fn encoded_keys(
-        &self,
-        bucket: &Bucket,
-        top: String,
-        part_of: impl Fn(&str, EntryKind) -> EncodedNameKind,
-    ) -> Result<Arc<Vec<Key>>> {
-        if let Some(keys) = self.remembered.tree(&top, |path| self.volume.open_to_scan(path)) {
-            return Ok(keys);
+    /// Returns the keys of objects that are not at their plain paths, in order, as far as a page needs them, and whether
+    /// there are more. At most `most` of the keys become entries of the page. All these keys are read before the plain
+    /// directories, because an object may move from its odd path to its plain path, but not back.
+    fn odd_keys(&self, bucket: &Bucket, query: &ListQuery, most: usize) -> Result<(Vec<Key>, bool)> {
+        let range = (&*query.prefix, query.start_after.as_deref());
+        let mut walk = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Odd, range)?;
+        let mut keys: Vec<Key> = Vec::new();
+        while let Some(key) = walk.next()? {
+            if keys.len() >= most {
+                return Ok((keys, true));
+            }
+            // One key suffices for its common prefix.
+            if let Some(prefix) = query.common_prefix(key.as_str()) {
+                walk.skip(prefix);
+            }
+            keys.push(key);
         }
-        let (mut keys, mut seen, mut dirs) = (Vec::new(), WalkedDirectories::default(), vec![String::new()]);
-        while let Some(below) = dirs.pop() {
-            let path = if below.is_empty() { top.clone() } else { join(&top, &below) };
-            let dir = match self.open_to_list(&path) {
-                Ok(Some(dir)) => dir,
-                Ok(None) => continue,
-                // A user who makes a directory unreadable, or replaces it with a link, must not hide other users'
-                // objects.
-                Err(error) if !below.is_empty() && error.kind() == ErrorKind::AccessDenied => {
-                    seen.has_closed = true;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            seen.look_at(path, &dir);
-            let read = read_dir(dir, |name, kind| {
-                let Ok(name) = std::str::from_utf8(name) else { return };
-                let below = if below.is_empty() { name.to_owned() } else { join(&below, name) };
-                match part_of(name, kind) {
-                    EncodedNameKind::Part => dirs.push(below),
-                    EncodedNameKind::Key => keys.extend(decode(&below)),
-                    EncodedNameKind::Nothing => {}
-                }
-            });
-            read.map_err(|errno| from_errno(errno, "reading a directory"))?;
-        }
-        keys.sort_unstable();
-        let keys = Arc::new(keys);
-        if !self.volume.contents(bucket)?.sharing.is_shared() {
-            self.remembered.keep_tree(top, seen, &keys);
-        }
-        Ok(keys)
+        Ok((keys, false))
     }
 
     /// Opens the directory at `path` for reading. Returns `None` if there is no directory.
-    fn open_to_list(&self, path: &str) -> Result<Option<File>> {
+    pub(crate) fn open_to_list(&self, path: &str) -> Result<Option<File>> {
         let open = || self.volume.root.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         let mut opened = open();
         if matches!(opened, Err(Errno::STALE)) {
@@ -305,15 +273,23 @@ impl BucketWalk<'_> {
         };
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) = indexes.names(&dir, is_bucket, IndexQuery { from, prefix, most }) {
+        while let Some(found) =
+            indexes.names(&dir, DirectoryRole::of_objects(is_bucket), IndexQuery { from, prefix, most })
+        {
             let flow = self.names(at, (dir.file(), found.id), &found.names, from)?;
             if found.is_last || !matches!(flow, WalkContinuation::On) {
                 return Ok(Some(flow));
             }
-            // The next block begins with the smallest text that sorts after the last name.
-            from.clear();
-            from.push_str(found.names.get(found.names.len() - 1).text);
-            from.push('\0');
+            let last = found.names.get(found.names.len() - 1).text;
+            let skipped = self.skipped.as_deref().and_then(|skipped| skipped.strip_prefix(at));
+            match skipped.filter(|skipped| last.starts_with(skipped)) {
+                Some(skipped) => match text_after(skipped) {
+                    Some(text) => *from = text,
+                    None => return Ok(Some(flow)),
+                },
+                // The next block begins with the smallest text that sorts after the last name.
+                None => *from = format!("{last}\0"),
+            }
         }
         Ok(None)
     }
@@ -352,7 +328,8 @@ impl BucketWalk<'_> {
             // Only a listing by prefix reads many names to return few. For other listings, an index would cost more
             // than it saves: while a directory is watched, each open, put and delete in it takes up to a tenth longer.
             ListingFreshness::Changed if !wanted.is_empty() && self.is_watchable(dir, stat) => {
-                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, at.is_empty(), || read(true))?)
+                let role = DirectoryRole::of_objects(at.is_empty());
+                Arc::new(self.inner.volume.dirs.indexes.read(dir, stat, role, || read(true))?)
             }
             // The first page of a listing by prefix needs only names with the prefix, so other names are neither kept
             // nor sorted.
@@ -420,16 +397,14 @@ impl BucketWalk<'_> {
         names: &SortedNames,
         from: &str,
     ) -> Result<WalkContinuation> {
-        let mut behind: Option<String> = None;
         let wanted = self.query.prefix.get(at.len()..).unwrap_or_default();
+        let (mut index, end) = (names.first_from(from.max(wanted)), names.end_of(wanted));
         let mut key = at.to_owned();
-        for index in names.first_from(from.max(wanted))..names.end_of(wanted) {
+        while index < end {
             let name = names.get(index);
+            index += 1;
             key.truncate(at.len());
             key.push_str(name.text);
-            if behind.as_deref().is_some_and(|prefix| key.starts_with(prefix)) {
-                continue;
-            }
             let flow = match name.is_dir() {
                 true if self.is_wanted(&key) => {
                     let flow = match self.has_record(dir, name.text) {
@@ -443,11 +418,15 @@ impl BucketWalk<'_> {
             };
             match flow {
                 WalkContinuation::On => {}
-                // All keys in the directory begin with this prefix, so the rest of the directory is skipped as well.
-                WalkContinuation::Behind(prefix) if at.starts_with(&prefix) => {
-                    return Ok(WalkContinuation::Behind(prefix));
+                WalkContinuation::Behind(prefix) => {
+                    // All keys in the directory begin with this prefix, so the rest of the directory is skipped as
+                    // well.
+                    let Some(rest) = prefix.strip_prefix(at).filter(|rest| !rest.is_empty()) else {
+                        return Ok(WalkContinuation::Behind(prefix));
+                    };
+                    index = index.max(names.end_of(rest));
+                    self.skipped = Some(prefix);
                 }
-                WalkContinuation::Behind(prefix) => behind = Some(prefix),
                 WalkContinuation::Stop => return Ok(WalkContinuation::Stop),
             }
         }
@@ -517,7 +496,13 @@ impl BucketWalk<'_> {
                 return Ok(WalkContinuation::Stop);
             }
         }
-        Ok(WalkContinuation::On)
+        Ok(self.check_odd())
+    }
+
+    /// Stops the walk if further odd keys may come next.
+    fn check_odd(&mut self) -> WalkContinuation {
+        self.lacks_odd = self.has_more_odd && self.odd.peek().is_none();
+        if self.lacks_odd { WalkContinuation::Stop } else { WalkContinuation::On }
     }
 
     fn file(&mut self, dir: &File, name: ListedName, key: &str) -> Result<WalkContinuation> {
@@ -559,9 +544,10 @@ impl BucketWalk<'_> {
     fn rest_of_odd(&mut self) -> Result<()> {
         while self.odd.peek().is_some() {
             if matches!(self.next_odd()?, WalkContinuation::Stop) {
-                break;
+                return Ok(());
             }
         }
+        self.check_odd();
         Ok(())
     }
 
@@ -588,6 +574,18 @@ impl BucketWalk<'_> {
         };
         in_prefix && after_start
     }
+}
+
+/// Returns the smallest text that sorts after every text that begins with `prefix`; `None` if there is no such text.
+fn text_after(prefix: &str) -> Option<String> {
+    let mut chars = prefix.chars();
+    while let Some(last) = chars.next_back() {
+        // The range of characters has a gap, the surrogates.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            return Some(format!("{}{next}", chars.as_str()));
+        }
+    }
+    None
 }
 
 impl From<WalkInstruction> for WalkContinuation {

@@ -9,9 +9,9 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fordway_store::Key;
 use fordway_sys::{
-    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, stat, stat_now,
+    CoarseInstant, EntryKind, Errno, FileStat, FileSystemSharing, name_to_text, read_dir, read_dir_briefly,
+    stat, stat_now,
 };
 
 use crate::index::{FEWEST as INDEXED_FEWEST, KEPT};
@@ -20,12 +20,12 @@ use crate::private::{is_settled, times};
 /// The maximum memory for all cached names, in bytes.
 pub(crate) const MOST_BYTES: usize = 256 << 20;
 /// The maximum number of cached directories.
-const MOST_DIRS: usize = 16;
+pub(crate) const MOST_DIRS: usize = 16;
 /// A duration longer than the timestamp resolution of any file system. MooseFS stores times in whole seconds.
 const SHARED_STEP: Duration = Duration::from_secs(3);
 /// The minimum number of names that a directory must have for its names to be cached. Reading a smaller directory again
 /// costs no more than one page of a listing.
-const FEWEST: usize = 500;
+pub(crate) const FEWEST: usize = 500;
 
 /// The names of a directory in one block of text, sorted in the byte order of keys. The name of a subdirectory ends in
 /// `/`.
@@ -92,6 +92,20 @@ impl SortedNames {
             names.push(name, resolve(name));
         }
         (names.has_links, names.read) = (!unclear.is_empty(), count);
+        names.sort();
+        Ok(names)
+    }
+
+    /// Reads all names in `dir` except those of directories. Errors: also `AGAIN`, as [`read_dir_briefly`].
+    pub(crate) fn read_briefly(dir: &File) -> Result<Self, Errno> {
+        let mut names = SortedNames::default();
+        read_dir_briefly(dir, |name, kind| {
+            names.has_links |= matches!(kind, EntryKind::Link | EntryKind::Unknown);
+            if kind != EntryKind::Dir {
+                names.push(&name_to_text(name), EntryKind::File);
+            }
+            names.read += 1;
+        })?;
         names.sort();
         Ok(names)
     }
@@ -244,8 +258,6 @@ pub(crate) struct NameCache {
     all: Mutex<Vec<NameCacheEntry>>,
     /// Directories that were read for a listing, the most recent last.
     asked: Mutex<Vec<ListedDirectory>>,
-    /// Trees of keys in order of use, the most recently used last.
-    trees: Mutex<Vec<KeyTree>>,
 }
 
 /// A directory that was read for a listing.
@@ -269,37 +281,6 @@ pub(crate) enum ListingFreshness {
     Changed,
 }
 
-/// A directory's device number, inode number and times.
-type DirectoryFingerprint = (u64, u64, (i64, i64));
-
-/// The keys that the names in a directory and in all directories below it encode.
-struct KeyTree {
-    top: String,
-    dirs: Vec<(String, DirectoryFingerprint)>,
-    keys: Arc<Vec<Key>>,
-    bytes: usize,
-}
-
-/// The directories that a walk has read.
-#[derive(Default)]
-pub(crate) struct WalkedDirectories {
-    dirs: Vec<(String, DirectoryFingerprint)>,
-    /// Whether one of the directories could not be read by this caller, or may change unnoticed.
-    pub(crate) has_closed: bool,
-}
-
-impl WalkedDirectories {
-    /// Records the state of `dir`. Must be called before `dir` is read, so that later changes are detected.
-    pub(crate) fn look_at(&mut self, path: String, dir: &File) {
-        match stat(dir) {
-            Ok(now) if is_settled(&now) && self.dirs.len() < MOST_DIRS => {
-                self.dirs.push((path, (now.device, now.inode, times(&now))));
-            }
-            _ => self.has_closed = true,
-        }
-    }
-}
-
 struct NameCacheEntry {
     device: u64,
     inode: u64,
@@ -311,40 +292,6 @@ struct NameCacheEntry {
 }
 
 impl NameCache {
-    /// Returns the cached keys below `top` if none of the directories from which they were read has changed. Cost: an
-    /// `openat2`, an `fstat` and a `close` for each directory.
-    pub(crate) fn tree(
-        &self,
-        top: &str,
-        open: impl Fn(&str) -> Result<File, Errno>,
-    ) -> Option<Arc<Vec<Key>>> {
-        let (dirs, keys) = {
-            let trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let tree = trees.iter().find(|tree| tree.top == top)?;
-            (tree.dirs.clone(), tree.keys.clone())
-        };
-        let is_same = |(path, state): &(String, DirectoryFingerprint)| {
-            let now = open(path).and_then(stat);
-            now.is_ok_and(|now| now.links > 0 && (now.device, now.inode, times(&now)) == *state)
-        };
-        dirs.iter().all(is_same).then_some(keys)
-    }
-
-    /// Caches the keys below `top`. Does nothing if there are only a few keys, or so many directories that checking
-    /// them would cost as much as reading them.
-    pub(crate) fn keep_tree(&self, top: String, seen: WalkedDirectories, keys: &Arc<Vec<Key>>) {
-        let mut trees = self.trees.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        trees.retain(|tree| tree.top != top);
-        if seen.has_closed || keys.len() < FEWEST {
-            return;
-        }
-        let bytes = keys.iter().map(|key| key.as_str().len() + size_of::<Key>()).sum();
-        trees.push(KeyTree { top, dirs: seen.dirs, keys: keys.clone(), bytes });
-        while trees.len() > MOST_DIRS || trees.iter().map(|tree| tree.bytes).sum::<usize>() > MOST_BYTES {
-            trees.remove(0);
-        }
-    }
-
     /// Returns all names of `dir`, from the cache or from `read`.
     pub(crate) fn names(
         &self,

@@ -414,11 +414,12 @@ impl StoreRootDirectory {
         let is_versioned = || {
             self.contents_for_write(bucket).is_ok_and(|seen| seen.versioning != VersioningState::Unversioned)
         };
-        let is_hidden =
-            || self.newest_archived(bucket, key).is_ok_and(|newest| newest.is_some_and(|it| it.is_marker));
-        match error.kind() == ErrorKind::NoSuchKey && is_versioned() && is_hidden() {
-            true => error.at_delete_marker(),
-            false => error,
+        if error.kind() != ErrorKind::NoSuchKey || !is_versioned() {
+            return error;
+        }
+        match self.newest_archived(bucket, key) {
+            Ok(Some(newest)) if newest.is_marker => error.at_marker(newest.as_marker()),
+            _ => error,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fordway_posix::{PosixConfig, PosixStore};
+use fordway_posix::{FsckEvent, FsckOptions, PosixConfig, PosixStore};
 use fordway_store::{
     Bucket, DeleteOptions, ErrorKind, GetOptions, Key, LockConfiguration, ObjectLock, ObjectLockOperations,
     ObjectTagOperations, ObjectVersionOperations, Objects, PutOptions, Result, Retention, RetentionMode,
@@ -79,6 +79,39 @@ fn a_locked_file_is_out_of_reach_and_the_store_still_works() {
     store.set_legal_hold(&bucket, &key, Some(&held), false).unwrap();
     delete(Some(&held)).unwrap();
     assert!(store.head(&bucket, &key, &GetOptions::version(held)).is_err());
+}
+
+#[test]
+fn fsck_finds_locked_files_without_the_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    if !has_flag(dir.path()) {
+        return;
+    }
+    let (store, bucket) = store_of_a_group(dir.path());
+    let lock = ObjectLock { retention: None, legal_hold: Some(true) };
+    for (key, lock) in [("free", ObjectLock::NONE), ("held", lock), ("left", lock)] {
+        let options = PutOptions { lock, ..Default::default() };
+        store.put(&bucket, &Key::new(key).unwrap(), b"content", &options).unwrap();
+    }
+    let set = |key: &str, is_immutable| {
+        set_immutable(fs::File::open(dir.path().join("lck").join(key)).unwrap(), is_immutable).unwrap()
+    };
+    set("left", false);
+    let findings = |immutable_locks| {
+        let (mut found, options) = (Vec::new(), FsckOptions { immutable_locks, ..Default::default() });
+        let checked = store.check(&options, &mut |event| {
+            if let FsckEvent::Found(finding) = event {
+                found.push((finding.kind.name(), finding.path));
+            }
+            Ok(())
+        });
+        checked.unwrap();
+        found
+    };
+    assert_eq!(findings(true), [("not-immutable", "lck/left".to_owned())]);
+    assert_eq!(findings(false), []);
+    // The test's directory must be removable.
+    set("held", false);
 }
 
 /// A store in `dir` with a bucket of user 1001 and group 2000, whose versions can be locked.

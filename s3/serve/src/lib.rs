@@ -69,7 +69,7 @@ pub use gateway::{Gateway, GatewayConfig, GatewayStopHandle, RunningGateway};
 pub use identity::AccessKeyPair;
 pub use limits::UserLimits;
 pub use s3::acl::{acl_document, acl_of_document, bucket_acl, set_bucket_acl};
-pub use s3::documents::{checked_document, sound_document};
+pub use s3::documents::{checked_document, document_problem, sound_document};
 pub use sockets::GatewaySockets;
 pub use sts::SessionTokenKeys;
 pub use tls::TlsCertificate;

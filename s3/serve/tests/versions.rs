@@ -114,12 +114,27 @@ fn a_delete_marker_hides_and_is_removed() {
 
     let hidden = fixture.client.send(&Call::on("GET", "k"));
     assert_eq!(hidden.error(), (404, "NoSuchKey".to_owned()));
-    assert_eq!(hidden.header("x-amz-delete-marker"), Some("true"));
-    assert_eq!(fixture.client.send(&Call::on("HEAD", "k")).header("x-amz-delete-marker"), Some("true"));
+    for hidden in [hidden, fixture.client.send(&Call::on("HEAD", "k"))] {
+        assert_eq!(hidden.header("x-amz-delete-marker"), Some("true"));
+        assert_eq!(hidden.header("x-amz-version-id"), Some(marker.as_str()));
+        assert_eq!((hidden.header("allow"), hidden.header("last-modified")), (None, None));
+    }
     let by_name = format!("versionId={marker}");
     let itself = fixture.client.send(&Call::on("GET", "k").query(&by_name));
     assert_eq!(itself.error(), (405, "MethodNotAllowed".to_owned()));
-    assert_eq!(itself.header("x-amz-delete-marker"), Some("true"));
+    for itself in [itself, fixture.client.send(&Call::on("HEAD", "k").query(&by_name))] {
+        assert_eq!(itself.header("x-amz-delete-marker"), Some("true"));
+        assert_eq!(itself.header("x-amz-version-id"), Some(marker.as_str()));
+        assert_eq!(itself.header("allow"), Some("DELETE"));
+        let written = fordway_wire::date::parse_http(itself.header("last-modified").unwrap()).unwrap();
+        assert!(written.elapsed().unwrap() < std::time::Duration::from_secs(60));
+    }
+    let copy =
+        |source: &str| fixture.client.send(&Call::on("PUT", "copy").header("x-amz-copy-source", source));
+    let refused = copy(&format!("/{BUCKET}/k?{by_name}"));
+    assert_eq!(refused.error(), (400, "InvalidRequest".to_owned()));
+    assert!(refused.text().contains("may not specifically refer to a delete marker by version id."));
+    assert_eq!(copy(&format!("/{BUCKET}/k")).error(), (404, "NoSuchKey".to_owned()));
     assert_eq!(fixture.client.send(&Call::on("GET", "none")).header("x-amz-delete-marker"), None);
     let older = fixture.client.send(&Call::on("GET", "k").query(&format!("versionId={one}"))).ok();
     assert_eq!(older.text(), "one");

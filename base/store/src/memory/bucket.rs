@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::version::versions_after;
 use crate::{
-    BucketDocumentKind, Checksum, Conditions, DeleteResult, Error, ErrorKind, GetOptions, Key,
+    BucketDocumentKind, Checksum, Conditions, DeleteMarker, DeleteResult, Error, ErrorKind, GetOptions, Key,
     LockConfiguration, ObjectInfo, ObjectLock, ObjectPart, PartInfo, PutOptions, PutResult, RenameOptions,
     Result, UploadId, VersionId, VersionListing, VersionPageBuilder, VersionSummary, VersioningState,
     VersionsQuery, WalkInstruction, no_object_lock,
@@ -115,9 +115,10 @@ impl BucketState {
         let older = self.older.get(key.as_str()).into_iter().flatten();
         match older.rev().find(|version| version.id() == *wanted) {
             Some(StoredVersion::Object(found)) => Ok(found),
-            Some(StoredVersion::Marker(..)) => {
+            Some(StoredVersion::Marker(version, created)) => {
                 let why = "the version is a delete marker";
-                Err(Error::new(ErrorKind::MethodNotAllowed, why).at_delete_marker())
+                let marker = DeleteMarker { version: version.clone(), created: *created };
+                Err(Error::new(ErrorKind::MethodNotAllowed, why).at_marker(marker))
             }
             None => Err(Error::new(ErrorKind::NoSuchVersion, wanted.as_str())),
         }
@@ -125,9 +126,11 @@ impl BucketState {
 
     fn missing(&self, key: &Key) -> Error {
         let error = Error::from(ErrorKind::NoSuchKey);
-        match self.older.contains_key(key.as_str()) {
-            true => error.at_delete_marker(),
-            false => error,
+        match self.older.get(key.as_str()).and_then(|older| older.last()) {
+            Some(StoredVersion::Marker(version, created)) => {
+                error.at_marker(DeleteMarker { version: version.clone(), created: *created })
+            }
+            _ => error,
         }
     }
 

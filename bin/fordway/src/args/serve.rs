@@ -473,6 +473,9 @@ pub struct FsckArgs {
     /// Also read the content of objects, and compare it with the stored MD5 and checksum
     #[arg(long)]
     pub read: bool,
+    /// Also report locked versions whose files are not immutable, as the gateways with --immutable-locks make them
+    #[arg(long)]
+    pub immutable_locks: bool,
     /// Before the check, convert the directory to the format of this release, and reattach metadata after a restore
     /// from a backup
     #[arg(long)]

@@ -10,6 +10,7 @@ use fordway_posix::{
     FsckEvent, FsckFinding, FsckOptions, FsckSummary, GarbageFile, GcEvent, GcOptions, PosixConfig,
     PosixStore,
 };
+use fordway_serve::document_problem;
 use fordway_store::Result;
 use serde::Serialize;
 
@@ -130,7 +131,12 @@ pub(super) fn fsck(args: &FsckArgs, context: &CommandContext) -> Result<CommandE
             })
         })?;
     }
-    let options = FsckOptions { buckets: args.directory.buckets.clone(), read: args.read };
+    let options = FsckOptions {
+        buckets: args.directory.buckets.clone(),
+        read: args.read,
+        immutable_locks: args.immutable_locks,
+        document_problem: Some(document_problem),
+    };
     context.output.start_counting();
     let checked = store.check(&options, &mut |event| {
         context.interrupt.check()?;

@@ -134,10 +134,13 @@ pub fn a_delete_hides_behind_a_marker(store: &dyn Store) {
     assert!(all_keys(store, &b).is_empty());
     assert_kind(get_version(store, &b, "k", &marker), ErrorKind::MethodNotAllowed);
     let head_of_marker = store.head(&b, &key("k"), &GetOptions::version(marker.clone()));
-    assert_kind(head_of_marker, ErrorKind::MethodNotAllowed);
+    let head_of_marker = head_of_marker.expect_err("a delete marker has no content");
+    assert_eq!(head_of_marker.kind(), ErrorKind::MethodNotAllowed);
+    assert!(head_of_marker.marker().is_none_or(|found| found.version == marker), "{head_of_marker:?}");
     for (name, is_hidden) in [("k", true), ("never", false)] {
         let missing = store.get(&b, &key(name), &GetOptions::default()).expect_err("there is no object");
         assert_eq!((missing.kind(), missing.is_at_delete_marker()), (ErrorKind::NoSuchKey, is_hidden));
+        assert!(missing.marker().is_none_or(|found| found.version == marker), "{missing:?}");
     }
     assert_eq!(get_version(store, &b, "k", &version).unwrap(), b"x");
     let again = mark(store, &b, "k");

@@ -152,7 +152,7 @@ impl Ground {
     /// Runs `fsck --read` as root. Returns the kinds and paths of its findings.
     pub(crate) fn check(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
-        let options = FsckOptions { buckets: Vec::new(), read: true };
+        let options = FsckOptions { read: true, ..Default::default() };
         self.embedded()
             .check(&options, &mut |event| {
                 if let FsckEvent::Found(finding) = event {

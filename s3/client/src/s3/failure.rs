@@ -67,6 +67,7 @@ pub(super) fn of_answer(
     FailedAttempt {
         error: match response.header("x-amz-delete-marker") {
             Some("true") => error.at_delete_marker(),
+            _ if copies_marker(&said) => error.at_delete_marker(),
             _ => error,
         },
         may_pass: match call.replay {
@@ -107,6 +108,9 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
         return ErrorKind::NoSuchVersion;
     }
     // For the following errors, AWS's message is more precise than its code.
+    if copies_marker(said) {
+        return ErrorKind::MethodNotAllowed;
+    }
     if said.code == "InvalidRequest" && said.message.contains("x-amz-mp-object-size") {
         return ErrorKind::IncompleteBody;
     }
@@ -126,6 +130,11 @@ fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
         ErrorKind::NoSuchKey if said.code.is_empty() && call.names("versionId") => ErrorKind::NoSuchVersion,
         kind => kind,
     }
+}
+
+/// Returns whether the error means that the requested version of a copy's source is a delete marker.
+fn copies_marker(said: &ErrorDocument) -> bool {
+    said.code == "InvalidRequest" && said.message.contains("refer to a delete marker by version id")
 }
 
 /// Returns whether the error means that the service never generates version IDs in the form of the requested one. Also

@@ -9,11 +9,12 @@ mod private;
 
 use std::fs::File;
 use std::rc::Rc;
+use std::time::SystemTime;
 
-use fordway_store::{Bucket, Error, ErrorKind, MAX_KEY_BYTES, Result};
+use fordway_store::{Bucket, BucketDocumentKind, Error, ErrorKind, MAX_KEY_BYTES, Result};
 use fordway_sys::{
-    EntryKind, Errno, FileStat, Mode, OFlags, get_xattr_in, name_to_text, open_in, stat, stat_in,
-    text_to_name,
+    EntryKind, Errno, FileStat, Mode, OFlags, get_xattr_in, is_immutable, name_to_text, open_in, stat,
+    stat_in, text_to_name,
 };
 
 use crate::actors::{ImpersonatedUserCache, bucket_owner};
@@ -35,7 +36,16 @@ pub struct FsckOptions {
     pub buckets: Vec<Bucket>,
     /// Whether to also read the content of files that have an MD5 or a checksum, and check the content against it.
     pub read: bool,
+    /// Whether to also report locked versions whose files do not have the immutable flag (see
+    /// [`crate::PosixConfig::immutable_locks`]).
+    pub immutable_locks: bool,
+    /// A function that checks the bucket's documents, for example the policy, and describes the problem with a
+    /// document. This crate knows only the notification configuration.
+    pub document_problem: Option<DocumentProblem>,
 }
+
+/// Describes the problem with a document of a bucket; returns `None` for a document without problems.
+pub type DocumentProblem = fn(&Bucket, &BucketDocumentKind, &[u8]) -> Option<String>;
 
 /// An event during a check. The receiver may end the check with an error.
 #[derive(Debug)]
@@ -81,8 +91,8 @@ impl PosixStore {
         let buckets = self.chosen_buckets(&options.buckets)?;
         let (summary, buffer) = (FsckSummary::default(), Vec::new());
         let actors = Rc::new(ImpersonatedUserCache::new(&self.inner));
-        let mut check =
-            FsckRun { inner: &self.inner, actors: actors.clone(), read: options.read, tell, summary, buffer };
+        let (inner, now) = (&self.inner, SystemTime::now());
+        let mut check = FsckRun { inner, actors: actors.clone(), options, now, tell, summary, buffer };
         for bucket in &buckets {
             match bucket_owner(&self.inner, bucket) {
                 Ok(Some(owner)) => actors.act_as(owner, || check.bucket(bucket))?,
@@ -99,7 +109,8 @@ impl PosixStore {
 struct FsckRun<'c> {
     inner: &'c PosixStoreState,
     actors: Rc<ImpersonatedUserCache>,
-    read: bool,
+    options: &'c FsckOptions,
+    now: SystemTime,
     tell: &'c mut dyn FnMut(FsckEvent) -> Result<()>,
     summary: FsckSummary,
     /// A buffer, reused for each file, for the content to be hashed.
@@ -115,6 +126,7 @@ impl FsckRun<'_> {
         self.sidecar_names(bucket)?;
         self.versioning(bucket)?;
         self.notifications(bucket)?;
+        self.documents(bucket)?;
         self.events(bucket)?;
         self.private_area(bucket)
     }
@@ -238,7 +250,13 @@ impl FsckRun<'_> {
     /// Returns whether the file's state and record show no problem, so that the file need not be opened.
     fn is_fine(&self, record: &[u8], stat: &FileStat) -> bool {
         let Some(record) = ObjectRecord::decode(record) else { return false };
-        is_sealed(&record, stat) && !record.is_apart && !(self.read && content::can_be_checked(&record))
+        let is_to_be_read = self.options.read && content::can_be_checked(&record);
+        let is_to_be_opened = is_to_be_read || self.must_be_immutable(&record);
+        is_sealed(&record, stat) && !record.is_apart && !is_to_be_opened
+    }
+
+    fn must_be_immutable(&self, record: &ObjectRecord) -> bool {
+        self.options.immutable_locks && record.lock.is_active(self.now)
     }
 
     /// Checks a file after opening it, so that its state and its record belong to the same version.
@@ -262,6 +280,11 @@ impl FsckRun<'_> {
             // The sidecar file is looked up again, because this node may have cached it as missing.
             loaded = volume.reveal(&place_of(bucket, &stat), volume.sharing_of(bucket)).and_then(|()| load());
         }
+        if loaded.as_ref().is_ok_and(|record| self.must_be_immutable(record))
+            && is_immutable(&file) == Ok(false)
+        {
+            self.found(FindingKind::NotImmutable, path, "")?;
+        }
         match loaded {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.found(FindingKind::BadRecord, path, error.detail())
@@ -269,7 +292,7 @@ impl FsckRun<'_> {
             Err(error) => self.found(FindingKind::Unreadable, path, error.to_string()),
             Ok(record) if !is_sealed(&record, &stat) => self.changed(path, &record, &stat),
             Ok(record) if record.is_apart => self.found(FindingKind::RecordMissing, path, ""),
-            Ok(record) if self.read => self.content(path, &file, &record),
+            Ok(record) if self.options.read => self.content(path, &file, &record),
             Ok(_) => Ok(()),
         }
     }
@@ -389,6 +412,9 @@ findings! {
     /// look for it.
     BadNotification = "bad-notification", Corrupt,
         "have the bucket's owner set it again; until then, changes have no events";
+    /// A document of the bucket, for example the policy, cannot be parsed or cannot be read as a document.
+    BadDocument = "bad-document", Corrupt,
+        "set it again, or delete it; `fordway admin show` shows which settings the bucket has";
     /// The record of a multipart upload, or of a part, cannot be decoded, or names no key.
     BadUpload = "bad-upload", Corrupt,
         "have the client send the part again, or remove the upload's directory and have the client start again";
@@ -398,6 +424,10 @@ findings! {
     /// A POSIX program changed the file, so that its stored ETag and checksum no longer apply.
     Changed = "changed", Note,
         "nothing, if the change was intended; otherwise restore it; copying it onto itself with --content-type or --metadata stores a new ETag";
+    /// The file of a locked version does not have the immutable flag. Writers remove the flag while they change the key,
+    /// so a key that is being changed during the check may be reported.
+    NotImmutable = "not-immutable", Note,
+        "set the flag (chattr +i); S3 clients cannot remove the version, but programs on this machine can";
     /// A name below `.fordway/odd` that is not an encoded key.
     OddName = "odd-name", Note,
         "move it away; no S3 client can see it";

@@ -6,10 +6,11 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, Result, UploadId};
 use fordway_sys::{EntryKind, Errno, FileStat, Mode, OFlags, name_to_text, stat, stat_in};
 
 use crate::area::{TrustedOwner, each_name, read_small};
+use crate::events::NOTIFICATION;
 use crate::fsck::{FindingKind, FsckRun, show_name};
 use crate::layout::{
-    TMP, VERSIONING, is_hidden_name, is_private_dir_name, is_private_name, is_setting_name, join, meta_dir,
-    private_dir, upload_of, uploads_dir,
+    TMP, VERSIONING, document_kind, document_name, is_hidden_name, is_private_dir_name, is_private_name,
+    is_setting_name, join, meta_dir, private_dir, upload_of, uploads_dir,
 };
 use crate::multipart::parts::{
     ArrivedPart, CLOSED, UPLOAD, UploadDirectory, UploadFileRole, part_number, role_of,
@@ -54,6 +55,33 @@ impl FsckRun<'_> {
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => self.unreadable(&path, errno, "reading"),
         }
+    }
+
+    /// Checks that the bucket's documents can be read and parsed. The notification configuration is checked separately.
+    pub(super) fn documents(&mut self, bucket: &Bucket) -> Result<()> {
+        let Some(problem_of) = self.options.document_problem else { return Ok(()) };
+        // If the directory cannot be read, the check of the private area reports it.
+        let names = self.inner.volume.names_in(&private_dir(bucket)).unwrap_or_default();
+        // The spare name of a document belongs to the same kind.
+        let mut kinds: Vec<_> = names.iter().filter_map(|name| document_kind(name)).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for kind in kinds.iter().filter(|kind| **kind != NOTIFICATION) {
+            let path = join(&private_dir(bucket), &document_name(kind));
+            match self.inner.document(bucket, kind) {
+                Ok(Some(document)) => {
+                    if let Some(problem) = problem_of(bucket, kind, &document) {
+                        self.found(FindingKind::BadDocument, path, problem)?;
+                    }
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == ErrorKind::AccessDenied => {
+                    self.found(FindingKind::BadDocument, path, error.detail().to_owned())?;
+                }
+                Err(error) => self.found(FindingKind::Unreadable, path, error.to_string())?,
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the private directory holds only files that Fordway creates in it.

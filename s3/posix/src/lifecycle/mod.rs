@@ -144,8 +144,10 @@ impl PosixStore {
     /// Applies the lifecycle rules of all buckets once, and reports each change to `tell`. A process that may act as
     /// other users works in each bucket as the bucket's owner, and on other users' files as the users who own them. If
     /// neither the bucket's owner nor root has set the rules, the process works only as the user who set them. Memory:
-    /// one page of a listing. Cost: one listing of each bucket that has rules; for each change, one examination of the
-    /// file and one delete. Errors: `NoSuchBucket` before anything is changed; errors that `tell` returns.
+    /// one page of a listing, and the names of all versions of one key. Cost: one listing of each bucket that has
+    /// rules; for each change, one examination of the file and one delete; for each key with expired versions, one more
+    /// read of the names of its versions. Errors: `NoSuchBucket` before anything is changed; errors that `tell`
+    /// returns.
     pub fn run_lifecycle(
         &self,
         options: &LifecycleOptions,

@@ -1,11 +1,12 @@
 //! Expires versions and delete markers in buckets that keep versions.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use fordway_store::{Bucket, Key, Result, VersionId, VersionSummary, VersionsQuery};
-use fordway_sys::stat_in;
+use fordway_sys::{Errno, look_again, stat_in};
 use fordway_wire::lifecycle::LifecycleRule;
 use fordway_wire::notification::EventKind;
 
@@ -17,6 +18,7 @@ use crate::area::TrustedOwner;
 use crate::errors::from_errno;
 use crate::events::EventFacts;
 use crate::layout::versions_of;
+use crate::names::SortedNames;
 use crate::private::PrivateDirectoryContents;
 use crate::read::{ObjectFile, system_time};
 use crate::versions::names::{NoncurrentVersion, archived_place, order_in};
@@ -31,6 +33,51 @@ struct VersionScanState {
     newer: u32,
     /// A delete marker that is the latest version, until another version of its key is found.
     marker: Option<(VersionId, SystemTime)>,
+    /// The names of the key's versions, read when the first due version is found.
+    names: Option<VersionNames>,
+}
+
+/// The names of a key's versions, which are read once for each key. A scan goes through the versions from the newest to
+/// the oldest. Names that are created after the read belong to newer versions, so they can only make more versions due.
+/// Whether a name still exists is checked again before any removal that depends on the name.
+struct VersionNames {
+    names: Arc<SortedNames>,
+    /// The position of the version that the scan has reached, plus one; the position itself if the scan has removed
+    /// that version.
+    end: usize,
+    /// The positions of the newer versions that the scan has not removed, the oldest of them last.
+    newer: Vec<usize>,
+}
+
+impl VersionNames {
+    fn of(inner: &PosixStoreState, bucket: &Bucket, key: &Key) -> Result<Self> {
+        let names = inner.archived_names(bucket, key)?.map(|(_, names)| names).unwrap_or_default();
+        Ok(VersionNames { end: names.len(), names, newer: Vec::new() })
+    }
+
+    fn at(&self, position: usize) -> Option<NoncurrentVersion> {
+        NoncurrentVersion::parse(self.names.get(position).text)
+    }
+
+    /// Moves to `version`, which is older than the versions reached before, and returns its name. Returns `None` if the
+    /// version has no name. Cost: a step for each version in between.
+    fn reach(&mut self, version: &VersionId) -> Option<NoncurrentVersion> {
+        let is_it = |at: &usize| self.at(*at).is_some_and(|found| found.version == *version);
+        let at = (0..self.end).rev().find(is_it)?;
+        self.newer.extend((at + 1..self.end).rev());
+        self.end = at + 1;
+        self.at(at)
+    }
+
+    /// Records that the version that the scan has reached was removed.
+    fn drop_reached(&mut self) {
+        self.end -= 1;
+    }
+
+    /// Returns the names newer than the version that the scan has reached, the oldest first.
+    fn newer(&self) -> impl Iterator<Item = NoncurrentVersion> {
+        self.newer.iter().rev().filter_map(|at| self.at(*at))
+    }
 }
 
 impl LifecycleRun<'_> {
@@ -87,7 +134,7 @@ impl LifecycleRun<'_> {
         let candidates: Vec<&LifecycleRule> = rules.iter().filter(is_due).collect();
         match candidates.is_empty() {
             true => Ok(()),
-            false => self.expire_version(bucket, found, &candidates),
+            false => self.expire_version(bucket, found, &candidates, &mut state.names),
         }
     }
 
@@ -141,9 +188,15 @@ impl LifecycleRun<'_> {
         bucket: &Bucket,
         found: &VersionSummary,
         rules: &[&LifecycleRule],
+        names: &mut Option<VersionNames>,
     ) -> Result<()> {
         let (inner, key) = (self.inner, Key::new(found.key.as_str())?);
-        let old = NoncurrentVersionReference { bucket, key: &key, version: &found.version };
+        let names = match names {
+            Some(names) => names,
+            None => names.insert(VersionNames::of(inner, bucket, &key)?),
+        };
+        let Some(name) = names.reach(&found.version) else { return Ok(()) };
+        let old = NoncurrentVersionReference { bucket, key: &key, name: &name, names };
         let seen = match found.content {
             Some(_) => match old.open(inner)? {
                 Some(seen) => Some(seen),
@@ -167,9 +220,17 @@ impl LifecycleRun<'_> {
         };
         let check = ExpiryRecheck { now: self.now, day: self.day(), rule };
         let owner = seen.as_ref().map(|seen| seen.stat.user);
-        self.change(change, owner, || {
-            inner.locked(bucket, &key, |contents| old.expire(inner, seen.as_ref(), &check, contents))
-        })
+        let is_removed = Cell::new(false);
+        let done = self.change(change, owner, || {
+            let done =
+                inner.locked(bucket, &key, |contents| old.expire(inner, seen.as_ref(), &check, contents));
+            is_removed.set(matches!(done, Ok(ExpiryRecheckResult::Changed)));
+            done
+        });
+        if is_removed.get() {
+            names.drop_reached();
+        }
+        done
     }
 
     /// Removes the delete marker of a key that has no other versions.
@@ -216,22 +277,21 @@ impl LifecycleRun<'_> {
 struct NoncurrentVersionReference<'v> {
     bucket: &'v Bucket,
     key: &'v Key,
-    version: &'v VersionId,
+    name: &'v NoncurrentVersion,
+    names: &'v VersionNames,
 }
 
 impl NoncurrentVersionReference<'_> {
     fn open(&self, inner: &PosixStoreState) -> Result<Option<ObjectFile>> {
-        let archived = inner.volume.archived(self.bucket, self.key)?;
-        let found = archived.iter().find(|found| !found.is_marker && found.version == *self.version);
-        match found {
-            Some(found) => inner.volume.open_file(self.bucket, &archived_place(self.bucket, self.key, found)),
-            None => Ok(None),
+        match self.name.is_marker {
+            true => Ok(None),
+            false => inner.volume.open_file(self.bucket, &archived_place(self.bucket, self.key, self.name)),
         }
     }
 
     /// Removes the version if it is still the version `seen`, is neither the latest nor locked, and is still due.
-    /// Whether the version is due is determined again from the key's current versions, because a newer version may have
-    /// been removed.
+    /// Whether the version is due is determined again from the versions that the key still has, because a newer version
+    /// may have been removed.
     fn expire(
         &self,
         inner: &Arc<PosixStoreState>,
@@ -239,11 +299,12 @@ impl NoncurrentVersionReference<'_> {
         check: &ExpiryRecheck,
         contents: PrivateDirectoryContents,
     ) -> Result<ExpiryRecheckResult> {
-        let NoncurrentVersionReference { bucket, key, version } = *self;
+        let NoncurrentVersionReference { bucket, key, name, names } = *self;
         let current = inner.volume.locate(bucket, key, contents)?.map(|(_, opened)| opened);
-        let archived = inner.volume.archived(bucket, key)?;
-        let witnesses = TrustedVersionFilter::of(inner, (bucket, key, version), &archived, contents)?;
-        if !check.is_noncurrent_due(version, current.as_ref(), &archived, &witnesses) {
+        let Some(witnesses) = VersionWitnesses::of(inner, (bucket, key, name), contents)? else {
+            return Ok(ExpiryRecheckResult::Spared);
+        };
+        if !check.is_noncurrent_due(&name.version, current.as_ref(), names.newer(), &witnesses) {
             return Ok(ExpiryRecheckResult::Spared);
         }
         if let Some(seen) = seen {
@@ -255,7 +316,7 @@ impl NoncurrentVersionReference<'_> {
                 return Ok(ExpiryRecheckResult::Locked);
             }
         }
-        expire_version(inner, (bucket, key, version), contents)
+        expire_version(inner, (bucket, key, &name.version), contents)
     }
 }
 
@@ -271,42 +332,56 @@ fn expire_version(
     })
 }
 
-/// Determines which files prove that a version was replaced. In a bucket with the sticky bit, any user may create names
-/// next to another user's versions. The names that other users create must not make a version seem older than it is, or
-/// seem to have more newer versions than it has.
-struct TrustedVersionFilter {
-    /// The key's versions directory, the owner of the version, and the bucket's trusted owner; `None` if every writer
-    /// is trusted.
-    doubts: Option<(File, u32, TrustedOwner)>,
+/// Determines which files prove that a version was replaced. A file proves nothing once it is removed. In a bucket with
+/// the sticky bit, any user may create names next to another user's versions. The names that other users create must
+/// not make a version seem older than it is, or seem to have more newer versions than it has.
+struct VersionWitnesses {
+    /// The key's versions directory.
+    dir: File,
+    /// Whether other nodes may change the directory.
+    is_shared: bool,
+    /// The owner of the version, and the bucket's trusted owner; `None` if every writer is trusted.
+    doubts: Option<(u32, TrustedOwner)>,
 }
 
-impl TrustedVersionFilter {
+impl VersionWitnesses {
+    /// Returns `None` if the version `this` has been removed.
     fn of(
         inner: &PosixStoreState,
-        (bucket, key, version): (&Bucket, &Key, &VersionId),
-        archived: &[NoncurrentVersion],
+        (bucket, key, this): (&Bucket, &Key, &NoncurrentVersion),
         contents: PrivateDirectoryContents,
-    ) -> Result<Self> {
-        let failed = |errno| from_errno(errno, "reading .fordway");
-        let (Some(guard), Some(this)) =
-            (contents.guard, archived.iter().find(|found| found.version == *version))
-        else {
-            return Ok(TrustedVersionFilter { doubts: None });
+    ) -> Result<Option<Self>> {
+        let (path, is_shared) = (versions_of(bucket, key), contents.sharing.is_shared());
+        if is_shared {
+            inner.volume.refresh_dirs(&path);
+        }
+        let dir = match inner.volume.open_dir(&path) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            dir => dir.map_err(|errno| from_errno(errno, "reading .fordway"))?,
         };
-        let dir = inner.volume.open_dir(&versions_of(bucket, key)).map_err(failed)?;
-        let owner = stat_in(&dir, &this.name()).map_err(failed)?.user;
-        Ok(TrustedVersionFilter { doubts: Some((dir, owner, guard)) })
+        let mut witnesses = VersionWitnesses { dir, is_shared, doubts: None };
+        let Some(owner) = witnesses.owner_of(this) else { return Ok(None) };
+        witnesses.doubts = contents.guard.map(|guard| (owner, guard));
+        Ok(Some(witnesses))
+    }
+
+    /// Returns the owner of the file with this name, or `None` if there is no file. Cost: one `newfstatat`; three calls
+    /// if other nodes may change the directory.
+    fn owner_of(&self, name: &NoncurrentVersion) -> Option<u32> {
+        if self.is_shared {
+            look_again(&self.dir, &name.name());
+        }
+        stat_in(&self.dir, &name.name()).ok().map(|state| state.user)
     }
 
     fn trusts(&self, user: u32) -> bool {
-        self.doubts.as_ref().is_none_or(|(_, owner, guard)| user == *owner || guard.trusts(user))
+        self.doubts.as_ref().is_none_or(|(owner, guard)| user == *owner || guard.trusts(user))
     }
 
-    /// Returns whether a trusted user created this name. Cost: one `newfstatat` in a bucket with the sticky bit.
-    fn trust_name(&self, name: &NoncurrentVersion) -> bool {
-        self.doubts
-            .as_ref()
-            .is_none_or(|(dir, ..)| stat_in(dir, &name.name()).is_ok_and(|state| self.trusts(state.user)))
+    /// Returns whether this name still exists and a trusted user created it. Cost: as for
+    /// [`VersionWitnesses::owner_of`].
+    fn has(&self, name: &NoncurrentVersion) -> bool {
+        self.owner_of(name).is_some_and(|owner| self.trusts(owner))
     }
 
     /// Returns the time at which the latest version was written. Users may set any modification time on their own
@@ -321,28 +396,26 @@ impl TrustedVersionFilter {
 }
 
 impl ExpiryRecheck<'_> {
-    /// Returns whether `version` is a noncurrent version of its key and is due for removal. `archived` lists the names,
-    /// newest first. Cost: one call to [`TrustedVersionFilter::trust_name`] for each name that is examined; the examination
-    /// ends after at most two trusted names more than the rule keeps.
+    /// Returns whether `version` is a noncurrent version of its key and is due for removal. `newer` are the names of
+    /// newer versions, the oldest first. Cost: one call to [`VersionWitnesses::has`] for each name that is examined.
+    /// Without concurrent deletes, at most two names more than the rule keeps are examined.
     fn is_noncurrent_due(
         &self,
         version: &VersionId,
         current: Option<&ObjectFile>,
-        archived: &[NoncurrentVersion],
-        witnesses: &TrustedVersionFilter,
+        newer: impl Iterator<Item = NoncurrentVersion>,
+        witnesses: &VersionWitnesses,
     ) -> bool {
         let latest = current.map(ObjectFile::version);
-        let Some(at) = archived.iter().position(|found| found.version == *version) else { return false };
         if latest.as_ref() == Some(version) {
             return false;
         }
         // The latest version may also have a name among the old versions.
-        let newer = archived[..at].iter().rev().filter(|found| latest.as_ref() != Some(&found.version));
+        let newer = newer.filter(|found| latest.as_ref() != Some(&found.version));
         let kept = self.rule.noncurrent.and_then(|rule| rule.newer).unwrap_or(0) as usize;
         // If there is no current version, the newest name is the latest version, a delete marker.
         let hidden = usize::from(current.is_none());
-        let newer: Vec<_> =
-            newer.filter(|found| witnesses.trust_name(found)).take(kept.max(1) + hidden).collect();
+        let newer: Vec<_> = newer.filter(|found| witnesses.has(found)).take(kept.max(1) + hidden).collect();
         let replaced = match (newer.first(), current) {
             (Some(next), _) => written(next),
             (None, Some(current)) => witnesses.written_latest(current),

@@ -2,6 +2,7 @@
 //! that completing the upload takes only a rename. See [`parts`] for the files of an upload.
 
 mod complete;
+pub(crate) mod list;
 pub(crate) mod parts;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,14 +11,13 @@ use std::sync::Arc;
 use fordway_store::{
     Bucket, ByteRange, ContentHasher, ETagPolicy, Error, ErrorKind, ExpectedContent, FileRegion, GetOptions,
     Key, MAX_PARTS, ObjectContent, ObjectPart, OpenObject, PartInfo, PartListing, PartOptions, PartsQuery,
-    PutOptions, PutResult, Result, UploadId, UploadListing, UploadSummary, UploadsQuery, Writer,
-    checked_part_number, multipart_checksum, multipart_etag,
+    PutOptions, PutResult, Result, UploadId, Writer, checked_part_number, multipart_checksum, multipart_etag,
 };
-use parts::{CLOSED, DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
+use parts::{DATA, PartSink, UPLOAD, UploadDirectory, in_upload, part_name, part_number};
 
 use crate::PosixStoreState;
 use crate::errors::is_stale;
-use crate::layout::{upload_dir, upload_of, uploads_dir};
+use crate::layout::{upload_dir, upload_of};
 use crate::read::system_time;
 use crate::record::ObjectRecord;
 use crate::stage::StagedFile;
@@ -173,43 +173,6 @@ impl MultipartUploadManager<'_> {
             content => content.for_each_chunk(|chunk| writer.write(chunk))?,
         }
         Box::new(writer).commit(&ExpectedContent::default())
-    }
-
-    pub(crate) fn list_uploads(&self, bucket: &Bucket, query: &UploadsQuery) -> Result<UploadListing> {
-        self.inner.head_bucket(bucket)?;
-        let volume = &self.inner.volume;
-        volume.freshen_dir(&uploads_dir(bucket), false, volume.sharing_of(bucket));
-        let mut uploads = Vec::new();
-        for name in self.inner.volume.names_in(&uploads_dir(bucket))? {
-            let Some(upload) = upload_of(&name) else { continue };
-            match self.summary_of(bucket, upload) {
-                Ok(summary) => uploads.extend(summary),
-                // A damaged upload must not hide other uploads; `fordway fsck` reports the damage.
-                Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::AccessDenied) => {}
-                // Another node has ended the upload.
-                Err(error) if is_stale(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(query.page(uploads))
-    }
-
-    /// Returns an upload's listing entry, or `None` if the upload has ended.
-    fn summary_of(&self, bucket: &Bucket, upload: UploadId) -> Result<Option<UploadSummary>> {
-        let dir = upload_dir(bucket, &upload);
-        // A closed upload is being completed, or was being completed when the completing process died. A closed upload
-        // is listed, because a client may try again to complete or abort the upload.
-        let open = UploadDirectory::new(&self.inner.volume, &dir).record(UPLOAD)?;
-        let found = open.map_or_else(
-            || UploadDirectory::new(&self.inner.volume, &dir).record(CLOSED),
-            |open| Ok(Some(open)),
-        )?;
-        // An upload with an invalid key is not listed, because no request could complete or abort it.
-        Ok(found.and_then(|(record, started_ns)| {
-            let key = record.key.filter(|key| Key::new(key).is_ok())?;
-            let (started, checksum) = (system_time(started_ns), record.upload_checksum);
-            Some(UploadSummary { key, upload, started, checksum })
-        }))
     }
 
     /// Returns whether other nodes may change the file system of `bucket`. Cost: usually none.

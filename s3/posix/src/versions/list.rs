@@ -6,16 +6,17 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fordway_store::{
-    Bucket, Checksum, ErrorKind, Key, ListEntry, ListQuery, ObjectInfo, Result, VersionId, VersionListing,
-    VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkInstruction,
+    Bucket, Checksum, ErrorKind, Key, ListEntry, ListQuery, MAX_KEYS, ObjectInfo, Result, VersionId,
+    VersionListing, VersionPageBuilder, VersionSummary, VersioningState, VersionsQuery, WalkInstruction,
 };
-use fordway_sys::{EntryKind, Errno};
+use fordway_sys::Errno;
 
 use super::names::{KeyVersions, ListedVersion, NoncurrentVersion, archived_place, read_names};
 use crate::PosixStoreState;
+use crate::encoded::{EncodedKeyTree, EncodedKeyWalk};
 use crate::errors::from_errno;
-use crate::layout::{plain, versions_dir, versions_of};
-use crate::list::{EncodedNameKind, ListingKeyRange, PATIENCE};
+use crate::layout::{plain, versions_of};
+use crate::list::PATIENCE;
 use crate::names::{SortedNames, state_before};
 use crate::patience::within;
 use crate::read::{NameLookup, system_time};
@@ -36,20 +37,25 @@ impl PosixStoreState {
                 return Ok(page.finish());
             }
         }
-        let archived = self.versioned_keys(bucket)?;
-        let mut archived =
-            ListingKeyRange::of(archived, &query.prefix, query.key_after.as_deref()).peekable();
+        let range = (&*query.prefix, query.key_after.as_deref());
+        let mut archived = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Versions, range)?;
+        // A page may need more keys than it has entries, because a version may be gone by the time it is described. It
+        // also needs one key more, to determine whether there is a next page.
         let mut keys = query.keys();
-        keys.max_keys = fordway_store::MAX_KEYS;
+        keys.max_keys = query.max_keys.saturating_add(1).min(MAX_KEYS);
         loop {
             let current = self.list(bucket, &keys)?;
             for entry in &current.entries {
-                while let Some(key) = archived.next_if(|key| key.as_str() < entry.name()) {
+                while archived.peek()?.is_some_and(|key| key.as_str() < entry.name())
+                    && let Some(key) = archived.next()?
+                {
                     if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
                         return Ok(page.finish());
                     }
                 }
-                archived.next_if(|key| key.as_str() == entry.name());
+                if archived.peek()?.is_some_and(|key| key.as_str() == entry.name()) {
+                    archived.next()?;
+                }
                 let offered = match entry {
                     ListEntry::Object(object) => self.offer_key(&mut page, bucket, &object.key)?,
                     ListEntry::CommonPrefix(prefix) => page.offer_prefix(prefix.clone()),
@@ -59,11 +65,14 @@ impl PosixStoreState {
                 }
             }
             match current.next {
-                Some(next) => keys = ListQuery { start_after: Some(next), ..keys },
+                Some(next) => {
+                    let max_keys = keys.max_keys.saturating_mul(2).min(MAX_KEYS);
+                    keys = ListQuery { start_after: Some(next), max_keys, ..keys };
+                }
                 None => break,
             }
         }
-        for key in archived {
+        while let Some(key) = archived.next()? {
             if self.offer_key(&mut page, bucket, key.as_str())? == WalkInstruction::Full {
                 break;
             }
@@ -119,7 +128,11 @@ impl PosixStoreState {
 
     /// Returns the key's versions directory and the names in it, if the directory exists. The names are cached until
     /// something in the directory changes.
-    fn archived_names(&self, bucket: &Bucket, key: &Key) -> Result<Option<(File, Arc<SortedNames>)>> {
+    pub(crate) fn archived_names(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+    ) -> Result<Option<(File, Arc<SortedNames>)>> {
         let contents = self.volume.contents(bucket)?;
         if contents.versioning == VersioningState::Unversioned {
             return Ok(None);
@@ -206,19 +219,11 @@ impl PosixStoreState {
         Ok(opened.map(|opened| summary(key, as_found(opened.into_info().1))))
     }
 
-    /// Returns the keys that have old versions or delete markers.
-    fn versioned_keys(&self, bucket: &Bucket) -> Result<Arc<Vec<Key>>> {
-        self.encoded_keys(bucket, versions_dir(bucket), |name, kind| match name.ends_with('%') {
-            true => EncodedNameKind::Part,
-            false if kind == EntryKind::File => EncodedNameKind::Nothing,
-            false => EncodedNameKind::Key,
-        })
-    }
-
     /// Returns whether the bucket has old versions or delete markers.
     pub(crate) fn has_versions(&self, bucket: &Bucket) -> Result<bool> {
-        for key in self.versioned_keys(bucket)?.iter() {
-            if !self.volume.archived(bucket, key)?.is_empty() {
+        let mut keys = EncodedKeyWalk::start(self, bucket, EncodedKeyTree::Versions, ("", None))?;
+        while let Some(key) = keys.next()? {
+            if !self.volume.archived(bucket, &key)?.is_empty() {
                 return Ok(true);
             }
         }

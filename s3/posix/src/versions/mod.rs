@@ -13,6 +13,7 @@
 //! and its name below `versions/` is ignored. All these changes are made under the key's lock.
 
 mod list;
+mod lookup;
 pub(crate) mod names;
 
 use std::fs::File;
@@ -22,11 +23,9 @@ use std::time::SystemTime;
 use fordway_store::{
     Bucket, DeleteOptions, DeleteResult, Error, ErrorKind, Key, Result, VersionId, VersioningState,
 };
-use fordway_sys::{
-    Errno, OFlags, link, link_unnamed, open_in, read_dir_briefly, remove_dir, remove_file, rename, stat_in,
-    would_wait,
-};
+use fordway_sys::{Errno, OFlags, link, link_unnamed, open_in, remove_dir, remove_file, rename, stat_in};
 
+use self::lookup::VersionLookup;
 use self::names::{NoncurrentVersion, archived_place, new_version, now_ns, order_in};
 use crate::PosixStoreState;
 use crate::dirs::DirectoryHandle;
@@ -66,8 +65,8 @@ impl StoreRootDirectory {
             if let Some(kept) = self.open_by_name(bucket, key, version)? {
                 return Ok(kept);
             }
-            let archived = self.archived(bucket, key)?;
-            if let Some(found) = archived.iter().find(|found| found.version == *version)
+            let archived = self.look_up_version(bucket, key, version)?;
+            if let Some(found) = archived.names.first()
                 && let Some(opened) = self.open_archived(bucket, key, found)?
             {
                 return Ok(opened);
@@ -92,9 +91,9 @@ impl StoreRootDirectory {
             // Anyone who may write to the bucket may have created another file with this name.
             return Ok(Some(opened).filter(|opened| opened.version() == *version));
         }
-        let marker = archived_place(bucket, key, &NoncurrentVersion { is_marker: true, ..kept });
-        match self.open_file(bucket, &marker)? {
-            Some(_) => Err(is_delete_marker()),
+        let marker = NoncurrentVersion { is_marker: true, ..kept };
+        match self.open_file(bucket, &archived_place(bucket, key, &marker))? {
+            Some(_) => Err(is_delete_marker(&marker)),
             None => Ok(None),
         }
     }
@@ -108,52 +107,9 @@ impl StoreRootDirectory {
         found: &NoncurrentVersion,
     ) -> Result<Option<ObjectFile>> {
         if found.is_marker {
-            return Err(is_delete_marker());
+            return Err(is_delete_marker(found));
         }
         self.open_file(bucket, &archived_place(bucket, key, found))
-    }
-
-    /// Returns the key's old versions and delete markers, from the newest to the oldest.
-    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersion>> {
-        let mut found = Vec::new();
-        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
-            return Ok(found);
-        }
-        self.each_archived(bucket, key, |name| found.extend(NoncurrentVersion::parse(name)))?;
-        found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
-        Ok(found)
-    }
-
-    /// Returns the newest of the key's old versions and delete markers. Holds only one of their names in memory at a
-    /// time.
-    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
-        let mut newest = None::<NoncurrentVersion>;
-        if self.contents(bucket)?.versioning == VersioningState::Unversioned {
-            return Ok(None);
-        }
-        self.each_archived(bucket, key, |name| {
-            // Names sort by the order that they begin with.
-            let least = newest.as_ref().map_or(0, |newest| newest.order);
-            let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
-            if order.is_some_and(|order| order >= least) {
-                newest = NoncurrentVersion::parse(name).or(newest.take());
-            }
-        })?;
-        Ok(newest)
-    }
-
-    /// Calls `visit` for each name in the key's versions directory.
-    fn each_archived(&self, bucket: &Bucket, key: &Key, mut visit: impl FnMut(&str)) -> Result<()> {
-        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
-            // The directory may hold any number of names, so threads that serve many clients must not read it.
-            true => Err(Errno::AGAIN),
-            false => read_dir_briefly(&dir, |name, _| str::from_utf8(name).into_iter().for_each(&mut visit)),
-        });
-        match read {
-            // Fordway creates only directories at this path; anything else is treated as an empty directory.
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
-            Err(errno) => Err(from_errno(errno, "reading .fordway")),
-        }
     }
 
     /// Creates a name in the key's versions directory. If the directory is gone, recreates it: another process may have
@@ -280,8 +236,8 @@ impl PosixStoreState {
 
     /// Archives `current`, which a new version is about to replace; `by_null` is whether the ID of the new version will
     /// be `null`. The caller has removed the immutable flag of `current`: otherwise the file could not be given another
-    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also a read of the versions directory
-    /// if the ID of `current` does not contain its order.
+    /// name. Returns the key's highest order afterwards. Cost: one `linkat`; also one
+    /// [`StoreRootDirectory::look_up_version`] if the ID of `current` does not contain its order.
     pub(crate) fn keep_version(
         &self,
         bucket: &Bucket,
@@ -296,19 +252,19 @@ impl PosixStoreState {
         let kept = match NoncurrentVersion::of(&version, false) {
             Some(kept) => kept,
             None => {
-                let archived = self.volume.archived(bucket, key)?;
-                if version.is_null() && self.is_locked_among(bucket, key, &archived, &version)? {
+                let archived = self.volume.look_up_version(bucket, key, &version)?;
+                let newest = archived.newest().map_or(0, |newest| newest.order);
+                if version.is_null() && self.is_locked_among(bucket, key, &archived.names)? {
                     // A POSIX program has replaced the latest version while the version `null` is locked. The locked
                     // version and the new file are both kept.
-                    let newest = archived.first().map_or(0, |newest| newest.order);
                     let named = NoncurrentVersion::of(&new_version(newest)?, false);
                     return self.keep_as(bucket, key, current, named.ok_or(ErrorKind::Internal)?);
                 }
                 if version.is_null() {
-                    self.remove_archived(bucket, key, &archived, &version)?;
+                    self.remove_archived(bucket, key, &archived.names)?;
                 }
                 let made = u64::try_from(current.stat.modified_ns).unwrap_or_default().min(now_ns());
-                let order = archived.first().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
+                let order = archived.newest().map_or(0, |newest| newest.order.saturating_add(1)).max(made);
                 NoncurrentVersion { order, version, is_marker: false }
             }
         };
@@ -338,17 +294,11 @@ impl PosixStoreState {
         }
     }
 
-    /// Returns whether object lock forbids the removal of one of the files of `version` in `archived`. Cost: none
-    /// without object lock.
-    fn is_locked_among(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        archived: &[NoncurrentVersion],
-        version: &VersionId,
-    ) -> Result<bool> {
+    /// Returns whether object lock forbids the removal of one of the files with these names. Cost: none without object
+    /// lock.
+    fn is_locked_among(&self, bucket: &Bucket, key: &Key, names: &[NoncurrentVersion]) -> Result<bool> {
         let contents = self.volume.contents(bucket)?;
-        for found in archived.iter().filter(|found| !found.is_marker && found.version == *version) {
+        for found in names.iter().filter(|found| !found.is_marker) {
             if self.volume.is_locked(bucket, &archived_place(bucket, key, found), contents)? {
                 return Ok(true);
             }
@@ -363,21 +313,15 @@ impl PosixStoreState {
 
     /// Removes an old version `null`, because a new version `null` replaces it.
     pub(crate) fn forget_null(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        let archived = self.volume.archived(bucket, key)?;
-        self.remove_archived(bucket, key, &archived, &VersionId::null()).map(drop)
+        let found = self.volume.look_up_version(bucket, key, &VersionId::null())?;
+        self.remove_archived(bucket, key, &found.names).map(drop)
     }
 
-    /// Removes the names of `version`; returns whether `version` was a delete marker.
-    fn remove_archived(
-        &self,
-        bucket: &Bucket,
-        key: &Key,
-        archived: &[NoncurrentVersion],
-        version: &VersionId,
-    ) -> Result<bool> {
+    /// Removes the names of a version; returns whether the version was a delete marker.
+    fn remove_archived(&self, bucket: &Bucket, key: &Key, names: &[NoncurrentVersion]) -> Result<bool> {
         let contents = self.volume.contents(bucket)?;
         let mut was_marker = false;
-        for found in archived.iter().filter(|found| found.version == *version) {
+        for found in names {
             self.remove_at(bucket, &archived_place(bucket, key, found), contents)?;
             was_marker |= found.is_marker;
         }
@@ -406,15 +350,20 @@ impl PosixStoreState {
             // The file has already been closed, because FUSE renames a file that is removed while it is open.
             current_place = Some(place);
         }
-        let floor = floor.map_or_else(|| self.highest_order(bucket, key), Ok)?;
+        let old_null = match by_null {
+            true => self.volume.look_up_version(bucket, key, &VersionId::null())?,
+            false => VersionLookup::default(),
+        };
+        let floor = match floor {
+            Some(floor) => floor,
+            None if by_null => old_null.newest().map_or(0, |newest| newest.order),
+            None => self.highest_order(bucket, key)?,
+        };
         let version = if by_null { VersionId::null() } else { new_version(floor)? };
-        let archived = if by_null { self.volume.archived(bucket, key)? } else { Vec::new() };
         let order = order_in(&version).unwrap_or_else(|| now_ns().max(floor.saturating_add(1)));
         let marker = NoncurrentVersion { order, version: version.clone(), is_marker: true };
         self.volume.make_marker(bucket, key, &marker)?;
-        if by_null {
-            self.remove_archived(bucket, key, &archived, &version)?;
-        }
+        self.remove_archived(bucket, key, &old_null.names)?;
         self.remove_latest(bucket, key, current_place.as_ref(), contents)?;
         if let Some(locked) = locked {
             self.volume.shield_old(bucket, key, &locked)?;
@@ -440,15 +389,15 @@ impl PosixStoreState {
     }
 
     /// Finishes a delete whose process was killed after it had created the delete marker: removes the version that is
-    /// still the latest. Returns whether there was a delete to finish. Cost: one read of the key's versions directory.
+    /// still the latest. Returns whether there was a delete to finish. Cost: one
+    /// [`StoreRootDirectory::newest_archived`].
     pub(crate) fn end_delete(
         &self,
         bucket: &Bucket,
         key: &Key,
         contents: PrivateDirectoryContents,
     ) -> Result<bool> {
-        let archived = self.volume.archived(bucket, key)?;
-        if !archived.first().is_some_and(|newest| newest.is_marker) {
+        if !self.volume.newest_archived(bucket, key)?.is_some_and(|newest| newest.is_marker) {
             return Ok(false);
         }
         let Some((place, opened)) = self.volume.locate(bucket, key, contents)? else { return Ok(false) };
@@ -464,7 +413,8 @@ impl PosixStoreState {
                 .and_then(|dir| stat_in(&dir, &place.name))
                 .is_ok_and(|kept| (kept.device, kept.inode) == (opened.stat.device, opened.stat.inode))
         };
-        if !archived.iter().any(|found| !found.is_marker && found.version == version && is_kept(found)) {
+        let archived = self.volume.look_up_version(bucket, key, &version)?;
+        if !archived.names.iter().any(|found| !found.is_marker && is_kept(found)) {
             return Ok(false);
         }
         let _unshielded = self.volume.unshield(&opened.file, lock)?;
@@ -500,11 +450,18 @@ impl PosixStoreState {
         if contents.sharing.is_shared() {
             self.volume.refresh_dirs(&versions_of(bucket, key));
         }
-        let mut archived = self.volume.archived(bucket, key)?;
+        let VersionLookup { mut names, newest_other } =
+            match self.volume.only_name_of(bucket, key, version, contents).filter(|_| !is_current) {
+                // Only the removal of the latest version makes another version the latest. If an object is the latest
+                // version, or if this version is not a delete marker, then this version is not the latest.
+                Some(only) if current.is_some() || !only.is_marker => {
+                    VersionLookup { names: vec![only], newest_other: None }
+                }
+                _ => self.volume.look_up_version(bucket, key, version)?,
+            };
         if contents.object_lock.is_some() {
-            let is_it = |found: &NoncurrentVersion| found.version == *version && !found.is_marker;
-            for at in (0..archived.len()).rev().filter(|at| is_it(&archived[*at])).collect::<Vec<_>>() {
-                let place = archived_place(bucket, key, &archived[at]);
+            for at in (0..names.len()).rev().filter(|at| !names[*at].is_marker).collect::<Vec<_>>() {
+                let place = archived_place(bucket, key, &names[at]);
                 match self.volume.open_to_check(bucket, &place, contents)? {
                     Some(opened) => {
                         self.volume.check_unlocked(bucket, &opened, contents, bypass)?;
@@ -512,13 +469,15 @@ impl PosixStoreState {
                     }
                     // A name whose lock could not be checked is not removed, because its file may reappear and may be
                     // locked.
-                    None => drop(archived.remove(at)),
+                    None => drop(names.remove(at)),
                 }
             }
         }
-        let newest = archived.iter().find(|found| found.version != *version).filter(|found| !found.is_marker);
+        let newest = newest_other.as_ref().filter(|found| !found.is_marker);
         // If a key has neither a latest version nor a delete marker, a POSIX program has removed its file.
-        let is_newest = archived.first().is_some_and(|first| first.is_marker && first.version == *version);
+        let is_newest = names.first().is_some_and(|first| {
+            first.is_marker && newest_other.as_ref().is_none_or(|other| other.order <= first.order)
+        });
         let promoted = match newest.filter(|_| contents.object_lock.is_some() && (is_current || is_newest)) {
             Some(newest) => self.volume.open_archived(bucket, key, newest)?,
             None => None,
@@ -532,7 +491,7 @@ impl PosixStoreState {
             // version.
             self.volume.promote(bucket, key, newest)?;
         }
-        let is_marker = self.remove_archived(bucket, key, &archived, version)? && !is_current;
+        let is_marker = self.remove_archived(bucket, key, &names)? && !is_current;
         if let Some((place, _)) = current.as_ref().filter(|_| is_current) {
             self.remove_hidden_odd(bucket, key, place, contents)?;
         }
@@ -590,8 +549,8 @@ fn keep_in(dir: &DirectoryHandle, current: &ObjectFile, name: &str) -> Result<()
     link_unnamed(&current.file, dir, name)
 }
 
-fn is_delete_marker() -> Error {
-    Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_delete_marker()
+fn is_delete_marker(found: &NoncurrentVersion) -> Error {
+    Error::new(ErrorKind::MethodNotAllowed, "the version is a delete marker").at_marker(found.as_marker())
 }
 
 #[cfg(test)]

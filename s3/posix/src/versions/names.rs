@@ -9,15 +9,16 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fordway_store::{Bucket, Key, ObjectInfo, Result, VersionId};
+use fordway_store::{Bucket, DeleteMarker, Key, ObjectInfo, Result, VersionId};
 use fordway_sys::{EntryKind, Errno};
 
 use crate::layout::{ObjectPath, versions_of};
 use crate::names::SortedNames;
+use crate::read::system_time;
 use crate::stage::hidden_name;
 
 /// The suffix of a delete marker's name.
-const MARKER: &str = "-marker";
+pub(crate) const MARKER: &str = "-marker";
 
 /// A name in a key's versions directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ impl NoncurrentVersion {
     /// Returns the name that `version` has in the versions directory; `None` if its ID does not contain its order.
     pub(crate) fn of(version: &VersionId, is_marker: bool) -> Option<Self> {
         Some(NoncurrentVersion { order: order_in(version)?, version: version.clone(), is_marker })
+    }
+
+    /// Describes the delete marker of this name.
+    pub(crate) fn as_marker(&self) -> DeleteMarker {
+        let created = system_time(i64::try_from(self.order).unwrap_or(i64::MAX));
+        DeleteMarker { version: self.version.clone(), created }
     }
 
     /// Parses a name; returns `None` if Fordway never writes this name.
@@ -64,6 +71,11 @@ pub(crate) fn order_in(version: &VersionId) -> Option<u64> {
     let is_hex =
         |text: &str| text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     (is_hex(time) && is_hex(random)).then(|| u64::from_str_radix(time, 16).ok()).flatten()
+}
+
+/// Returns whether `name` is the name of a version, but not the one that [`NoncurrentVersion::of`] returns for its ID.
+pub(crate) fn is_stray(name: &str) -> bool {
+    NoncurrentVersion::parse(name).is_some_and(|found| order_in(&found.version) != Some(found.order))
 }
 
 /// Returns the current time in nanoseconds since 1970.

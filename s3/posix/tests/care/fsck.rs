@@ -8,15 +8,16 @@ use std::os::unix::net::UnixListener;
 
 use fordway_posix::{FindingSeverity, FsckEvent, FsckFinding, FsckOptions, FsckSummary};
 use fordway_store::{
-    BoxedMetadata, Bucket, ChecksumAlgorithm, ChecksumType, ETagPolicy, Error, ErrorKind, MIN_PART_BYTES,
-    Metadata, MultipartUploadOperations, Objects, PutOptions, UploadsQuery,
+    BoxedMetadata, Bucket, BucketDocumentKind, BucketDocumentOperations, ChecksumAlgorithm, ChecksumType,
+    ETagPolicy, Error, ErrorKind, MIN_PART_BYTES, Metadata, MultipartUploadOperations, Objects, PutOptions,
+    UploadsQuery,
 };
 
 use crate::support::{Rig, bucket, name};
 
 fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<FsckFinding>) {
     let mut found = Vec::new();
-    let options = FsckOptions { buckets: Vec::new(), read };
+    let options = FsckOptions { read, document_problem: Some(document_problem), ..Default::default() };
     let summary = rig.store.check(&options, &mut |event| {
         if let FsckEvent::Found(finding) = event {
             found.push(finding);
@@ -25,6 +26,11 @@ fn check(rig: &Rig, read: bool) -> (FsckSummary, Vec<FsckFinding>) {
     });
     found.sort_by(|a, b| (&a.path, a.kind.name()).cmp(&(&b.path, b.kind.name())));
     (summary.unwrap(), found)
+}
+
+/// Documents must not begin with `?`.
+fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Option<String> {
+    document.starts_with(b"?").then(|| format!("the {kind} of {bucket} begins with ?"))
 }
 
 fn kinds_and_paths(found: &[FsckFinding]) -> Vec<(&str, &str)> {
@@ -217,6 +223,21 @@ fn content_that_rotted_is_found_by_reading() {
     assert_eq!((summary.read_files, summary.read_bytes), (12, 10 * 700_000 + 14));
 }
 
+#[test]
+fn documents_that_cannot_be_parsed_or_read_are_found() {
+    let rig = Rig::new();
+    for (kind, document) in [("cors", "<CORSConfiguration/>"), ("policy", "?{}"), ("tagging", "<Tagging/>")] {
+        rig.store.set_document(&bucket(), &BucketDocumentKind::known(kind), document.as_bytes()).unwrap();
+    }
+    fs::remove_file(rig.path(".fordway/document-tagging")).unwrap();
+    fs::write(rig.path(".fordway/document-tagging"), vec![b'x'; 1 << 20]).unwrap();
+    let (summary, found) = check(&rig, false);
+    let expected = ["policy", "tagging"].map(|kind| format!("bkt/.fordway/document-{kind}"));
+    let expected: Vec<_> = expected.iter().map(|path| ("bad-document", path.as_str())).collect();
+    assert_eq!(kinds_and_paths(&found), expected);
+    assert_eq!((summary.corrupt, found[0].detail.as_str()), (2, "the policy of bkt begins with ?"));
+}
+
 /// A checksum of the whole object or of each part reveals the damage; a checksum of each part also shows which part is
 /// damaged.
 #[test]
@@ -253,7 +274,7 @@ fn only_the_buckets_asked_for_are_looked_at() {
     let recorded = PutOptions { etag_policy: Some(ETagPolicy::Md5), ..Default::default() };
     rig.store.put(&other, &name("k"), b"x", &recorded).unwrap();
     rig.set_attribute("../other/k", c"user.fordway", b"\x09");
-    let checked = |buckets| rig.store.check(&FsckOptions { buckets, read: false }, &mut |_| Ok(()));
+    let checked = |buckets| rig.store.check(&FsckOptions { buckets, ..Default::default() }, &mut |_| Ok(()));
     assert_eq!(checked(vec![bucket()]).unwrap().corrupt, 0);
     assert_eq!(checked(vec![other]).unwrap().corrupt, 1);
     let missing = checked(vec![Bucket::new("missing").unwrap()]);

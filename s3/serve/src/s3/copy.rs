@@ -43,10 +43,25 @@ pub(super) fn copy(
     options
         .check_target((&from_bucket, &from_key), (&bucket, &key))
         .map_err(|error| invalid_request(composed(TO_ITSELF, error.detail(), &[])))?;
-    let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options)?;
+    let made = store.copy((&from_bucket, &from_key), &bucket, &key, &options).map_err(source_failure)?;
     let mut response = document(copied("CopyObjectResult", &made));
     add_versions(&mut response, version.as_ref(), made.version.as_ref());
     Ok(response)
+}
+
+/// AWS's message for a copy of a delete marker.
+const OF_MARKER: &str =
+    "The source of a copy request may not specifically refer to a delete marker by version id.";
+
+/// Returns the failure of a copy. If the requested version of the source is a delete marker, AWS refuses the request as
+/// invalid.
+pub(super) fn source_failure(error: Error) -> S3Failure {
+    match error.kind() {
+        ErrorKind::MethodNotAllowed if error.is_at_delete_marker() => {
+            invalid_request(composed(OF_MARKER, "", &[]))
+        }
+        _ => error.into(),
+    }
 }
 
 /// AWS's message for a copy that changes nothing.

@@ -25,7 +25,7 @@ use crate::s3::convert::{
     document, invalid_request, location, metadata, names, page_size, parameter, quoted, stated_checksum,
     tags, written,
 };
-use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options};
+use crate::s3::copy::{add_versions, copied, copy_source, copy_source_options, source_failure};
 use crate::s3::error::{OperationResult, S3Failure, unreadable_body};
 use crate::s3::list::{NameEncoding, write_owner};
 use crate::s3::lock;
@@ -106,7 +106,7 @@ pub(super) fn copy_part(
     let options = copy_source_options(headers, version.clone())?;
     check_within(store, (&from_bucket, &from_key), &options)?;
     let made = store.copy_part((&from_bucket, &from_key), &options, (&bucket, &key, &upload, number));
-    let made = made.map_err(as_copy_condition)?;
+    let made = made.map_err(|error| source_failure(as_copy_condition(error)))?;
     let mut response = document(copied("CopyPartResult", &made));
     add_versions(&mut response, version.as_ref(), None);
     Ok(response)
@@ -122,7 +122,7 @@ fn check_within(
 ) -> OperationResult<()> {
     let Some(ByteRange::Inclusive(_, last)) = options.range else { return Ok(()) };
     let source = GetOptions { version: options.version.clone(), ..Default::default() };
-    let size = store.head(bucket, key, &source)?.size;
+    let size = store.head(bucket, key, &source).map_err(source_failure)?.size;
     match last < size {
         true => Ok(()),
         false => {

@@ -12,7 +12,7 @@ use fordway_store::{
     ObjectInfo, OpenObject, Store, VersioningState,
 };
 use fordway_wire::byteranges::{ByterangesFraming, parse_ranges};
-use fordway_wire::date::parse_http;
+use fordway_wire::date::{format_http, parse_http};
 use fordway_wire::range::parse_range;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use s3s::{Body, S3Response};
@@ -209,8 +209,8 @@ impl ReadRequest {
         error.during("get", "http", self.bucket.as_str(), self.key.as_str())
     }
 
-    /// Adds the headers that HTTP requires for some errors: `ETag` for 304, the size for 416 (RFC 9110 sections 15.4.5
-    /// and 15.5.17).
+    /// Adds the headers that HTTP requires for some errors: `ETag` for 304, `Allow` for 405, the size for 416 (RFC 9110
+    /// sections 15.4.5, 15.5.6 and 15.5.17). For a delete marker, also adds its version ID; for 405, also its time.
     fn explained(&self, store: &dyn Store, error: Error) -> S3Failure {
         let kind = error.kind();
         if kind == ErrorKind::InvalidPart {
@@ -218,7 +218,21 @@ impl ReadRequest {
                 ("The requested partnumber is not satisfiable.", fordway_wire::s3_error::detail(&error));
             return S3Failure::aws("InvalidPartNumber", StatusCode::RANGE_NOT_SATISFIABLE, words, &detail);
         }
+        let marker = error.marker().cloned();
         let mut failure = S3Failure::from(error);
+        if let Some(marker) = marker {
+            if let Ok(version) = HeaderValue::try_from(marker.version.as_str()) {
+                failure.add_header(VERSION_ID, version);
+            }
+            if kind == ErrorKind::MethodNotAllowed
+                && let Ok(created) = HeaderValue::try_from(format_http(marker.created))
+            {
+                failure.add_header(header::LAST_MODIFIED, created);
+            }
+        }
+        if kind == ErrorKind::MethodNotAllowed {
+            failure.add_header(header::ALLOW, HeaderValue::from_static("DELETE"));
+        }
         let plain = GetOptions { version: self.options.version.clone(), ..Default::default() };
         if matches!(kind, ErrorKind::NotModified | ErrorKind::InvalidRange)
             && let Ok(info) = store.head(&self.bucket, &self.key, &plain)

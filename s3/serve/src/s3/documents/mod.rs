@@ -124,23 +124,27 @@ pub fn sound_document(
     kind: &BucketDocumentKind,
 ) -> Result<Option<Vec<u8>>> {
     let Some(document) = store.document(bucket, kind)? else { return Ok(None) };
-    let why = match check_of(kind) {
-        Some((_, check)) => {
-            let failure = check(&document).err();
-            let failure = failure.filter(|S3Failure(error)| error.code().as_str() == "MalformedXML");
-            failure.map(|failure| reason(&failure))
-        }
-        None if *kind == POLICY => {
-            Policy::parse(&document, bucket.as_str()).err().map(|error| error.to_string())
-        }
-        None => None,
-    };
-    match why {
+    match document_problem(bucket, kind, &document) {
         None => Ok(Some(document)),
         Some(why) => {
             let why = format!("the stored {kind} document is malformed ({why}); set it again, or delete it");
             Err(Error::new(ErrorKind::Corrupt, why))
         }
+    }
+}
+
+/// Returns the reason why clients cannot parse a stored document, if they cannot (see [`sound_document`]).
+pub fn document_problem(bucket: &Bucket, kind: &BucketDocumentKind, document: &[u8]) -> Option<String> {
+    match check_of(kind) {
+        Some((_, check)) => {
+            let failure = check(document).err();
+            let failure = failure.filter(|S3Failure(error)| error.code().as_str() == "MalformedXML");
+            failure.map(|failure| reason(&failure))
+        }
+        None if *kind == POLICY => {
+            Policy::parse(document, bucket.as_str()).err().map(|error| error.to_string())
+        }
+        None => None,
     }
 }
 

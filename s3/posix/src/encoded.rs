@@ -1,0 +1,284 @@
+//! Walks the keys whose encoded forms are paths below a directory, in the byte order of the keys. There are two such
+//! directories: `odd/`, and `versions/`.
+//!
+//! A short encoded key is a name in the top directory. A long encoded key continues in a subdirectory, whose name ends
+//! in `%`. The walk reads a subdirectory only when it reaches the first key that the subdirectory may contain, so a page
+//! of a listing does not read the subdirectories of keys on other pages.
+
+use std::sync::{Arc, Mutex};
+
+use fordway_store::{Bucket, ErrorKind, Key, Result};
+use fordway_sys::{EntryKind, FileStat, read_dir};
+
+use crate::PosixStoreState;
+use crate::errors::from_errno;
+use crate::layout::{decode, decode_start, is_part_of_name, join, odd_dir, versions_dir};
+use crate::names::{FEWEST, MOST_BYTES, MOST_DIRS, state_before};
+use crate::private::{is_settled, times};
+
+/// A directory of encoded keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EncodedKeyTree {
+    /// The objects that are not at their plain paths. The last part of a key is a file.
+    Odd,
+    /// The old versions. The last part of a key is a directory.
+    Versions,
+}
+
+/// The keys and subdirectories in one directory of encoded keys.
+#[derive(Default)]
+struct EncodedDirectory {
+    /// The keys, sorted.
+    keys: Vec<Key>,
+    /// The subdirectories, sorted by the start of their keys.
+    parts: Vec<EncodedKeyPart>,
+}
+
+/// A subdirectory, which holds the rest of long keys.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct EncodedKeyPart {
+    /// The bytes that all keys in the subdirectory begin with.
+    start: Box<[u8]>,
+    /// The path of the subdirectory, relative to the top directory.
+    path: Box<str>,
+}
+
+/// A directory with its state when it was read.
+struct CachedDirectory {
+    state: (u64, u64, (i64, i64)),
+    content: Arc<EncodedDirectory>,
+    bytes: usize,
+}
+
+/// A cache of recently read directories of encoded keys, the most recently read last.
+#[derive(Default)]
+pub(crate) struct EncodedKeyCache(Mutex<Vec<CachedDirectory>>);
+
+impl EncodedKeyCache {
+    fn recall(&self, stat: &FileStat) -> Option<Arc<EncodedDirectory>> {
+        let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.iter().find(|cached| cached.state == state_of(stat)).map(|cached| cached.content.clone())
+    }
+
+    /// Caches a directory that had the state `stat` before it was read, unless it is small or a further change might
+    /// not alter this state.
+    fn keep(&self, stat: &FileStat, content: &Arc<EncodedDirectory>) {
+        let EncodedDirectory { keys, parts } = &**content;
+        if keys.len() + parts.len() < FEWEST || !is_settled(stat) {
+            return;
+        }
+        let of_keys = keys.iter().map(|key| key.as_str().len() + size_of::<Key>());
+        let of_parts =
+            parts.iter().map(|part| part.start.len() + part.path.len() + size_of::<EncodedKeyPart>());
+        let bytes = of_keys.sum::<usize>() + of_parts.sum::<usize>();
+        let mut all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        all.retain(|cached| (cached.state.0, cached.state.1) != (stat.device, stat.inode));
+        all.push(CachedDirectory { state: state_of(stat), content: content.clone(), bytes });
+        while all.len() > MOST_DIRS || all.iter().map(|cached| cached.bytes).sum::<usize>() > MOST_BYTES {
+            all.remove(0);
+        }
+    }
+}
+
+fn state_of(stat: &FileStat) -> (u64, u64, (i64, i64)) {
+    (stat.device, stat.inode, times(stat))
+}
+
+/// A directory that the walk has reached, and the positions of the keys and subdirectories that come next.
+struct ReachedDirectory {
+    content: Arc<EncodedDirectory>,
+    key: usize,
+    part: usize,
+}
+
+impl ReachedDirectory {
+    fn key(&self) -> Option<&Key> {
+        self.content.keys.get(self.key)
+    }
+
+    fn part(&self) -> Option<&EncodedKeyPart> {
+        self.content.parts.get(self.part)
+    }
+}
+
+/// A walk through the keys with a prefix that come after another key.
+pub(crate) struct EncodedKeyWalk<'w> {
+    inner: &'w PosixStoreState,
+    bucket: &'w Bucket,
+    tree: EncodedKeyTree,
+    prefix: &'w str,
+    start_after: Option<&'w str>,
+    /// The prefix of the keys that were skipped last.
+    skipped: Option<String>,
+    reached: Vec<ReachedDirectory>,
+    /// The next key, if it is known.
+    next: Option<Key>,
+}
+
+impl<'w> EncodedKeyWalk<'w> {
+    /// Starts a walk. Cost: an `openat2`, an `fstat` and a `close`; if the top directory has changed, also a read of
+    /// its names.
+    pub(crate) fn start(
+        inner: &'w PosixStoreState,
+        bucket: &'w Bucket,
+        tree: EncodedKeyTree,
+        (prefix, start_after): (&'w str, Option<&'w str>),
+    ) -> Result<Self> {
+        let (skipped, reached, next) = (None, Vec::new(), None);
+        let mut walk = EncodedKeyWalk { inner, bucket, tree, prefix, start_after, skipped, reached, next };
+        walk.enter("")?;
+        Ok(walk)
+    }
+
+    /// Returns the next key without moving past it.
+    pub(crate) fn peek(&mut self) -> Result<Option<&Key>> {
+        if self.next.is_none() {
+            self.next = self.find_next()?;
+        }
+        Ok(self.next.as_ref())
+    }
+
+    /// Returns the next key, and moves past it. Cost: none, except before the first key of a subdirectory: one read of
+    /// that subdirectory.
+    pub(crate) fn next(&mut self) -> Result<Option<Key>> {
+        self.peek()?;
+        Ok(self.next.take())
+    }
+
+    /// Moves past all keys that begin with `prefix`, which the last key did.
+    pub(crate) fn skip(&mut self, prefix: &str) {
+        let is_over = |key: &Key| key.as_str() < prefix || key.as_str().starts_with(prefix);
+        for dir in &mut self.reached {
+            dir.key = dir.content.keys.partition_point(is_over);
+        }
+        self.skipped = Some(prefix.to_owned());
+        self.next = None;
+    }
+
+    fn find_next(&mut self) -> Result<Option<Key>> {
+        loop {
+            self.reached.retain(|dir| dir.key().is_some() || dir.part().is_some());
+            // All keys in a subdirectory begin with its start, so none of them sorts before it.
+            let parts =
+                self.reached.iter().enumerate().filter_map(|(at, dir)| Some((&*dir.part()?.start, at)));
+            let keys = self
+                .reached
+                .iter()
+                .enumerate()
+                .filter_map(|(at, dir)| Some((dir.key()?.as_str().as_bytes(), at)));
+            match (parts.min(), keys.min()) {
+                (Some((start, at)), key) if key.is_none_or(|(key, _)| start <= key) => {
+                    let (is_needed, path) =
+                        (self.may_contain(start), self.reached[at].part().map(|part| part.path.clone()));
+                    self.reached[at].part += 1;
+                    if let Some(path) = path.filter(|_| is_needed) {
+                        self.enter(&path)?;
+                    }
+                }
+                (_, Some((key, at))) => {
+                    if !key.starts_with(self.prefix.as_bytes()) {
+                        // The range of the prefix has ended.
+                        self.reached.clear();
+                        return Ok(None);
+                    }
+                    let found = self.reached[at].key().cloned();
+                    self.reached[at].key += 1;
+                    return Ok(found);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Returns whether a key that begins with `start` may be on the walk.
+    fn may_contain(&self, start: &[u8]) -> bool {
+        let prefix = self.prefix.as_bytes();
+        let is_after = |after: &str| start > after.as_bytes() || after.as_bytes().starts_with(start);
+        let is_skipped = self.skipped.as_ref().is_some_and(|skipped| start.starts_with(skipped.as_bytes()));
+        let has_prefix = start.starts_with(prefix) || prefix.starts_with(start);
+        has_prefix && !is_skipped && self.start_after.is_none_or(is_after)
+    }
+
+    /// Adds the directory at `path`, relative to the top directory, to the directories that the walk has reached.
+    fn enter(&mut self, path: &str) -> Result<()> {
+        let content = self.inner.encoded_directory(self.bucket, self.tree, path)?;
+        let is_before = |key: &Key| {
+            let key = key.as_str();
+            let is_skipped = |skipped: &String| key < skipped.as_str() || key.starts_with(skipped.as_str());
+            key < self.prefix
+                || self.start_after.is_some_and(|start| key <= start)
+                || self.skipped.as_ref().is_some_and(is_skipped)
+        };
+        let key = content.keys.partition_point(is_before);
+        let part = content.parts.iter().position(|part| self.may_contain(&part.start));
+        let part = part.unwrap_or(content.parts.len());
+        self.reached.push(ReachedDirectory { content, key, part });
+        Ok(())
+    }
+}
+
+impl PosixStoreState {
+    /// Returns the content of the directory at `path`, relative to the top of `tree`. Caches the content as long as the
+    /// directory is unchanged, unless other nodes may change the file system.
+    fn encoded_directory(
+        &self,
+        bucket: &Bucket,
+        tree: EncodedKeyTree,
+        path: &str,
+    ) -> Result<Arc<EncodedDirectory>> {
+        let top = match tree {
+            EncodedKeyTree::Odd => odd_dir(bucket),
+            EncodedKeyTree::Versions => versions_dir(bucket),
+        };
+        let full = if path.is_empty() { top } else { join(&top, path) };
+        let dir = match self.open_to_list(&full) {
+            Ok(Some(dir)) => dir,
+            Ok(None) => return Ok(Arc::default()),
+            // A user who makes a directory unreadable, or replaces it with a link, must not hide other users' objects.
+            Err(error) if !path.is_empty() && error.kind() == ErrorKind::AccessDenied => {
+                return Ok(Arc::default());
+            }
+            Err(error) => return Err(error),
+        };
+        let failed = |errno| from_errno(errno, "reading a directory");
+        let sharing = self.volume.contents(bucket)?.sharing;
+        let stat = state_before(&dir, sharing).map_err(failed)?;
+        if let Some(known) = self.encoded_keys.recall(&stat).filter(|_| !sharing.is_shared()) {
+            return Ok(known);
+        }
+        let mut content = EncodedDirectory::default();
+        read_dir(dir, |name, kind| {
+            if let Ok(name) = str::from_utf8(name) {
+                content.add(tree, if path.is_empty() { name.to_owned() } else { join(path, name) }, kind);
+            }
+        })
+        .map_err(failed)?;
+        content.keys.sort_unstable();
+        content.parts.sort_unstable();
+        let content = Arc::new(content);
+        if !sharing.is_shared() {
+            self.encoded_keys.keep(&stat, &content);
+        }
+        Ok(content)
+    }
+}
+
+impl EncodedDirectory {
+    /// Adds the entry at `path`, relative to the top directory, unless it does not belong to a key.
+    fn add(&mut self, tree: EncodedKeyTree, path: String, kind: EntryKind) {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if is_part_of_name(name) {
+            if kind != EntryKind::File
+                && let Some(start) = decode_start(&path)
+            {
+                self.parts.push(EncodedKeyPart { start: start.into(), path: path.into() });
+            }
+            return;
+        }
+        let is_key = match tree {
+            EncodedKeyTree::Odd => kind != EntryKind::Dir,
+            EncodedKeyTree::Versions => kind != EntryKind::File,
+        };
+        self.keys.extend(decode(&path).filter(|_| is_key));
+    }
+}

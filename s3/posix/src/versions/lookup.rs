@@ -1,0 +1,274 @@
+//! Finds names in a key's versions directory without reading all of them.
+//!
+//! A version whose ID contains its order has a known name. Every other question needs all names: which version is the
+//! newest, and whether a version has another name than its ID states. If a directory with many names is read again
+//! within seconds, its names are kept in an index (see [`crate::index`]), so that further questions cost only a few
+//! lookups in memory. On file systems that other nodes may change, there is no index, so the names are read each time.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+
+use fordway_store::{Bucket, Key, Result, VersionId, VersioningState};
+use fordway_sys::{Errno, read_dir_briefly, stat, would_wait};
+
+use super::names::{MARKER, NoncurrentVersion, archived_place};
+use crate::errors::from_errno;
+use crate::index::{DirectoryRole, FEWEST};
+use crate::layout::versions_of;
+use crate::names::SortedNames;
+use crate::private::PrivateDirectoryContents;
+use crate::volume::StoreRootDirectory;
+
+/// The names that concern one version of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VersionLookup {
+    /// The names of the version, from the newest to the oldest.
+    pub(crate) names: Vec<NoncurrentVersion>,
+    /// The newest name of any other version.
+    pub(crate) newest_other: Option<NoncurrentVersion>,
+}
+
+impl VersionLookup {
+    /// Returns the newest name of all.
+    pub(crate) fn newest(&self) -> Option<&NoncurrentVersion> {
+        self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
+    }
+
+    /// Takes note of a name. Most names are rejected by their first bytes, because names sort by the order that they
+    /// begin with.
+    fn see(&mut self, version: &VersionId, name: &str) {
+        let Some((order, rest)) = name.split_at_checked(16) else { return };
+        let Some(rest) = rest.strip_prefix('-') else { return };
+        let is_it = rest.strip_suffix(MARKER).unwrap_or(rest) == version.as_str();
+        let least = self.newest_other.as_ref().map_or(0, |newest| newest.order);
+        if !is_it && u64::from_str_radix(order, 16).is_ok_and(|order| order < least) {
+            return;
+        }
+        match NoncurrentVersion::parse(name) {
+            Some(found) if is_it => self.names.push(found),
+            Some(found) => self.newest_other = Some(found),
+            None => {}
+        }
+    }
+
+    /// Looks up a version among all names of a directory, of which `strays` cannot be computed from an ID.
+    fn in_index(names: &BTreeSet<Box<str>>, strays: &BTreeSet<Box<str>>, version: &VersionId) -> Self {
+        let mut found = VersionLookup::default();
+        let is_other = |name: &NoncurrentVersion| name.version != *version;
+        found.newest_other =
+            names.iter().rev().filter_map(|name| NoncurrentVersion::parse(name)).find(is_other);
+        let computed =
+            [false, true].into_iter().filter_map(|is_marker| NoncurrentVersion::of(version, is_marker));
+        found.names.extend(computed.filter(|name| names.contains(&*name.name())));
+        strays.iter().for_each(|name| found.see(version, name));
+        found.sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.names.sort_by_key(|found| std::cmp::Reverse(found.order));
+        self
+    }
+}
+
+impl StoreRootDirectory {
+    /// Returns the names of `version` among the key's old versions and delete markers, and the newest other name. Cost:
+    /// one read of the key's versions directory, or a few lookups in its index.
+    pub(crate) fn look_up_version(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: &VersionId,
+    ) -> Result<VersionLookup> {
+        let contents = self.contents(bucket)?;
+        let by_index = self.in_versions_index(bucket, key, contents, |names, strays| {
+            VersionLookup::in_index(names, strays, version)
+        });
+        match by_index {
+            Some(found) => Ok(found),
+            None => {
+                let mut found = VersionLookup::default();
+                self.each_archived(bucket, key, contents, |name| found.see(version, name))?;
+                Ok(found.sorted())
+            }
+        }
+    }
+
+    /// Returns the name of `version` if this is certainly its only name; `None` if the name has to be looked up. The
+    /// caller must hold the key's lock. Cost: as for a HEAD.
+    pub(crate) fn only_name_of(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        version: &VersionId,
+        contents: PrivateDirectoryContents,
+    ) -> Option<NoncurrentVersion> {
+        let own = NoncurrentVersion::of(version, false)?;
+        if let Some(opened) = self.open_file(bucket, &archived_place(bucket, key, &own)).ok()? {
+            // Anyone who may write to the bucket may have created another file with this name. A file with several
+            // links may have further names in this directory.
+            return Some(own).filter(|_| opened.version() == *version && opened.stat.links == 1);
+        }
+        // In a bucket with the sticky bit, users who are not trusted may create delete markers with any ID.
+        let marker = NoncurrentVersion { is_marker: true, ..own };
+        let is_there = contents.guard.is_none() && self.is_file(&archived_place(bucket, key, &marker).path());
+        is_there.then_some(marker)
+    }
+
+    /// Returns the key's old versions and delete markers, from the newest to the oldest. Cost: one read of the key's
+    /// versions directory.
+    pub(crate) fn archived(&self, bucket: &Bucket, key: &Key) -> Result<Vec<NoncurrentVersion>> {
+        let mut found = Vec::new();
+        let contents = self.contents(bucket)?;
+        self.each_archived(bucket, key, contents, |name| found.extend(NoncurrentVersion::parse(name)))?;
+        found.sort_unstable_by_key(|archived| std::cmp::Reverse(archived.order));
+        Ok(found)
+    }
+
+    /// Returns the newest of the key's old versions and delete markers. Holds only one of their names in memory at a
+    /// time. Cost: as for [`StoreRootDirectory::look_up_version`].
+    pub(crate) fn newest_archived(&self, bucket: &Bucket, key: &Key) -> Result<Option<NoncurrentVersion>> {
+        let contents = self.contents(bucket)?;
+        let by_index = self.in_versions_index(bucket, key, contents, |names, _| {
+            names.iter().rev().find_map(|name| NoncurrentVersion::parse(name))
+        });
+        if let Some(newest) = by_index {
+            return Ok(newest);
+        }
+        let mut newest = None::<NoncurrentVersion>;
+        self.each_archived(bucket, key, contents, |name| {
+            // Names sort by the order that they begin with.
+            let least = newest.as_ref().map_or(0, |newest| newest.order);
+            let order = name.get(..16).and_then(|order| u64::from_str_radix(order, 16).ok());
+            if order.is_some_and(|order| order >= least) {
+                newest = NoncurrentVersion::parse(name).or(newest.take());
+            }
+        })?;
+        Ok(newest)
+    }
+
+    /// Calls `answer` with the index of the key's versions directory. Returns `None` if there is no index.
+    fn in_versions_index<T>(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+        answer: impl FnOnce(&BTreeSet<Box<str>>, &BTreeSet<Box<str>>) -> T,
+    ) -> Option<T> {
+        let indexes = &self.dirs.indexes;
+        if indexes.is_empty() || contents.sharing.is_shared() || !keeps_versions(contents) {
+            return None;
+        }
+        let path = versions_of(bucket, key);
+        let dir = self.dirs.open(&self.root, &path).ok()?;
+        if dir.is_gone() {
+            // Another process may have recreated the directory.
+            self.dirs.forget(&path);
+            return None;
+        }
+        indexes.versions(&dir, answer)
+    }
+
+    /// Calls `visit` for each name in the key's versions directory.
+    fn each_archived(
+        &self,
+        bucket: &Bucket,
+        key: &Key,
+        contents: PrivateDirectoryContents,
+        visit: impl FnMut(&str),
+    ) -> Result<()> {
+        if !keeps_versions(contents) {
+            return Ok(());
+        }
+        let read = self.open_to_scan(&versions_of(bucket, key)).and_then(|dir| match would_wait() {
+            // The directory may hold any number of names, so threads that serve many clients must not read it.
+            true => Err(Errno::AGAIN),
+            false => self.each_name_of(&dir, contents, visit),
+        });
+        match read {
+            // Fordway creates only directories at this path; anything else is treated as an empty directory.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+            Err(errno) => Err(from_errno(errno, "reading .fordway")),
+        }
+    }
+
+    /// Calls `visit` for each name in the versions directory `dir`. If `dir` has many names and was read a short time
+    /// ago, also creates its index, unless other nodes may change the directory.
+    fn each_name_of(
+        &self,
+        dir: &File,
+        contents: PrivateDirectoryContents,
+        mut visit: impl FnMut(&str),
+    ) -> Result<(), Errno> {
+        let indexes = &self.dirs.indexes;
+        let state = match contents.sharing.is_shared() {
+            true => None,
+            false => Some(stat(dir)?).filter(|stat| {
+                // The directory and its bucket may be on different mounts.
+                self.private.site_of(dir, stat.device).is_ok_and(|site| !site.sharing.is_shared())
+            }),
+        };
+        if let Some(state) = &state
+            && indexes.is_known_to_be_read(state)
+        {
+            let names =
+                indexes.read(dir, state, DirectoryRole::Versions, || SortedNames::read_briefly(dir))?;
+            (0..names.len()).for_each(|at| visit(names.get(at).text));
+            return Ok(());
+        }
+        let mut count = 0;
+        read_dir_briefly(dir, |name, _| {
+            count += 1;
+            str::from_utf8(name).into_iter().for_each(&mut visit);
+        })?;
+        if let Some(state) = state.filter(|_| count >= FEWEST) {
+            indexes.note_read(&state);
+        }
+        Ok(())
+    }
+}
+
+fn keeps_versions(contents: PrivateDirectoryContents) -> bool {
+    contents.versioning != VersioningState::Unversioned
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::names::is_stray;
+    use super::*;
+
+    fn id(order: u64) -> VersionId {
+        VersionId::new(format!("{order:016x}.{order:016x}")).unwrap()
+    }
+
+    proptest! {
+        /// An index and a scan of the same names lead to the same result.
+        #[test]
+        fn index_and_scan_agree(
+            found in proptest::collection::hash_set((0..9_u64, 0..9_u64, any::<bool>(), any::<bool>()), 0..20),
+            wanted in 0..9_u64,
+            wants_null in any::<bool>(),
+        ) {
+            let name = |(at, (order, of, is_null, is_marker)): (usize, (u64, u64, bool, bool))| {
+                let version = if is_null { VersionId::null() } else { id(of * 100) };
+                // No two names have the same order.
+                let order = if order == of { order * 100 } else { order * 100 + at as u64 + 1 };
+                NoncurrentVersion { order, version, is_marker }.name()
+            };
+            let names: BTreeSet<Box<str>> =
+                found.into_iter().enumerate().map(name).chain(["other".into(), "zé".into()]).map(Box::from).collect();
+            let strays = names.iter().filter(|name| is_stray(name)).cloned().collect();
+            let version = if wants_null { VersionId::null() } else { id(wanted * 100) };
+            let mut scanned = VersionLookup::default();
+            names.iter().rev().for_each(|name| scanned.see(&version, name));
+            let (scanned, indexed) = (scanned.sorted(), VersionLookup::in_index(&names, &strays, &version));
+            let order = |found: &VersionLookup| found.newest_other.as_ref().map(|found| found.order);
+            let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersion::name).collect::<BTreeSet<_>>();
+            prop_assert_eq!((order(&scanned), set(&scanned)), (order(&indexed), set(&indexed)));
+            prop_assert!(indexed.names.is_sorted_by_key(|found| std::cmp::Reverse(found.order)));
+            let newest = names.iter().rev().find_map(|name| NoncurrentVersion::parse(name)).map(|found| found.order);
+            prop_assert_eq!(scanned.newest().map(|found| found.order), newest);
+        }
+    }
+}
