@@ -12,7 +12,7 @@ use std::sync::{Arc, Once};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
-use fordway_store::{ETag, Error, Metadata, ObjectInfo, PutResult};
+use fordway_store::{ETag, Error, ErrorKind, Metadata, ObjectInfo, PutResult};
 use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
@@ -329,6 +329,8 @@ pub(crate) enum RequestFailure {
     Store(Error),
     /// The store failed in a request to which an S3 service would respond without a body, such as HEAD.
     Head(Error),
+    /// The content of an object ended early.
+    ShortContent(Error),
     /// This library refused the request. The text gives the reason and the remedy.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
@@ -339,6 +341,18 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
+    /// Creates the failure for an error of a get. `IncompleteBody` would mean that the program sent too little, so an
+    /// object that became shorter during the get has the same status as a connection that ended during the get.
+    #[cold]
+    pub(crate) fn of_get(error: Error, lane: &str) -> Self {
+        // The node lane adds a code to each kind, but a code from an S3 service comes first.
+        let is_of_service = lane == "http" && error.s3_code().is_some();
+        match error.kind() {
+            ErrorKind::IncompleteBody if !is_of_service => RequestFailure::ShortContent(error),
+            _ => RequestFailure::Store(error),
+        }
+    }
+
     /// Creates a failure for a refused argument or operation. `why` is a sentence with the reason and the remedy.
     pub(crate) fn refused(status: Status, why: impl Into<String>) -> Self {
         RequestFailure::Refused(status, why.into())
@@ -348,6 +362,8 @@ impl RequestFailure {
         match self {
             RequestFailure::Store(error) => abi.number(error.into()),
             RequestFailure::Head(error) => abi.number(Status::from(error).without_body()),
+            // Programs repeat a request with this status.
+            RequestFailure::ShortContent(_) => abi.number(Status::ConnectionFailed),
             RequestFailure::Refused(status, _) => abi.number(*status),
             RequestFailure::Callback(number) => *number,
         }
@@ -356,7 +372,9 @@ impl RequestFailure {
     /// Returns the human-readable message.
     pub(crate) fn message(&self) -> String {
         match self {
-            RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
+            RequestFailure::Store(error)
+            | RequestFailure::Head(error)
+            | RequestFailure::ShortContent(error) => error.to_string(),
             RequestFailure::Refused(_, why) => why.clone(),
             RequestFailure::Callback(number) => {
                 format!("a callback of the program returned status {number}")
@@ -367,7 +385,9 @@ impl RequestFailure {
     /// Returns the address of the resource for which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
-            RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
+            RequestFailure::Store(error)
+            | RequestFailure::Head(error)
+            | RequestFailure::ShortContent(error) => error.target(),
             RequestFailure::Refused(..) | RequestFailure::Callback(_) => "",
         }
     }

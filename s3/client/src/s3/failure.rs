@@ -30,8 +30,7 @@ impl FailedAttempt {
     /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
         let may_pass = call.replay == ReplayPolicy::Safe
-            && (is_passing(error.kind())
-                || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
+            && (is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest);
         FailedAttempt { error, may_pass, retry_after: None }
     }
 }
