@@ -100,6 +100,20 @@ fn a_response_that_breaks_off_is_a_failed_connection() {
     );
 }
 
+/// A proxy or an overloaded server responds without S3's error document.
+#[test]
+fn a_server_that_responds_is_not_a_failed_connection() {
+    let said = requests("HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", Afterwards::Close);
+    for (line, name) in said.iter().zip(["get", "put", "list", "head", "delete"]) {
+        assert!(line.starts_with(&format!("{name}: ErrorServiceUnavailable, ")), "{line}");
+    }
+    let said = requests("HTTP/1.1 301 No\r\nContent-Length: 0\r\n\r\n", Afterwards::Close);
+    for (line, name) in said.iter().zip(["get", "put", "list", "head", "delete"]) {
+        assert!(line.starts_with(&format!("{name}: ErrorPermanentRedirect, final: ")), "{line}");
+        assert!(line.contains("the bucket is not at this endpoint"), "{line}");
+    }
+}
+
 #[test]
 fn an_object_that_becomes_shorter_during_a_get_has_the_same_status_on_every_lane() {
     let program = Program::compile("breaks.c", &[]);

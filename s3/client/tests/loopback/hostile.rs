@@ -398,12 +398,29 @@ fn errors_say_what_to_do() {
     let (kind, text) = message(answer(301, "x-amz-bucket-region: eu-west-1\r\n", ""));
     assert_eq!(kind, ErrorKind::InvalidArgument);
     assert!(text.contains("set AWS_REGION=eu-west-1"), "{text}");
+    let server = Server::answering(vec![answer(301, "", ""), answer(307, "location: http://other/\r\n", "")]);
+    let store = server.store(once);
+    for (code, part) in [
+        ("PermanentRedirect", "HTTP status 301; the bucket is not at this endpoint or not in region "),
+        ("TemporaryRedirect", "HTTP status 307; use the endpoint http://other/"),
+    ] {
+        let error = store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap_err();
+        assert_eq!((error.kind(), error.s3_code()), (ErrorKind::InvalidArgument, Some(code)));
+        assert!(error.to_string().contains(part), "{error}");
+    }
     let times = "<RequestTime>20130524T000000Z</RequestTime><ServerTime>2013-05-24T01:00:00Z</ServerTime>";
     let (kind, text) = message(error(403, "RequestTimeTooSkewed", times));
     assert_eq!(kind, ErrorKind::RequestTimeTooSkewed);
     assert!(text.contains("this machine's clock says ") && text.contains("2013-05-24T01:00:00Z"), "{text}");
     let (kind, text) = message(answer(502, "", "<html>nginx"));
     assert_eq!((kind, text.contains("HTTP status 502")), (ErrorKind::Unavailable, true), "{text}");
+    let busy = |status| {
+        let error = read(&Server::answering(vec![answer(status, "", "")]), once).unwrap_err();
+        (error.kind(), error.s3_code().map(str::to_owned))
+    };
+    for (status, code) in [(429, "SlowDown"), (502, "ServiceUnavailable"), (503, "ServiceUnavailable")] {
+        assert_eq!(busy(status), (ErrorKind::Unavailable, Some(code.to_owned())), "{status}");
+    }
 }
 
 #[test]
