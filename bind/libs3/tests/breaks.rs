@@ -128,3 +128,17 @@ fn an_object_that_becomes_shorter_during_a_get_has_the_same_status_on_every_lane
         assert!(said.starts_with(&start), "{said}");
     }
 }
+
+#[test]
+fn a_lack_of_descriptors_has_the_same_status_on_every_local_lane() {
+    let program = Program::compile("descriptors.c", &[]);
+    for lane in [Lane::embedded(), Lane::node()] {
+        let file = lane.root.path().join("bucket/key");
+        std::fs::create_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, vec![7; 20_000_000]).unwrap();
+        let mut command = program.command(&[]);
+        let said = run(command.args([&lane.host, &lane.access_key, &lane.secret_key]));
+        assert!(said.starts_with("first: OK\nsecond: ErrorSlowDown: get s3://bucket/key "), "{said}");
+        assert!(said.contains("raise `ulimit -n`"), "{said}");
+    }
+}
