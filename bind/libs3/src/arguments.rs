@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
+use fordway_store::{BoxedMetadata, Bucket, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
 use super::response::{RequestFailure, RequestResult};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
-unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
+pub(crate) unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
     }
@@ -328,6 +328,22 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
         if_modified_since: time(asked.if_modified_since_s),
         if_unmodified_since: time(asked.if_not_modified_since_s),
     })
+}
+
+/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
+/// violates.
+pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
+    match validate_bucket(name.to_bytes(), false) {
+        Status::OK => Ok(Bucket::new(checked(name)?)?),
+        fault => {
+            let why = format!(
+                "{:?} is not valid as the name of a bucket; use 3 to 255 letters, digits, dots, hyphens and underscores, \
+                 starting with a letter or digit",
+                name.to_string_lossy()
+            );
+            Err(RequestFailure::refused(fault, why))
+        }
+    }
 }
 
 /// The maximum lengths of a bucket name: in a path, and in a host name.

@@ -65,6 +65,15 @@ const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
     uses_server_side_encryption: 0,
 };
 
+/// The error details of a successful request. libs3 also passes a structure in this case, so programs may read it.
+const NO_DETAILS: ErrorDetails = ErrorDetails {
+    message: ptr::null(),
+    resource: ptr::null(),
+    further_details: ptr::null(),
+    extra_details_count: 0,
+    extra_details: ptr::null_mut(),
+};
+
 /// The properties that a successful request passes to the properties callback.
 #[derive(Default)]
 pub(crate) struct SuccessProperties<'a> {
@@ -214,7 +223,7 @@ impl CallbackResponder {
     /// Ends the request and reports its outcome. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
         match outcome {
-            Ok(()) => self.tell(self.abi.number(Status::OK), ptr::null()),
+            Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
             Err(failure) => self.tell_failure(&failure),
         }
     }
@@ -227,18 +236,16 @@ impl CallbackResponder {
         let details = ErrorDetails {
             message: message.as_ptr(),
             resource: if resource.is_empty() { ptr::null() } else { resource.as_ptr() },
-            further_details: ptr::null(),
-            extra_details_count: 0,
-            extra_details: ptr::null_mut(),
+            ..NO_DETAILS
         };
         self.tell(number, &details);
         LAST_MESSAGE.set(Some((message, resource)));
     }
 
-    fn tell(&self, number: S3StatusCode, details: *const ErrorDetails) {
+    fn tell(&self, number: S3StatusCode, details: &ErrorDetails) {
         if let Some(callback) = self.handler.complete {
-            // SAFETY: the handler's creator guarantees the callback and its data. `details` is NULL or remains valid
-            // until the callback returns.
+            // SAFETY: the handler's creator guarantees the callback and its data. `details` remains valid until the
+            // callback returns.
             unsafe { callback(number, details, self.data) };
         }
     }

@@ -12,8 +12,11 @@ use harness::{Lane, Program, run};
 /// The failures that `statuses.c` provokes, in its order, and their statuses on every lane.
 const STATUSES: &[(&str, &str)] = &[
     ("create a bucket again", "ErrorBucketAlreadyOwnedByYou"),
-    ("create a bucket with a slash", "ErrorInvalidBucketName"),
+    ("create a bucket with a slash", "InvalidBucketNameCharacter"),
     ("delete a bucket with objects", "ErrorBucketNotEmpty"),
+    ("get from a bucket with a short name", "InvalidBucketNameTooShort"),
+    ("put into a bucket with an address as its name", "InvalidBucketNameDotQuadNotation"),
+    ("copy to a bucket with a hyphen as its first character", "InvalidBucketNameFirstCharacter"),
     ("delete a missing bucket", "ErrorNoSuchBucket"),
     ("test a missing bucket", "ErrorNoSuchBucket"),
     ("list a missing bucket", "ErrorNoSuchBucket"),
