@@ -64,7 +64,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 }
 
 /// Returns the value of a header without leading and trailing blanks, as libs3 does. Returns `None` for NULL and for an
-/// empty text. Errors: `bad` if there are only blanks; the text is not UTF-8.
+/// empty text. Errors: `bad` if there are only blanks, or a control character; the text is not UTF-8.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -72,6 +72,10 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
     // SAFETY: guaranteed by the caller.
     match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
         Some("") => Err(RequestFailure::refused(bad, "the value of a header is blank; pass NULL for none")),
+        Some(value) if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') => {
+            let why = format!("{value:?} cannot be the value of a header; remove the control characters");
+            Err(RequestFailure::refused(bad, why))
+        }
         value => Ok(value),
     }
 }

@@ -240,8 +240,14 @@ pub(crate) fn copy(
     to: (&Bucket, &Key),
     said: Option<ParsedPutProperties>,
 ) -> RequestResult<PutResult> {
+    let changes_nothing = said.is_none() && (&target.bucket, key) == to;
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
-    Ok(target.lane.store.copy((&target.bucket, key), to.0, to.1, &options)?)
+    let made = target.lane.store.copy((&target.bucket, key), to.0, to.1, &options);
+    Ok(made.map_err(|error| match error.kind() {
+        // S3's code for a copy onto itself that changes nothing. The lanes for directories report only the kind.
+        ErrorKind::InvalidArgument if changes_nothing => error.with_s3_code("InvalidRequest"),
+        _ => error,
+    })?)
 }
 
 fn no_key() -> RequestFailure {

@@ -99,6 +99,11 @@ static void objects(Probe *p) {
     show("get unless the ETag matches", &call);
     call = get_if(p, NULL, NULL, -1, 1000000000);
     show("get if not modified for long", &call);
+    call = get_if(p, "\"01\n23\"", NULL, -1, -1);
+    show("get if an ETag with a line break matches", &call);
+    call = (Call){0};
+    S3_copy_object(&p->context, "key", NULL, "key", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
+    show("copy a key onto itself", &call);
     call = (Call){0};
     S3_copy_object(&p->context, "missing", NULL, "copy", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
     show("copy a missing key", &call);

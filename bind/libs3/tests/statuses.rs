@@ -35,6 +35,8 @@ const STATUSES: &[(&str, &str)] = &[
     ("get if another ETag matches", "ErrorPreconditionFailed"),
     ("get unless the ETag matches", "HttpErrorUnknown"),
     ("get if not modified for long", "ErrorPreconditionFailed"),
+    ("get if an ETag with a line break matches", "BadIfMatchETag"),
+    ("copy a key onto itself", "ErrorInvalidRequest"),
     ("copy a missing key", "ErrorNoSuchKey"),
     ("copy to a missing bucket", "ErrorNoSuchBucket"),
     ("put with a wrong MD5", "ErrorBadDigest"),
