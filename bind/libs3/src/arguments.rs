@@ -341,8 +341,8 @@ pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
         Status::OK => Ok(Bucket::new(checked(name)?)?),
         fault => {
             let why = format!(
-                "{:?} is not valid as the name of a bucket; use 3 to 255 letters, digits, dots, hyphens and underscores, \
-                 starting with a letter or digit",
+                "{:?} is not valid as the name of a bucket; use 3 to 255 letters, digits, dots, hyphens and \
+                 underscores, starting with a letter or digit",
                 name.to_string_lossy()
             );
             Err(RequestFailure::refused(fault, why))

@@ -8,7 +8,8 @@ static const char *file_to_truncate;
 
 static S3Status truncating(int size, const char *buffer, void *data) {
     Call *call = data;
-    if (call->got_calls == 0 && file_to_truncate && truncate(file_to_truncate, 300000) != 0) return S3StatusInternalError;
+    int is_first = call->got_calls == 0;
+    if (is_first && file_to_truncate && truncate(file_to_truncate, 300000) != 0) return S3StatusInternalError;
     return on_get(size, buffer, data);
 }
 
