@@ -69,7 +69,7 @@ kinds! {
     /// The content does not match the MD5 or checksum that the caller stated.
     BadDigest = "send the data again; it changed in transit";
     /// Fewer (or more) bytes arrived than were announced.
-    IncompleteBody = "send it again";
+    IncompleteBody = "repeat the transfer";
     /// The object is larger than the store allows.
     EntityTooLarge = "use a multipart upload, or split the object";
     /// A part other than the last is smaller than 5 MiB.
@@ -139,6 +139,7 @@ struct ErrorFields {
     tries: u32,
     is_delete_marker: bool,
     marker: Option<DeleteMarker>,
+    is_lost_connection: bool,
     s3_code: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -159,6 +160,7 @@ impl Error {
             tries: 1,
             is_delete_marker: false,
             marker: None,
+            is_lost_connection: false,
             s3_code: None,
             source: None,
         }))
@@ -229,6 +231,18 @@ impl Error {
         self.0.is_delete_marker
     }
 
+    /// Records that a connection existed, and ended before the whole response had arrived. Without this record,
+    /// `Unavailable` can also mean that there was no connection.
+    pub fn at_lost_connection(mut self) -> Self {
+        self.0.is_lost_connection = true;
+        self
+    }
+
+    /// Returns whether a connection is known to have ended before the whole response had arrived.
+    pub fn is_at_lost_connection(&self) -> bool {
+        self.0.is_lost_connection
+    }
+
     /// Records the S3 error code with which a server described the failure. Several codes have the same [`ErrorKind`],
     /// and some callers need to distinguish these codes. A text that cannot be an error code is ignored.
     pub fn with_s3_code(mut self, code: &str) -> Self {
@@ -248,6 +262,7 @@ impl Error {
     pub fn repeated(&self) -> Self {
         let mut error = Error::new(self.kind(), self.detail()).after_tries(self.tries());
         error.0.s3_code.clone_from(&self.0.s3_code);
+        error.0.is_lost_connection = self.0.is_lost_connection;
         error
     }
 
@@ -375,11 +390,13 @@ mod tests {
     fn a_repeated_error_has_another_target() {
         let first = Error::new(ErrorKind::NoSpace, "why")
             .with_s3_code("Code")
+            .at_lost_connection()
             .after_tries(2)
             .during("put", "l", "b", "k");
         let second = first.repeated().during("put", "l", "b", "other");
         assert_eq!((second.kind(), second.detail(), second.tries()), (ErrorKind::NoSpace, "why", 2));
         assert_eq!((second.s3_code(), second.target()), (Some("Code"), "s3://b/other"));
+        assert!(second.is_at_lost_connection());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub use multipart::{
 pub use name::{Bucket, Key, MAX_KEY_BYTES, contains_byte};
 pub use object::{
     BoxedMetadata, BucketInfo, CopyOptions, DeleteOptions, FileRegion, GetOptions, Metadata, ObjectContent,
-    ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult, RenameOptions,
+    ObjectInfo, ObjectPart, OpenObject, PartOptions, PutOptions, PutResult, RenameOptions, content_error,
 };
 pub use receive::{TRUSTED_BYTES, check_room, receive_exact, receive_rest};
 pub use upload_page::UploadPage;

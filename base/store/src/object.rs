@@ -467,14 +467,14 @@ impl ObjectContent {
             ObjectContent::Bytes(bytes) => buffer.extend_from_slice(&bytes),
             ObjectContent::File(FileRegion { file, mut offset, .. }) => {
                 receive_exact(buffer, len, |piece| {
-                    file.read_exact_at(piece, offset).map_err(|e| short(e, len as u64))?;
+                    file.read_exact_at(piece, offset).map_err(|e| content_error(e, len as u64))?;
                     offset += piece.len() as u64;
                     Ok(())
                 })?;
             }
             ObjectContent::Stream(mut reader, _) => {
                 receive_exact(buffer, len, |piece| {
-                    reader.read_exact(piece).map_err(|e| short(e, len as u64))
+                    reader.read_exact(piece).map_err(|e| content_error(e, len as u64))
                 })?;
             }
         }
@@ -502,10 +502,10 @@ impl ObjectContent {
             let wanted = buffer.len().min(left as usize);
             let got = match reader.read(&mut buffer[..wanted]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read.map_err(|error| short(error, left))?,
+                read => read.map_err(|error| content_error(error, left))?,
             };
             if got == 0 {
-                return Err(short(io::ErrorKind::UnexpectedEof.into(), left));
+                return Err(content_error(io::ErrorKind::UnexpectedEof.into(), left));
             }
             consume(&buffer[..got])?;
             left -= got as u64;
@@ -544,9 +544,10 @@ impl std::fmt::Debug for ObjectContent {
     }
 }
 
-/// Maps an error that occurred while content was read, and distinguishes a premature end of the content from a device
-/// error.
-fn short(error: io::Error, left: u64) -> Error {
+/// Returns the error for a read of content that failed with up to `left` bytes missing. The error that a lane wrapped in
+/// the `io::Error` is kept. Otherwise, the kinds are `IncompleteBody` for a premature end, `Timeout`, and `Io` for other
+/// failures.
+pub fn content_error(error: io::Error, left: u64) -> Error {
     if let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return inner.repeated();
     }
@@ -590,7 +591,7 @@ mod tests {
     #[test]
     fn content_that_stops_arriving_is_a_timeout() {
         for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut] {
-            let error = short(kind.into(), 1);
+            let error = content_error(kind.into(), 1);
             assert_eq!((error.kind(), error.detail()), (ErrorKind::Timeout, "the content stopped arriving"));
         }
     }

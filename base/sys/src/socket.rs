@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt::{self, set_tcp_congestion, socket_peercred};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recv, recvmsg, send, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
 use super::file::last_errno;
@@ -86,12 +86,13 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], wait: SocketBlockingMode) -
     }
 }
 
-/// Like [`receive`], and returns the descriptor if one was passed with these bytes. Cost: one `recvmsg`.
+/// Like [`receive`], and returns the descriptor if one was passed with these bytes. The descriptor is `MFILE` if this
+/// process cannot have another descriptor, so that the kernel has closed the passed one. Cost: one `recvmsg`.
 pub fn receive_with_descriptor(
     socket: impl AsFd,
     buffer: &mut [u8],
     wait: SocketBlockingMode,
-) -> Result<(usize, Option<OwnedFd>)> {
+) -> Result<(usize, Option<Result<OwnedFd>>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     loop {
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -107,7 +108,9 @@ pub fn receive_with_descriptor(
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
         });
-        return Ok((received.bytes, descriptors.next().and_then(|mut passed| passed.next())));
+        let passed = descriptors.next().and_then(|mut passed| passed.next()).map(Ok);
+        let lost = received.flags.contains(ReturnFlags::CTRUNC).then_some(Err(Errno::MFILE));
+        return Ok((received.bytes, passed.or(lost)));
     }
 }
 
@@ -279,7 +282,7 @@ mod tests {
             receive_with_descriptor(&other, &mut buffer, SocketBlockingMode::Yes).unwrap();
         assert_eq!(&buffer[..count], b"headbody");
         let (mut sent, mut passed) = (String::new(), String::new());
-        std::fs::File::from(descriptor.unwrap()).read_to_string(&mut passed).unwrap();
+        std::fs::File::from(descriptor.unwrap().unwrap()).read_to_string(&mut passed).unwrap();
         { file }.read_to_string(&mut sent).unwrap();
         assert!(passed.is_empty() != sent.is_empty(), "both read one open file: {passed:?} {sent:?}");
         assert_eq!(receive(&other, &mut buffer, SocketBlockingMode::No), Err(Errno::WOULDBLOCK));

@@ -134,7 +134,7 @@ impl BareSocketClient {
         let (_, file) = wait(self.looks_out, |wait| receive_with_descriptor(socket, room, wait))?;
         self.looks_out = self.buffer[0] == 1;
         body.clear();
-        let got = read_into_spare(file.ok_or(Errno::BADF)?, body, 0, 1 << 20)?;
+        let got = read_into_spare(file.unwrap_or(Err(Errno::BADF))?, body, 0, 1 << 20)?;
         ensure!(got == 1 << 20, "{got} bytes");
         Ok(())
     }

@@ -31,8 +31,9 @@ pub extern "C" fn fordway_last_error() -> *const c_char {
 
 /// Opens a file for reading: `http(s)://HOST/PATH`, `s3://BUCKET/KEY` at the endpoint that `options` or the environment
 /// specifies, `file:///PATH`, or a path. `options` may be NULL. Returns a file number, or -1 with errno set: ENOENT,
-/// EACCES, EINVAL, EHOSTUNREACH, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that was opened;
-/// if that version no longer exists, they fail with ESTALE.
+/// EACCES, EINVAL, EHOSTUNREACH, ECONNRESET, ETIMEDOUT, EPROTO and others. All reads return bytes of the version that
+/// was opened; if that version no longer exists, they fail with ESTALE. A local file must be a regular file. Its version
+/// consists of its size and its modification time.
 ///
 /// # Safety
 ///

@@ -26,6 +26,7 @@ impl From<Error> for CallFailure {
         let of_system = error.source().and_then(|source| source.downcast_ref::<io::Error>());
         let errno = match (error.kind(), of_system.and_then(io::Error::raw_os_error)) {
             (ErrorKind::Io, Some(errno)) => errno,
+            (ErrorKind::Unavailable, _) if error.is_at_lost_connection() => libc::ECONNRESET,
             (kind, _) => errno_of(kind),
         };
         CallFailure::new(errno, error.to_string())

@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fordway_http::vector::{FragmentMemory, RangeReadTicket, RemoteFile};
+use fordway_sys::PerProcess;
 
 use crate::abi::Fragment;
 use crate::failure::CallFailure;
@@ -35,14 +36,17 @@ enum PendingRead {
     Done(usize),
 }
 
-static FILES: RwLock<Option<HashMap<c_int, Arc<OpenFile>>>> = RwLock::new(None);
+/// The open files by number.
+type OpenFileTable = HashMap<c_int, Arc<OpenFile>>;
+
+/// A forked child has its own table, because it must not use its parent's connections.
+static FILES: LazyLock<PerProcess<RwLock<OpenFileTable>>> = LazyLock::new(PerProcess::default);
 static NEXT: AtomicI32 = AtomicI32::new(1);
 
 /// Registers a file, and returns its number.
 pub(crate) fn insert(source: OpenFileBackend) -> c_int {
     let file = Arc::new(OpenFile { source, submitted: Mutex::default(), is_closed: RwLock::default() });
-    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    let files = files.get_or_insert_default();
+    let mut files = changing();
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed) & c_int::MAX;
         if let Entry::Vacant(place) = files.entry(number) {
@@ -55,14 +59,12 @@ pub(crate) fn insert(source: OpenFileBackend) -> c_int {
 /// Returns the file with this number. Errors: `EBADF`.
 pub(crate) fn get(number: c_int) -> Result<Arc<OpenFile>, CallFailure> {
     let files = FILES.read().unwrap_or_else(PoisonError::into_inner);
-    files.as_ref().and_then(|files| files.get(&number)).cloned().ok_or_else(|| not_open(number))
+    files.get(&number).cloned().ok_or_else(|| not_open(number))
 }
 
 /// Closes a file. Cancels its reads in progress; nothing is written to their buffers afterwards. Errors: `EBADF`.
 pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
-    let mut files = FILES.write().unwrap_or_else(PoisonError::into_inner);
-    let file = files.as_mut().and_then(|files| files.remove(&number)).ok_or_else(|| not_open(number))?;
-    drop(files);
+    let file = changing().remove(&number).ok_or_else(|| not_open(number))?;
     *file.is_closed.write().unwrap_or_else(PoisonError::into_inner) = true;
     file.locked().tickets.clear();
     if let OpenFileBackend::Remote { file, .. } = &file.source {
@@ -71,10 +73,16 @@ pub(crate) fn close(number: c_int) -> Result<(), CallFailure> {
     Ok(())
 }
 
+fn changing() -> RwLockWriteGuard<'static, OpenFileTable> {
+    FILES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn not_open(number: c_int) -> CallFailure {
     CallFailure::new(
         libc::EBADF,
-        format!("{number} is not an open file: it was closed, or fordway_open did not return it"),
+        format!(
+            "{number} is not an open file: it was closed, it was opened before a fork, or fordway_open did not return it"
+        ),
     )
 }
 

@@ -1,11 +1,10 @@
 //! The files that can be opened, and how they are read.
 
-use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fordway_client::s3;
@@ -15,6 +14,7 @@ use fordway_http::vector::{
 };
 use fordway_lanes::Lane;
 use fordway_store::{Bucket, ByteRange, Conditions, Error, ErrorKind, GetOptions, Key, Result, Store};
+use fordway_sys::PerProcess;
 
 use super::files::ReadBuffers;
 use crate::failure::CallFailure;
@@ -45,7 +45,22 @@ pub(crate) enum OpenFileBackend {
     /// An object on a lane without an opener, because it is not worthwhile to save requests on this lane.
     Object(VersionedObject),
     /// A file on this machine.
-    Local { file: File, path: PathBuf, size_bytes: u64 },
+    Local(LocalFile),
+}
+
+/// A regular file on this machine.
+pub(crate) struct LocalFile {
+    file: File,
+    path: PathBuf,
+    version: LocalFileVersion,
+}
+
+/// What a change of a file's content changes. The time of the last change of the inode is not included, because a
+/// rename and a removal also change that time, but not the content of the open file.
+#[derive(PartialEq, Eq)]
+struct LocalFileVersion {
+    size_bytes: u64,
+    modified: (i64, i64),
 }
 
 /// One version of an object.
@@ -88,7 +103,7 @@ impl OpenFileBackend {
         match self {
             OpenFileBackend::Remote { file, .. } => file.size_bytes(),
             OpenFileBackend::Object(object) => object.size_bytes,
-            OpenFileBackend::Local { size_bytes, .. } => *size_bytes,
+            OpenFileBackend::Local(local) => local.version.size_bytes,
         }
     }
 
@@ -111,8 +126,9 @@ impl OpenFileBackend {
                 let found = object.read(&[(offset, count)])?;
                 buffer.copy_from_slice(&found[0]);
             }
-            OpenFileBackend::Local { file, path, .. } => {
-                file.read_exact_at(buffer, offset).map_err(|error| local_failure("reading", path, &error))?;
+            OpenFileBackend::Local(local) => {
+                local.read_unchecked(offset, buffer)?;
+                local.check_version()?;
             }
         }
         Ok(count)
@@ -136,9 +152,13 @@ impl OpenFileBackend {
             return Ok(());
         }
         for (index, (offset, length)) in ranges.into_iter().enumerate() {
-            self.read_at(offset, buffers.slice(index, 0, length))?;
+            let buffer = buffers.slice(index, 0, length);
+            match self {
+                OpenFileBackend::Local(local) => local.read_unchecked(offset, buffer)?,
+                _ => drop(self.read_at(offset, buffer)?),
+            }
         }
-        Ok(())
+        if let OpenFileBackend::Local(local) = self { local.check_version() } else { Ok(()) }
     }
 
     /// Applies advice; sources without read-ahead ignore it.
@@ -192,42 +212,111 @@ fn open_object(address: &str, settings: &ValidatedOpenOptions) -> Result<OpenFil
 }
 
 fn open_local(path: &str) -> Result<OpenFileBackend, CallFailure> {
-    let path = PathBuf::from(path);
-    let failed = |error: io::Error| local_failure("opening", &path, &error);
-    let file = File::open(&path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(CallFailure::new(
-            libc::EISDIR,
-            format!("{} is a directory; name a file", path.display()),
-        ));
-    }
-    let size_bytes = metadata.len();
-    Ok(OpenFileBackend::Local { file, path, size_bytes })
+    LocalFile::open(path.into()).map(OpenFileBackend::Local)
 }
 
-fn local_failure(doing: &str, path: &std::path::Path, error: &io::Error) -> CallFailure {
-    let shortened = || "it is shorter than it was when it was opened; open it again".to_owned();
-    match error.raw_os_error() {
-        Some(errno) => CallFailure::new(errno, format!("{doing} {}: {error}", path.display())),
-        None => CallFailure::new(libc::ESTALE, format!("{doing} {}: {}", path.display(), shortened())),
+impl LocalFile {
+    /// Opens a file. Errors: `EISDIR` for a directory, `EINVAL` for any other file that is not regular, or whose size is
+    /// unknown.
+    fn open(path: PathBuf) -> Result<Self, CallFailure> {
+        let failed = |error: io::Error| local_failure("opening", &path, &error);
+        let refused = |errno, why: &str| Err(CallFailure::new(errno, format!("{} {why}", path.display())));
+        // Without this flag, opening a FIFO would wait for a writer. The flag has no effect on reads of regular files.
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return refused(libc::EISDIR, "is a directory; name a file");
+        }
+        if !metadata.is_file() {
+            return refused(libc::EINVAL, "is not a regular file; copy its content to a regular file");
+        }
+        if metadata.len() == 0 && file.read_at(&mut [0], 0).map_err(failed)? > 0 {
+            let why = "reports a size of 0 but has content, like the kernel's files in /proc; copy it to another file";
+            return refused(libc::EINVAL, why);
+        }
+        let version = LocalFileVersion::new(&metadata);
+        Ok(LocalFile { file, path, version })
+    }
+
+    /// Fills `buffer` from `offset`. Errors: `ESTALE` if the file is too short, and errors of the system.
+    fn read_unchecked(&self, offset: u64, buffer: &mut [u8]) -> Result<(), CallFailure> {
+        self.file.read_exact_at(buffer, offset).map_err(|error| local_failure("reading", &self.path, &error))
+    }
+
+    /// Checks after a read that the file did not change before or during the read. Errors: `ESTALE`. Cost: one `fstat`.
+    fn check_version(&self) -> Result<(), CallFailure> {
+        let now = self.file.metadata().map_err(|error| local_failure("reading", &self.path, &error))?;
+        match LocalFileVersion::new(&now) == self.version {
+            true => Ok(()),
+            false => Err(stale(&self.path)),
+        }
     }
 }
+
+impl LocalFileVersion {
+    fn new(metadata: &Metadata) -> Self {
+        LocalFileVersion { size_bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
+    }
+}
+
+fn local_failure(doing: &str, path: &Path, error: &io::Error) -> CallFailure {
+    match error.raw_os_error() {
+        Some(errno) => CallFailure::new(errno, format!("{doing} {}: {error}", path.display())),
+        None => stale(path),
+    }
+}
+
+fn stale(path: &Path) -> CallFailure {
+    let why = format!("reading {}: it has changed since it was opened; open it again", path.display());
+    CallFailure::new(libc::ESTALE, why)
+}
+
+/// The maximum number of lanes, and of sessions, that stay open when no file uses them. Without a limit, a program whose
+/// keys change often would keep connections open for all of its former keys.
+const KEPT_MAX: usize = 32;
 
 /// This process's lanes and sessions. Files opened with the same options share their connections, except `s3://` files
 /// whose endpoint comes from the environment.
 #[derive(Default)]
 struct SharedConnections {
-    lanes: HashMap<ValidatedOpenOptions, Lane>,
-    sessions: HashMap<ValidatedOpenOptions, Arc<HttpSession>>,
+    lanes: Mutex<RecentlyUsed<Lane>>,
+    sessions: Mutex<RecentlyUsed<Arc<HttpSession>>>,
 }
 
-static OPENED: Mutex<Option<SharedConnections>> = Mutex::new(None);
+/// A forked child has its own connections.
+static OPENED: LazyLock<PerProcess<SharedConnections>> = LazyLock::new(PerProcess::default);
+
+/// Up to [`KEPT_MAX`] values; the most recently used is the last.
+struct RecentlyUsed<T>(Vec<(ValidatedOpenOptions, T)>);
+
+impl<T> Default for RecentlyUsed<T> {
+    fn default() -> Self {
+        RecentlyUsed(Vec::new())
+    }
+}
+
+impl<T: Clone> RecentlyUsed<T> {
+    fn get(&mut self, key: &ValidatedOpenOptions) -> Option<T> {
+        let at = self.0.iter().position(|(known, _)| known == key)?;
+        let entry = self.0.remove(at);
+        let value = entry.1.clone();
+        self.0.push(entry);
+        Some(value)
+    }
+
+    /// Adds a value, and returns the least recently used value if there are now too many.
+    #[must_use = "closing connections may take time, so the lock is released first"]
+    fn insert(&mut self, key: ValidatedOpenOptions, value: T) -> Option<T> {
+        self.0.push((key, value));
+        (self.0.len() > KEPT_MAX).then(|| self.0.remove(0).1)
+    }
+}
 
 fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
     let of_lane = ValidatedOpenOptions { read_ahead_bytes: 0, ..settings.clone() };
-    if let Some(lane) = locked(&OPENED).get_or_insert_default().lanes.get(&of_lane) {
-        return Ok(lane.clone());
+    if let Some(lane) = locked(&OPENED.lanes).get(&of_lane) {
+        return Ok(lane);
     }
     let timeout = (settings.timeout_ms > 0).then(|| Duration::from_millis(settings.timeout_ms.into()));
     let credentials = settings.keys.clone().map(|keys| s3::S3Credentials::Keys {
@@ -247,7 +336,7 @@ fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
     let lane = fordway_lanes::open(&options)?;
     // The environment may change, so only a lane with an explicit endpoint is cached.
     if of_lane.endpoint.is_some() {
-        locked(&OPENED).get_or_insert_default().lanes.insert(of_lane, lane.clone());
+        let _oldest = locked(&OPENED.lanes).insert(of_lane, lane.clone());
     }
     Ok(lane)
 }
@@ -255,13 +344,13 @@ fn lane(settings: &ValidatedOpenOptions) -> Result<Lane> {
 fn session(settings: &ValidatedOpenOptions) -> Result<Arc<HttpSession>> {
     let of_session =
         ValidatedOpenOptions { read_ahead_bytes: 0, endpoint: None, keys: None, ..settings.clone() };
-    let mut opened = locked(&OPENED);
-    let sessions = &mut opened.get_or_insert_default().sessions;
+    let mut sessions = locked(&OPENED.sessions);
     if let Some(session) = sessions.get(&of_session) {
-        return Ok(session.clone());
+        return Ok(session);
     }
     let session = Arc::new(HttpSession::new(session_options(settings)?));
-    sessions.insert(of_session, session.clone());
+    let _oldest = sessions.insert(of_session, session.clone());
+    drop(sessions);
     Ok(session)
 }
 
@@ -280,4 +369,21 @@ fn session_options(settings: &ValidatedOpenOptions) -> Result<vector::SessionOpt
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_value_is_dropped() {
+        let key = |number: u32| ValidatedOpenOptions { connections: number, ..Default::default() };
+        let mut kept = RecentlyUsed::default();
+        for number in 0..KEPT_MAX as u32 {
+            assert_eq!(kept.insert(key(number), number), None);
+        }
+        assert_eq!(kept.get(&key(0)), Some(0));
+        assert_eq!(kept.insert(key(99), 99), Some(1));
+        assert_eq!((kept.get(&key(0)), kept.get(&key(1)), kept.0.len()), (Some(0), None, KEPT_MAX));
+    }
 }

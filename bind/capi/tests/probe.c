@@ -3,17 +3,22 @@
  * usage: probe URL ENDPOINT COPY MISSING THREADS  checks every point in THREADS threads; COPY is a local copy of
  *                                                 the file at URL, and no file exists at MISSING
  *        probe stalled URL                        checks reads from a server that stalls in the middle of a response
+ *        probe local DIRECTORY                  checks local files of all kinds; creates files in DIRECTORY
  *        probe refused URL ENDPOINT               checks the errors for addresses that cannot be opened
  */
 #include "fordway.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char *url, *endpoint, *missing;
 static unsigned char *copy;
@@ -297,6 +302,84 @@ static void stalled(void)
     point(waited == -1 && waited_errno == ECANCELED, "stalled: who waits is told");
 }
 
+static void write_file(const char *path, char byte)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || write(file, &byte, 1) != 1 || close(file) != 0)
+        exit(2);
+}
+
+static int is_one_byte(int file)
+{
+    char byte;
+    return file > 0 && fordway_pread(file, &byte, 1, 0) == 1;
+}
+
+static int may_end;
+
+/* Keeps the locks of the library in use. */
+static void *opener(void *path)
+{
+    while (!__atomic_load_n(&may_end, __ATOMIC_RELAXED))
+        fordway_close(fordway_open(path, NULL));
+    return NULL;
+}
+
+/* Returns whether 200 children, forked while other threads open files, can open and read a file. */
+static int children_open(char *path)
+{
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, opener, path);
+    int ended_well = 0;
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            _exit(!is_one_byte(fordway_open(path, NULL)));
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        ended_well += status == 0;
+    }
+    __atomic_store_n(&may_end, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    return ended_well == 200;
+}
+
+static void local(const char *directory)
+{
+    char path[512], other[512], byte;
+    snprintf(path, sizeof path, "%s/fifo", directory);
+    alarm(60);
+    point(mkfifo(path, 0600) == 0 && refused(fordway_open(path, NULL), EINVAL), "local: a FIFO is refused");
+    point(refused(fordway_open("/dev/zero", NULL), EINVAL), "local: a device is refused");
+    point(refused(fordway_open("/proc/self/status", NULL), EINVAL), "local: a file of unknown size is refused");
+    snprintf(path, sizeof path, "%s/file", directory);
+    snprintf(other, sizeof other, "%s/other", directory);
+    write_file(path, 'a');
+    int file = fordway_open(path, NULL);
+    point(rename(path, other) == 0 && is_one_byte(file), "local: a renamed file stays open");
+    point(unlink(other) == 0 && is_one_byte(file), "local: a removed file stays open");
+    fordway_close(file);
+    write_file(path, 'a');
+    file = fordway_open(path, NULL);
+    pause_ms(50);
+    write_file(path, 'b');
+    struct fordway_fragment fragment = {0, 1, &byte};
+    point(refused(fordway_pread(file, &byte, 1, 0), ESTALE), "local: pread of a changed file");
+    point(refused(fordway_pread_vector(file, &fragment, 1), ESTALE), "local: pread_vector of a changed file");
+    point(refused(fordway_submit(file, &fragment, 1), ESTALE), "local: submit for a changed file");
+    int status = -1, mine = fordway_open(path, NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!refused(fordway_pread(mine, &byte, 1, 0), EBADF));
+    waitpid(child, &status, 0);
+    point(status == 0 && is_one_byte(mine), "local: a child opens its own files");
+    point(children_open(path), "local: children that are forked while other threads open files");
+}
+
 static void read_copy(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -312,7 +395,9 @@ static void read_copy(const char *path)
 int main(int count, char **words)
 {
     endpoint = "";
-    if (count == 3) {
+    if (count == 3 && !strcmp(words[1], "local")) {
+        local(words[2]);
+    } else if (count == 3) {
         url = words[2];
         stalled();
     } else if (count == 4) {

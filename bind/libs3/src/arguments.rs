@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use fordway_store::{BoxedMetadata, Conditions, ETag, ETagMatch, Key, Metadata};
+use fordway_store::{BoxedMetadata, Bucket, Conditions, ETag, ETagMatch, Key, Metadata};
 use fordway_wire::date;
 
 use super::response::{RequestFailure, RequestResult};
@@ -32,7 +32,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> RequestResult<Option<&'
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
-unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
+pub(crate) unsafe fn bytes<'a>(pointer: *const c_char) -> Option<&'a CStr> {
     if pointer.is_null() {
         return None;
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn owned(pointer: *const c_char) -> RequestResult<Option<Strin
 }
 
 /// Returns the value of a header without leading and trailing blanks, as libs3 does. Returns `None` for NULL and for an
-/// empty text. Errors: `bad` if there are only blanks; the text is not UTF-8.
+/// empty text. Errors: `bad` if there are only blanks, or a control character; the text is not UTF-8.
 ///
 /// # Safety
 /// The requirements of [`text`] apply.
@@ -72,6 +72,10 @@ unsafe fn header_value<'a>(pointer: *const c_char, bad: Status) -> RequestResult
     // SAFETY: guaranteed by the caller.
     match unsafe { text(pointer) }?.map(|value| value.trim_matches([' ', '\t'])) {
         Some("") => Err(RequestFailure::refused(bad, "the value of a header is blank; pass NULL for none")),
+        Some(value) if value.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') => {
+            let why = format!("{value:?} cannot be the value of a header; remove the control characters");
+            Err(RequestFailure::refused(bad, why))
+        }
         value => Ok(value),
     }
 }
@@ -328,6 +332,22 @@ pub(crate) unsafe fn conditions(pointer: *const GetConditions) -> RequestResult<
         if_modified_since: time(asked.if_modified_since_s),
         if_unmodified_since: time(asked.if_not_modified_since_s),
     })
+}
+
+/// Returns the name of a bucket. Errors: the status for the first of libs3's rules for names in paths that the name
+/// violates.
+pub(crate) fn bucket_name(name: &CStr) -> RequestResult<Bucket> {
+    match validate_bucket(name.to_bytes(), false) {
+        Status::OK => Ok(Bucket::new(checked(name)?)?),
+        fault => {
+            let why = format!(
+                "{:?} is not valid as the name of a bucket; use 3 to 255 letters, digits, dots, hyphens and \
+                 underscores, starting with a letter or digit",
+                name.to_string_lossy()
+            );
+            Err(RequestFailure::refused(fault, why))
+        }
+    }
 }
 
 /// The maximum lengths of a bucket name: in a path, and in a host name.

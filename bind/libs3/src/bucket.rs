@@ -19,6 +19,7 @@ use crate::abi::{
     AclGrant, ListBucketCallback, ListBucketContent, ListServiceCallback, MAX_GRANTS, MAX_OWNER_BYTES,
     PERMISSION_FULL_CONTROL,
 };
+use crate::arguments::bucket_name;
 use crate::lane::ConnectedBucket;
 use crate::response::{CallbackResponder, QuotedETag, c_text, checked, seconds, write_text};
 use crate::status::Status;
@@ -204,12 +205,9 @@ impl ListingEntryBatch {
 }
 
 /// Returns the destination bucket of a copy: `name`, or `own`, the source's bucket, if `name` is `None`. Errors:
-/// `InvalidBucketName`.
-pub(crate) fn named_or_own(name: Option<&str>, own: &Bucket) -> RequestResult<Bucket> {
-    match name {
-        Some(name) => Ok(Bucket::new(name)?),
-        None => Ok(own.clone()),
-    }
+/// as for [`bucket_name`].
+pub(crate) fn named_or_own(name: Option<&CStr>, own: &Bucket) -> RequestResult<Bucket> {
+    name.map_or_else(|| Ok(own.clone()), bucket_name)
 }
 
 /// The memory to which an access control list is written.

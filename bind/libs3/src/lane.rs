@@ -14,7 +14,7 @@ use fordway_store::{Bucket, Result};
 use fordway_sys::ProcessIdentity;
 
 use super::response::RequestResult;
-use crate::arguments::checked;
+use crate::arguments::{bucket_name, checked};
 use crate::queue::RequestSchedulingClass;
 
 /// The address and credentials that a program uses for its objects. Empty texts are `None`.
@@ -43,7 +43,7 @@ pub(crate) struct ConnectedBucket {
 
 impl ConnectedBucket {
     /// Returns the target for an address. If the thread's last request had the same target, this function is fast,
-    /// because it acquires no lock, copies no name and validates no characters. Errors: `InvalidBucketName`, a text
+    /// because it acquires no lock, copies no name and validates no characters. Errors: as for [`bucket_name`], a text
     /// that is not UTF-8, and errors of the lane.
     pub(crate) fn take(
         address: &EndpointSettings<&CStr>,
@@ -59,7 +59,7 @@ impl ConnectedBucket {
             return Ok(ConnectedBucketGuard(last));
         }
         let address = address.checked()?;
-        let (bucket, lane) = (Bucket::new(checked(bucket)?)?, lane(&address)?);
+        let (bucket, lane) = (bucket_name(bucket)?, lane(&address)?);
         let (is_local, address) = (is_local(&lane), address.kept());
         Ok(ConnectedBucketGuard(Some(Box::new(ConnectedBucket { bucket, lane, is_local, pool, address }))))
     }

@@ -1,13 +1,13 @@
 //! Object and multipart-upload requests, and presigned URLs.
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::io::Read;
+use std::io::{self, Read};
 use std::time::Duration;
 
 use fordway_store::{
     Bucket, ByteRange, CompleteOptions, CompletedPart, CopyOptions, DeleteOptions, Error, ErrorKind,
     ExpectedContent, GetOptions, Key, ObjectContent, PartListing, PartOptions, PartsQuery, PutOptions,
-    PutResult, UploadId, UploadListing, UploadsQuery, Writer,
+    PutResult, UploadId, UploadListing, UploadsQuery, Writer, content_error,
 };
 use fordway_wire::s3_xml;
 
@@ -130,68 +130,76 @@ pub(crate) fn get(
     callback: Option<GetDataCallback>,
     responder: &CallbackResponder,
 ) -> RequestResult {
-    let object = target.lane.store.get(&target.bucket, key, options)?;
-    responder.succeeded(|| SuccessProperties::of_object(&object.info, object.content.len()))?;
+    let lane = target.lane.store.lane();
+    let object = target.lane.store.get(&target.bucket, key, options);
+    let object = object.map_err(|error| RequestFailure::of_get(error, lane))?;
+    let bytes = object.content.len();
+    responder.succeeded(|| SuccessProperties::of_object(&object.info, bytes))?;
     let Some(callback) = callback else { return Ok(()) };
+    // A name is copied only for content that a read can fail to deliver.
+    let name = match object.content {
+        ObjectContent::Bytes(_) => None,
+        _ => Some((target.bucket.clone(), key.clone())),
+    };
     let content = object.content;
-    responder.finish_by(content.len(), move |responder| deliver(content, callback, responder))
+    responder.finish_by(bytes, move |responder| {
+        let failed = |error: Error| {
+            let name = name.as_ref().map(|(bucket, key)| (bucket.as_str(), key.as_str()));
+            let (bucket, key) = name.unwrap_or_default();
+            RequestFailure::of_get(error.during("get", lane, bucket, key), lane)
+        };
+        match content {
+            ObjectContent::Bytes(bytes) => {
+                bytes.chunks(PIECE_BYTES).try_for_each(|piece| hand_over(piece, callback, responder))
+            }
+            ObjectContent::File(mut region) => deliver(&mut region, bytes, callback, responder, failed),
+            content => deliver(&mut content.into_reader(), bytes, callback, responder, failed),
+        }
+    })
 }
 
+/// Passes a piece of content to the program.
+fn hand_over(piece: &[u8], callback: GetDataCallback, responder: &CallbackResponder) -> RequestResult {
+    responder.call(|| {
+        // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most `PIECE_BYTES` bytes,
+        // which fit in an `int`.
+        checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), responder.data()) })
+    })
+}
+
+/// Passes the `left` bytes of `reader` to the program. `failed` names the object in an error.
 fn deliver(
-    content: ObjectContent,
+    reader: &mut dyn Read,
+    mut left: u64,
     callback: GetDataCallback,
     responder: &CallbackResponder,
+    failed: impl Fn(Error) -> RequestFailure,
 ) -> RequestResult {
-    let hand_over = |piece: &[u8]| {
-        responder.call(|| {
-            // SAFETY: the handler's creator guarantees the callback and its data. A piece has at most
-            // `PIECE_BYTES` bytes, which fit in an `int`.
-            checked(unsafe { callback(piece.len() as i32, piece.as_ptr().cast(), responder.data()) })
-        })
-    };
-    match content {
-        ObjectContent::Bytes(bytes) => bytes.chunks(PIECE_BYTES).try_for_each(hand_over),
-        ObjectContent::File(region) => {
-            let len = region.len;
-            pump(region, len, responder.piece_bytes_min(), hand_over)
-        }
-        ObjectContent::Stream(reader, len) => pump(reader, len, responder.piece_bytes_min(), hand_over),
-    }
-}
-
-/// Passes the next `left` bytes of `reader` to `hand_over`. Each piece except the last has at least `least` bytes.
-fn pump(
-    mut reader: impl Read,
-    mut left: u64,
-    least: usize,
-    mut hand_over: impl FnMut(&[u8]) -> RequestResult,
-) -> RequestResult {
+    let least = responder.piece_bytes_min();
     with_piece(|piece| {
         while left > 0 {
             let wanted = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            let mut filled = 0;
-            while filled < least.clamp(1, wanted) {
-                let missing = left - filled as u64;
-                let got = reader.read(&mut piece[filled..wanted]).map_err(|error| broken(error, missing))?;
-                if got == 0 {
-                    return Err(broken(std::io::ErrorKind::UnexpectedEof.into(), missing));
-                }
-                filled += got;
-            }
-            hand_over(&piece[..filled])?;
+            let filled = fill(reader, &mut piece[..wanted], least.clamp(1, wanted))
+                .map_err(|error| failed(content_error(error, left)))?;
+            hand_over(&piece[..filled], callback, responder)?;
             left -= filled as u64;
         }
         Ok(())
     })
 }
 
-fn broken(error: std::io::Error, left: u64) -> RequestFailure {
-    let why = format!("reading failed with {left} bytes to come; read the object again");
-    let kind = match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => ErrorKind::IncompleteBody,
-        _ => ErrorKind::Io,
-    };
-    Error::new(kind, why).caused_by(error).into()
+/// Reads at least `least` bytes into `piece`, and returns their number. Errors: `UnexpectedEof`, errors of the reader.
+fn fill(reader: &mut dyn Read, piece: &mut [u8], least: usize) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < least {
+        match reader.read(&mut piece[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(got) => filled += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// Returns the properties of an object, or of the bucket if there is no key.
@@ -232,8 +240,14 @@ pub(crate) fn copy(
     to: (&Bucket, &Key),
     said: Option<ParsedPutProperties>,
 ) -> RequestResult<PutResult> {
+    let changes_nothing = said.is_none() && (&target.bucket, key) == to;
     let options = CopyOptions { metadata: said.map(|said| said.metadata), ..Default::default() };
-    Ok(target.lane.store.copy((&target.bucket, key), to.0, to.1, &options)?)
+    let made = target.lane.store.copy((&target.bucket, key), to.0, to.1, &options);
+    Ok(made.map_err(|error| match error.kind() {
+        // S3's code for a copy onto itself that changes nothing. The lanes for directories report only the kind.
+        ErrorKind::InvalidArgument if changes_nothing => error.with_s3_code("InvalidRequest"),
+        _ => error,
+    })?)
 }
 
 fn no_key() -> RequestFailure {

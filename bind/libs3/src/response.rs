@@ -12,7 +12,7 @@ use std::sync::{Arc, Once};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayString;
-use fordway_store::{ETag, Error, Metadata, ObjectInfo, PutResult};
+use fordway_store::{ETag, Error, ErrorKind, Metadata, ObjectInfo, PutResult};
 use tracing_subscriber::EnvFilter;
 
 use crate::abi::{
@@ -63,6 +63,15 @@ const PLAIN_PROPERTIES: ResponseProperties = ResponseProperties {
     meta_data_count: 0,
     meta_data: ptr::null(),
     uses_server_side_encryption: 0,
+};
+
+/// The error details of a successful request. libs3 also passes a structure in this case, so programs may read it.
+const NO_DETAILS: ErrorDetails = ErrorDetails {
+    message: ptr::null(),
+    resource: ptr::null(),
+    further_details: ptr::null(),
+    extra_details_count: 0,
+    extra_details: ptr::null_mut(),
 };
 
 /// The properties that a successful request passes to the properties callback.
@@ -214,7 +223,7 @@ impl CallbackResponder {
     /// Ends the request and reports its outcome. Consumes the responder, so that the outcome is reported only once.
     pub(crate) fn complete(self, outcome: RequestResult) {
         match outcome {
-            Ok(()) => self.tell(self.abi.number(Status::OK), ptr::null()),
+            Ok(()) => self.tell(self.abi.number(Status::OK), &NO_DETAILS),
             Err(failure) => self.tell_failure(&failure),
         }
     }
@@ -227,18 +236,16 @@ impl CallbackResponder {
         let details = ErrorDetails {
             message: message.as_ptr(),
             resource: if resource.is_empty() { ptr::null() } else { resource.as_ptr() },
-            further_details: ptr::null(),
-            extra_details_count: 0,
-            extra_details: ptr::null_mut(),
+            ..NO_DETAILS
         };
         self.tell(number, &details);
         LAST_MESSAGE.set(Some((message, resource)));
     }
 
-    fn tell(&self, number: S3StatusCode, details: *const ErrorDetails) {
+    fn tell(&self, number: S3StatusCode, details: &ErrorDetails) {
         if let Some(callback) = self.handler.complete {
-            // SAFETY: the handler's creator guarantees the callback and its data. `details` is NULL or remains valid
-            // until the callback returns.
+            // SAFETY: the handler's creator guarantees the callback and its data. `details` remains valid until the
+            // callback returns.
             unsafe { callback(number, details, self.data) };
         }
     }
@@ -329,6 +336,8 @@ pub(crate) enum RequestFailure {
     Store(Error),
     /// The store failed in a request to which an S3 service would respond without a body, such as HEAD.
     Head(Error),
+    /// The content of an object ended early.
+    ShortContent(Error),
     /// This library refused the request. The text gives the reason and the remedy.
     Refused(Status, String),
     /// A callback failed with this status, in the caller's numbering.
@@ -339,6 +348,18 @@ pub(crate) enum RequestFailure {
 pub(crate) type RequestResult<T = ()> = Result<T, RequestFailure>;
 
 impl RequestFailure {
+    /// Creates the failure for an error of a get. `IncompleteBody` would mean that the program sent too little, so an
+    /// object that became shorter during the get has the same status as a connection that ended during the get.
+    #[cold]
+    pub(crate) fn of_get(error: Error, lane: &str) -> Self {
+        // The node lane adds a code to each kind, but a code from an S3 service comes first.
+        let is_of_service = lane == "http" && error.s3_code().is_some();
+        match error.kind() {
+            ErrorKind::IncompleteBody if !is_of_service => RequestFailure::ShortContent(error),
+            _ => RequestFailure::Store(error),
+        }
+    }
+
     /// Creates a failure for a refused argument or operation. `why` is a sentence with the reason and the remedy.
     pub(crate) fn refused(status: Status, why: impl Into<String>) -> Self {
         RequestFailure::Refused(status, why.into())
@@ -348,6 +369,8 @@ impl RequestFailure {
         match self {
             RequestFailure::Store(error) => abi.number(error.into()),
             RequestFailure::Head(error) => abi.number(Status::from(error).without_body()),
+            // Programs repeat a request with this status.
+            RequestFailure::ShortContent(_) => abi.number(Status::ConnectionFailed),
             RequestFailure::Refused(status, _) => abi.number(*status),
             RequestFailure::Callback(number) => *number,
         }
@@ -356,7 +379,9 @@ impl RequestFailure {
     /// Returns the human-readable message.
     pub(crate) fn message(&self) -> String {
         match self {
-            RequestFailure::Store(error) | RequestFailure::Head(error) => error.to_string(),
+            RequestFailure::Store(error)
+            | RequestFailure::Head(error)
+            | RequestFailure::ShortContent(error) => error.to_string(),
             RequestFailure::Refused(_, why) => why.clone(),
             RequestFailure::Callback(number) => {
                 format!("a callback of the program returned status {number}")
@@ -367,7 +392,9 @@ impl RequestFailure {
     /// Returns the address of the resource for which the request failed, or an empty string.
     pub(crate) fn resource(&self) -> &str {
         match self {
-            RequestFailure::Store(error) | RequestFailure::Head(error) => error.target(),
+            RequestFailure::Store(error)
+            | RequestFailure::Head(error)
+            | RequestFailure::ShortContent(error) => error.target(),
             RequestFailure::Refused(..) | RequestFailure::Callback(_) => "",
         }
     }

@@ -150,9 +150,13 @@ impl Status {
 
 impl From<&Error> for Status {
     /// If a server returned an S3 error code, the code determines the status, because several codes have the same kind.
+    /// A connection that ended has another status than a connection that could not be opened.
     fn from(error: &Error) -> Status {
         let stated = error.s3_code().and_then(Status::from_s3_code);
-        stated.unwrap_or_else(|| error.kind().into())
+        stated.unwrap_or_else(|| match error.kind() {
+            ErrorKind::Unavailable if error.is_at_lost_connection() => Status::ConnectionFailed,
+            kind => kind.into(),
+        })
     }
 }
 
@@ -233,7 +237,9 @@ mod tests {
         assert_eq!(said(ErrorKind::NoSpace, "InsufficientStorage"), Status::ErrorQuotaExceeded);
         assert_eq!(said(ErrorKind::Io, "HttpErrorNotFound"), Status::ErrorInternalError);
         assert_eq!(said(ErrorKind::Io, ""), Status::ErrorInternalError);
-        assert_eq!(Status::from(&Error::new(ErrorKind::Unavailable, "")), Status::FailedToConnect);
+        let unavailable = || Error::new(ErrorKind::Unavailable, "");
+        assert_eq!(Status::from(&unavailable()), Status::FailedToConnect);
+        assert_eq!(Status::from(&unavailable().at_lost_connection()), Status::ConnectionFailed);
     }
 
     /// A directory reports errors by kind, and its gateways report errors by code. The kind and the code must lead to

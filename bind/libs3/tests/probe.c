@@ -23,7 +23,7 @@ static void buckets(Probe *p) {
     call = test_bucket(p, "no_such_bucket_here");
     point(p, "test a missing bucket", ended(&call, S3StatusErrorNoSuchBucket), &call);
     call = create_bucket(p, "a/b");
-    point(p, "create a bucket with a slash", call.complete_calls == 1 && call.status == S3StatusErrorInvalidBucketName,
+    point(p, "create a bucket with a slash", call.complete_calls == 1 && call.status == S3StatusInvalidBucketNameCharacter,
           &call);
     call = delete_bucket(p, "no_such_bucket_here");
     point(p, "delete a missing bucket", ended(&call, S3StatusErrorNoSuchBucket), &call);

@@ -101,7 +101,8 @@ static S3Status on_properties(const S3ResponseProperties *properties, void *data
 
 static void on_complete(S3Status status, const S3ErrorDetails *details, void *data) {
     Call *call = data;
-    call->complete_calls++;
+    /* Programs read the details without a check for NULL. */
+    call->complete_calls += details ? 1 : 100;
     call->status = status;
     if (details && details->message) snprintf(call->message, sizeof call->message, "%s", details->message);
 }

@@ -33,6 +33,15 @@ static void buckets(Probe *p) {
     call = delete_bucket(p, p->bucket);
     show("delete a bucket with objects", &call);
     Probe other = *p;
+    other.context.bucketName = "ab";
+    call = get(&other, "key");
+    show("get from a bucket with a short name", &call);
+    other.context.bucketName = "1.2.3.4";
+    call = put(&other, "key", 10);
+    show("put into a bucket with an address as its name", &call);
+    call = (Call){0};
+    S3_copy_object(&p->context, "key", "-ab", "copy", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
+    show("copy to a bucket with a hyphen as its first character", &call);
     other.context.bucketName = "no-such-bucket";
     call = delete_bucket(&other, "no-such-bucket");
     show("delete a missing bucket", &call);
@@ -90,6 +99,11 @@ static void objects(Probe *p) {
     show("get unless the ETag matches", &call);
     call = get_if(p, NULL, NULL, -1, 1000000000);
     show("get if not modified for long", &call);
+    call = get_if(p, "\"01\n23\"", NULL, -1, -1);
+    show("get if an ETag with a line break matches", &call);
+    call = (Call){0};
+    S3_copy_object(&p->context, "key", NULL, "key", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
+    show("copy a key onto itself", &call);
     call = (Call){0};
     S3_copy_object(&p->context, "missing", NULL, "copy", NULL, NULL, 0, NULL, NULL, 0, &RESPONSE, &call);
     show("copy a missing key", &call);

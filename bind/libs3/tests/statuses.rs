@@ -12,8 +12,11 @@ use harness::{Lane, Program, run};
 /// The failures that `statuses.c` provokes, in its order, and their statuses on every lane.
 const STATUSES: &[(&str, &str)] = &[
     ("create a bucket again", "ErrorBucketAlreadyOwnedByYou"),
-    ("create a bucket with a slash", "ErrorInvalidBucketName"),
+    ("create a bucket with a slash", "InvalidBucketNameCharacter"),
     ("delete a bucket with objects", "ErrorBucketNotEmpty"),
+    ("get from a bucket with a short name", "InvalidBucketNameTooShort"),
+    ("put into a bucket with an address as its name", "InvalidBucketNameDotQuadNotation"),
+    ("copy to a bucket with a hyphen as its first character", "InvalidBucketNameFirstCharacter"),
     ("delete a missing bucket", "ErrorNoSuchBucket"),
     ("test a missing bucket", "ErrorNoSuchBucket"),
     ("list a missing bucket", "ErrorNoSuchBucket"),
@@ -32,6 +35,8 @@ const STATUSES: &[(&str, &str)] = &[
     ("get if another ETag matches", "ErrorPreconditionFailed"),
     ("get unless the ETag matches", "HttpErrorUnknown"),
     ("get if not modified for long", "ErrorPreconditionFailed"),
+    ("get if an ETag with a line break matches", "BadIfMatchETag"),
+    ("copy a key onto itself", "ErrorInvalidRequest"),
     ("copy a missing key", "ErrorNoSuchKey"),
     ("copy to a missing bucket", "ErrorNoSuchBucket"),
     ("put with a wrong MD5", "ErrorBadDigest"),

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io::Read;
 
-use fordway_store::{Error, ErrorKind, ObjectContent, Result, TRUSTED_BYTES};
+use fordway_store::{ObjectContent, Result, TRUSTED_BYTES, content_error};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -59,10 +59,7 @@ impl CopiedOrOpenContent {
 /// Fills `bytes` with the content, which has exactly this length.
 pub(crate) fn read_all(content: ObjectContent, bytes: &mut [u8]) -> Result<()> {
     let len = bytes.len();
-    content.into_reader().read_exact(bytes).map_err(|error| {
-        let why = format!("the content could not be read completely at {len} bytes");
-        Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
-    })
+    content.into_reader().read_exact(bytes).map_err(|error| content_error(error, len as u64))
 }
 
 /// Returns a copy of the bytes of any object that supports the buffer protocol.

@@ -5,7 +5,7 @@ use std::mem;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fordway_store::{Error, ErrorKind, ObjectContent, Result};
+use fordway_store::{Error, ErrorKind, ObjectContent, Result, content_error};
 use fordway_sys::ProcessIdentity;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -274,8 +274,5 @@ fn read_front(content: &mut ObjectContent, bytes: &mut [u8]) -> Result<()> {
             reader.read_exact(bytes)
         }
     };
-    read.map_err(|error| {
-        let why = format!("the content could not be read completely at {len} bytes");
-        Error::new(ErrorKind::IncompleteBody, why).caused_by(error)
-    })
+    read.map_err(|error| content_error(error, len))
 }

@@ -111,7 +111,7 @@ impl Raw {
             let (count, passed) =
                 receive_with_descriptor(&self.socket, self.inbox.room(), SocketBlockingMode::Yes).unwrap();
             assert!(count > 0, "the gateway closed the connection");
-            self.descriptor = passed.or(self.descriptor.take());
+            self.descriptor = passed.and_then(Result::ok).or(self.descriptor.take());
             self.inbox.filled(count);
         }
     }

@@ -11,7 +11,7 @@ use fordway_sys::PerProcess;
 use super::connection::{BufferedConnection, EarlyResponse, io_error, is_stop};
 use super::connector::Connector;
 use super::proxy::ProxySettings;
-use super::response::{HttpResponse, ResponseHead};
+use super::response::{HttpResponse, ResponseHead, lost};
 use super::{HttpVersion, Origin, SessionCredentials, Timeouts, TlsRoots};
 
 /// Sends requests, and keeps connections for later requests. Threads may share a client. Calls run in the calling
@@ -205,7 +205,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the server closed the connection without a response")
+    lost("the server closed the connection without a response")
 }
 
 /// The maximum time to wait for a server's `100 Continue`. Some servers never send this response.

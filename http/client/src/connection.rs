@@ -10,7 +10,7 @@ use super::carrier::{TcpOrTlsStream, TlsStream};
 #[cfg(feature = "http2")]
 use super::http2::Http2Connection;
 use super::proxy::ProxyRequestRewriter;
-use super::response::{MAX_HEAD_BYTES, ResponseHead};
+use super::response::{MAX_HEAD_BYTES, ResponseHead, lost};
 use super::socket::TcpSocket;
 use super::tls::certificate_refusal;
 
@@ -260,7 +260,7 @@ impl BufferedConnection {
     }
 
     /// Receives a head, and skips interim responses (1xx). Returns `None` if the peer closed the connection without
-    /// sending anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
+    /// sending anything. Errors: `BadResponse`, `Timeout`, `Unavailable`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
@@ -659,10 +659,7 @@ pub fn io_error(error: io::Error, doing: &str, too_late: &str) -> Error {
             certificate_refusal(&error).unwrap_or_else(|| ErrorKind::Internal.into()).caused_by(error)
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::new(ErrorKind::Timeout, too_late),
-        _ if is_reset(&error) => {
-            Error::new(ErrorKind::Unavailable, format!("the connection was cut while {doing}"))
-                .caused_by(error)
-        }
+        _ if is_reset(&error) => lost(format!("the connection was cut while {doing}")).caused_by(error),
         _ => Error::new(ErrorKind::Io, doing).caused_by(error),
     }
 }

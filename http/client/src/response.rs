@@ -180,7 +180,7 @@ impl HttpResponse {
     }
 
     /// Reads exactly `target.len()` bytes of body, from the socket straight into `target`.
-    /// Errors: `IncompleteBody`, `Timeout`, `BadResponse`, `Io`.
+    /// Errors: `Unavailable`, `Timeout`, `BadResponse`, `Io`.
     pub fn read_into(&mut self, target: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < target.len() {
@@ -375,7 +375,7 @@ impl BodyFraming {
         Ok(run)
     }
 
-    /// Reads some of the body; returns 0 at its end. If the connection ends early, the error wraps `IncompleteBody`.
+    /// Reads some of the body; returns 0 at its end. If the connection ends early, the error wraps `Unavailable`.
     pub fn read(
         &mut self,
         connection: &mut BufferedConnection,
@@ -477,8 +477,7 @@ fn line<T>(
             return Err(broken("a line between two chunks is too long"));
         }
         if connection.receive_behind(keep_until)? == 0 {
-            let detail = "the connection ended between two chunks";
-            return Err(io::Error::other(Error::new(ErrorKind::IncompleteBody, detail)));
+            return Err(io::Error::other(lost("the connection ended between two chunks")));
         }
     }
 }
@@ -494,7 +493,13 @@ fn chunk_size(line: &[u8]) -> io::Result<u64> {
 /// Returns the error for a body that ended `missing` bytes too early.
 pub fn short_body(missing: u64) -> Error {
     let detail = format!("the connection ended with {missing} bytes of the body missing");
-    Error::new(ErrorKind::IncompleteBody, detail)
+    lost(detail)
+}
+
+/// Returns the error for a response of which only the beginning arrived. `IncompleteBody` would mean that the request was
+/// incomplete.
+pub(super) fn lost(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unavailable, detail).at_lost_connection()
 }
 
 fn broken(detail: &str) -> io::Error {

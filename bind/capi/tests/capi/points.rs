@@ -53,6 +53,13 @@ fn of_a_local_file() {
 }
 
 #[test]
+fn of_local_files_of_all_kinds() {
+    let directory = TempDir::new().unwrap();
+    let said = run(Probe::new(Build::Plain).command(&[]).arg("local").arg(directory.path()));
+    assert_eq!(said.lines().filter(|line| line.starts_with("ok local")).count(), 10, "{said}");
+}
+
+#[test]
 fn of_an_object_in_a_directory() {
     Probe::new(Build::Plain).all_points(&[], &embedded(), 8);
 }

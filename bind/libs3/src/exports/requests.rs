@@ -10,8 +10,8 @@ use crate::abi::{
     RequestCallbacks, ResponseHandler, UploadIdCallback,
 };
 use crate::arguments::{
-    AbiBucketContext, ParsePutProperties, check_acl, conditions, count, key, owned, properties, required,
-    required_key, text,
+    AbiBucketContext, ParsePutProperties, bytes, check_acl, conditions, count, key, owned, properties,
+    required, required_key, text,
 };
 use crate::bucket::{self, AclOutputPointers};
 use crate::lane::{self, ConnectedBucket, ConnectedBucketGuard};
@@ -292,7 +292,7 @@ pub(super) unsafe fn copy_object<C: AbiBucketContext, P: ParsePutProperties>(
         to.returns.clear();
         call.submit(handler, || {
             let (target, from, said) = (call.target(context)?, required_key(name)?, properties(said)?);
-            let to_bucket = bucket::named_or_own(text(to.bucket)?, &target.bucket)?;
+            let to_bucket = bucket::named_or_own(bytes(to.bucket), &target.bucket)?;
             let to_key = key(to.key)?.unwrap_or_else(|| from.clone());
             let range = to.part.as_ref().and_then(|part| object::copied_range(part.start, part.count));
             let part = match &to.part {

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use fordway_http::HttpVersion;
 use fordway_http::vector::RemoteFile;
 use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
@@ -105,13 +104,10 @@ fn two_versions_are_never_mixed() {
 #[test]
 fn what_stays_wrong_is_an_error_after_some_tries() {
     for version in VERSIONS {
-        // Over HTTP/2, a body does not end with its connection.
-        let is_http1 = version == HttpVersion::Http1;
-        let cut = if is_http1 { ErrorKind::IncompleteBody } else { ErrorKind::Unavailable };
         for (lie, kind) in [
             (ResponseFault::Status(503, None), ErrorKind::Unavailable),
             (ResponseFault::Status(404, None), ErrorKind::NoSuchKey),
-            (ResponseFault::CloseAt(0), cut),
+            (ResponseFault::CloseAt(0), ErrorKind::Unavailable),
             (ResponseFault::StallAt(0), ErrorKind::Timeout),
             (ResponseFault::ContentRangeMoved(1), ErrorKind::BadResponse),
         ] {
@@ -120,8 +116,7 @@ fn what_stays_wrong_is_an_error_after_some_tries() {
             server.follow(ResponseFaultScript::honest().always(lie.clone()));
             let error = copy(&opened, 5..SIZE as u64).unwrap_err();
             assert_eq!(error.kind(), kind, "{lie:?}: {error}");
-            let is_retried =
-                matches!(kind, ErrorKind::Unavailable | ErrorKind::IncompleteBody | ErrorKind::Timeout);
+            let is_retried = matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
             assert_eq!(server.requests().len(), if is_retried { 4 } else { 2 }, "{lie:?}");
         }
     }
@@ -145,7 +140,7 @@ fn a_body_that_does_not_end_with_the_file_is_an_error() {
             );
             for range in [WHOLE, 5..SIZE as u64, 5..5_000] {
                 let error = copy(&opened, range.clone()).unwrap_err();
-                let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::IncompleteBody };
+                let kind = if off > 0 { ErrorKind::BadResponse } else { ErrorKind::Unavailable };
                 assert_eq!(error.kind(), kind, "{framing:?} {off} {range:?}: {error}");
             }
             server.follow(ResponseFaultScript::honest().always(framing));

@@ -99,9 +99,14 @@ fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
+/// Returns whether a further request to the server would probably fail like this one. A server whose response broke off
+/// may still respond to a request for a Metalink.
 fn is_silence(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Timeout)
-        || error.kind() == ErrorKind::Unavailable && !error.detail().contains("HTTP status")
+    match error.kind() {
+        ErrorKind::Timeout => true,
+        ErrorKind::Unavailable => !error.is_at_lost_connection() && !error.detail().contains("HTTP status"),
+        _ => false,
+    }
 }
 
 fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile>> {

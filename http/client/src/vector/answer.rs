@@ -65,7 +65,7 @@ impl RangeResponse {
     }
 
     /// Processes the bytes that have arrived. Returns `false` if more bytes are needed but the socket has no data.
-    /// Errors: `IncompleteBody`, `BadResponse`, `PreconditionFailed`, `Unavailable`, and socket errors.
+    /// Errors: `BadResponse`, `PreconditionFailed`, `Unavailable`, and socket errors.
     pub(super) fn advance<S: FragmentSink>(
         &mut self,
         connection: &mut BufferedConnection,

@@ -12,7 +12,7 @@ use super::batch::{ByteRunKind, FragmentBatch};
 use super::request::RangeRequest;
 use super::sink::FragmentSink;
 use super::source::FileVersion;
-use crate::response::short_body;
+use crate::response::{lost, short_body};
 use crate::retry::retry_after;
 
 /// The maximum number of bytes read from a refusal's document.
@@ -232,12 +232,12 @@ impl RangeResponseBody {
         }
     }
 
-    /// Checks that the body is complete. Errors: `IncompleteBody`, `BadResponse`.
+    /// Checks that the body is complete. Errors: `Unavailable`, `BadResponse`.
     pub(super) fn check_end(&self) -> Result<(), Error> {
         match &self.kind {
             BodyKind::Range(end) | BodyKind::Whole(end) if self.at < *end => Err(short_body(end - self.at)),
             BodyKind::Parts(parts, _) if !parts.has_ended() => {
-                Err(Error::new(ErrorKind::IncompleteBody, "the body ended before its last boundary"))
+                Err(lost("the body ended before its last boundary"))
             }
             BodyKind::Parts(_, 0) => Err(bad("the multipart body has no parts".to_owned())),
             _ => Ok(()),

@@ -194,8 +194,8 @@ fn copy(
             // All bytes have arrived, so a retry cannot help.
             Err(OpenFailure { error, .. }) if left.is_empty() => return Err(error),
             Err(OpenFailure { error, retry_after }) => {
-                let is_passing = is_passing(error.kind()) || error.kind() == ErrorKind::IncompleteBody;
-                pause(retries.after(error, is_passing, retry_after)?)?;
+                let may_pass = is_passing(error.kind());
+                pause(retries.after(error, may_pass, retry_after)?)?;
             }
         }
     }

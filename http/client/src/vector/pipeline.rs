@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use fordway_store::{Error, ErrorKind};
+use fordway_store::Error;
 use rustix::event::PollFlags;
 
 use super::SessionOptions;
@@ -19,7 +19,7 @@ use super::sink::FragmentSink;
 use super::source::FileVersion;
 use crate::Timeouts;
 use crate::connection::{BufferedConnection, io_error};
-use crate::response::ResponseHead;
+use crate::response::{ResponseHead, lost};
 
 /// The minimum buffer space when a head is received.
 const HEAD_BYTES: usize = 16 * 1024;
@@ -266,7 +266,7 @@ fn receive_head(connection: &mut BufferedConnection, head: &mut ResponseHead) ->
             return Ok(true);
         }
         match connection.receive_next(HEAD_BYTES) {
-            Ok(0) => return Err(Error::new(ErrorKind::Unavailable, "the server closed the connection")),
+            Ok(0) => return Err(lost("the server closed the connection")),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(cut(error, "receiving a response")),

@@ -29,6 +29,7 @@ use super::source::FileVersion;
 use crate::Timeouts;
 use crate::connection::{BufferedConnection, io_error};
 use crate::http2::Http2Connection;
+use crate::response::lost;
 
 /// The maximum number of concurrent streams, even if the server allows more.
 const DEPTH_MAX: usize = 256;
@@ -159,7 +160,7 @@ impl MultiplexedConnection {
             let Some(http2) = self.connection.as_http2() else { return RangeRequestOutcome::Pending };
             let has_more = http2.turn();
             self.is_closing = !http2.takes_more();
-            let ended = http2.end().map(|end| Error::new(ErrorKind::Unavailable, end.to_string()));
+            let ended = http2.end().map(|end| lost(end.to_string()));
             self.take(batches, version);
             match ended {
                 _ if !self.events.is_empty() => {}
@@ -235,8 +236,7 @@ impl MultiplexedConnection {
         if self.connection.http2().is_none_or(|http2| http2.end().is_some()) {
             return None;
         }
-        let detail = "the server ended a response early";
-        Some(StreamEndReason::Failed(Error::new(ErrorKind::Unavailable, detail).caused_by(error)))
+        Some(StreamEndReason::Failed(lost("the server ended a response early").caused_by(error)))
     }
 
     /// Handles a request that the server did not process. Such a request is not a failure as long as the server

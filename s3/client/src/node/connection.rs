@@ -57,8 +57,8 @@ impl NodeFailure {
 pub(super) struct NodeConnection {
     socket: OwnedFd,
     inbox: FrameBuffer,
-    /// The descriptor that arrived with the frame being read.
-    descriptor: Option<OwnedFd>,
+    /// The descriptor that arrived with the frame being read, or the reason why this process could not receive it.
+    descriptor: Option<Result<OwnedFd, Errno>>,
     out: Vec<u8>,
     next_id: u32,
     /// A file that the gateway has passed in advance, for the next large object.
@@ -233,13 +233,19 @@ impl NodeConnection {
         self.inbox.consume(header.frame_bytes());
     }
 
-    /// Returns the file whose descriptor arrived with the response. Errors: `BadResponse` if no descriptor arrived.
+    /// Returns the file whose descriptor arrived with the response. Errors: `TooManyOpenFiles` if this process cannot
+    /// have another descriptor; `BadResponse` if no descriptor arrived.
     pub(super) fn file(&mut self, header: &FrameHeader) -> Result<File, NodeFailure> {
         let passed = self.descriptor.take().filter(|_| header.flags.has(ResponseFlags::DESCRIPTOR));
-        passed.map(File::from).ok_or_else(|| {
-            let why = "the gateway passed no descriptor; if this process has too many open files, raise `ulimit -n`";
-            NodeFailure::Unusable(Error::new(ErrorKind::BadResponse, why))
-        })
+        let error = match passed {
+            Some(Ok(descriptor)) => return Ok(File::from(descriptor)),
+            Some(Err(errno)) => {
+                let why = "receiving a file from the gateway";
+                Error::new(ErrorKind::TooManyOpenFiles, why).caused_by(errno)
+            }
+            None => Error::new(ErrorKind::BadResponse, "the gateway passed no descriptor"),
+        };
+        Err(NodeFailure::Unusable(error))
     }
 
     /// Reads content that follows the last response. Returns bytes that have already arrived. If there are none, reads
@@ -324,7 +330,7 @@ fn receive_some(
     buffer: &mut [u8],
     wait: SocketBlockingMode,
     until: Option<Instant>,
-) -> Result<(usize, Option<OwnedFd>), Errno> {
+) -> Result<(usize, Option<Result<OwnedFd, Errno>>), Errno> {
     loop {
         match receive_with_descriptor(socket, &mut *buffer, wait) {
             Err(Errno::WOULDBLOCK) if wait == SocketBlockingMode::Yes => {

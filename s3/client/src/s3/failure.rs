@@ -30,8 +30,7 @@ impl FailedAttempt {
     /// Creates the failure for an error that occurs after the response's head has been received.
     pub(super) fn while_receiving(error: Error, call: &S3Call) -> Self {
         let may_pass = call.replay == ReplayPolicy::Safe
-            && (is_passing(error.kind())
-                || matches!(error.kind(), ErrorKind::IncompleteBody | ErrorKind::BadDigest));
+            && (is_passing(error.kind()) || error.kind() == ErrorKind::BadDigest);
         FailedAttempt { error, may_pass, retry_after: None }
     }
 }
@@ -97,7 +96,20 @@ pub(super) fn of_document(said: &ErrorDocument) -> Error {
 /// Records the server's error code, unless the rest of the response says more about the failure than the code.
 fn with_code(error: Error, status: u16, said: &ErrorDocument) -> Error {
     let is_of_code = s3_error::from_s3(status, &said.code) == error.kind();
-    if is_of_code || is_elsewhere(status, said) { error.with_s3_code(&said.code) } else { error }
+    let code = if said.code.is_empty() { code_of(status) } else { &said.code };
+    if is_of_code || is_elsewhere(status, said) { error.with_s3_code(code) } else { error }
+}
+
+/// Returns the error code for a response without a code (such as a response to HEAD, or from a proxy), if the status has
+/// a single meaning. Without a code, an error of the kind `Unavailable` could also mean that there was no response.
+fn code_of(status: u16) -> &'static str {
+    match status {
+        301 | 308 => "PermanentRedirect",
+        302 | 307 => "TemporaryRedirect",
+        429 => "SlowDown",
+        502..=504 => "ServiceUnavailable",
+        _ => "",
+    }
 }
 
 fn kind_of(status: u16, said: &ErrorDocument, call: &S3Call) -> ErrorKind {
@@ -191,7 +203,14 @@ fn direction(response: &HttpResponse, said: &ErrorDocument, config: &S3Config) -
     }
     let elsewhere =
         if said.endpoint.is_empty() { response.header("location") } else { Some(&*said.endpoint) };
-    elsewhere.map_or_else(String::new, |endpoint| format!("; use the endpoint {endpoint}"))
+    match elsewhere {
+        Some(endpoint) => format!("; use the endpoint {endpoint}"),
+        None => format!(
+            "; the bucket is not at this endpoint or not in region {}: set AWS_ENDPOINT_URL and AWS_REGION to those of \
+             the bucket",
+            config.region
+        ),
+    }
 }
 
 /// Returns the status with the server's message, code and request ID, or only the status if there is no message.

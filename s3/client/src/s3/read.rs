@@ -289,7 +289,7 @@ impl Read for ObjectStream {
         let got = self.response.read(&mut target[..wanted])?;
         if got == 0 {
             let detail = format!("the body ended {} bytes early", self.left);
-            return Err(io::Error::other(Error::new(ErrorKind::IncompleteBody, detail)));
+            return Err(io::Error::other(Error::new(ErrorKind::Unavailable, detail).at_lost_connection()));
         }
         self.left -= got as u64;
         if let Some(check) = &mut self.check {

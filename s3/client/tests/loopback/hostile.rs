@@ -91,11 +91,11 @@ fn a_body_that_stops_is_a_timeout() {
 fn a_body_cut_short_is_never_taken_for_the_whole() {
     let whole = object([1; 50_000]);
     for kept in [whole.len() - 1, whole.len() - 30_000] {
-        assert_eq!(kind_of(&whole[..kept]), Some(ErrorKind::IncompleteBody));
+        assert_eq!(kind_of(&whole[..kept]), Some(ErrorKind::Unavailable));
     }
     let server = Server::start(vec![vec![Step::Request, Step::Send(whole[..1000].to_vec())]]);
     let opened = server.store(once).get(&bucket(), &key("k"), &GetOptions::default()).unwrap();
-    assert_eq!(opened.content.into_vec().unwrap_err().kind(), ErrorKind::IncompleteBody);
+    assert_eq!(opened.content.into_vec().unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 /// Returns a partial response for bytes 2 to 5 of nine, with `framing` as its last header and `body` after its head.
@@ -112,11 +112,11 @@ fn a_body_that_does_not_end_with_its_range_is_an_error() {
         ("Transfer-Encoding: chunked", "4\r\nabcd\r\n0\r\n\r\n", None),
         ("Transfer-Encoding: chunked", "4\r\nabcd\r\n3\r\nefg\r\n0\r\n\r\n", Some(ErrorKind::BadResponse)),
         ("Transfer-Encoding: chunked", "7\r\nabcdefg\r\n0\r\n\r\n", Some(ErrorKind::BadResponse)),
-        ("Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n", Some(ErrorKind::IncompleteBody)),
-        ("Transfer-Encoding: chunked", "4\r\nabcd\r\n", Some(ErrorKind::IncompleteBody)),
+        ("Transfer-Encoding: chunked", "3\r\nabc\r\n0\r\n\r\n", Some(ErrorKind::Unavailable)),
+        ("Transfer-Encoding: chunked", "4\r\nabcd\r\n", Some(ErrorKind::Unavailable)),
         ("Connection: close", "abcd", None),
         ("Connection: close", "abcdefg", Some(ErrorKind::BadResponse)),
-        ("Connection: close", "abc", Some(ErrorKind::IncompleteBody)),
+        ("Connection: close", "abc", Some(ErrorKind::Unavailable)),
     ] {
         for options in [&options, &part] {
             let script = || vec![Step::Request, Step::Send(partial(framing, body))];
@@ -144,7 +144,7 @@ fn a_length_out_of_all_proportion_costs_no_memory() {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nETag: \"e\"\r\n\r\n0123456789");
         let kind = kind_of(head.as_bytes()).unwrap();
         let is_told =
-            matches!(kind, ErrorKind::IncompleteBody | ErrorKind::BadResponse | ErrorKind::EntityTooLarge);
+            matches!(kind, ErrorKind::Unavailable | ErrorKind::BadResponse | ErrorKind::EntityTooLarge);
         assert!(is_told, "{length}: {kind:?}");
         let script = || vec![Step::Request, Step::Send(head.clone().into_bytes())];
         let server = Server::start(vec![script()]);
@@ -238,7 +238,7 @@ fn chunks_of_any_cut_are_joined() {
     }
     assert_eq!(server.seen().len(), 2, "the connection was kept");
     let cut = format!("{head}5\r\nhello\r\n");
-    assert_eq!(kind_of(cut.as_bytes()), Some(ErrorKind::IncompleteBody));
+    assert_eq!(kind_of(cut.as_bytes()), Some(ErrorKind::Unavailable));
 }
 
 #[test]
@@ -398,12 +398,29 @@ fn errors_say_what_to_do() {
     let (kind, text) = message(answer(301, "x-amz-bucket-region: eu-west-1\r\n", ""));
     assert_eq!(kind, ErrorKind::InvalidArgument);
     assert!(text.contains("set AWS_REGION=eu-west-1"), "{text}");
+    let server = Server::answering(vec![answer(301, "", ""), answer(307, "location: http://other/\r\n", "")]);
+    let store = server.store(once);
+    for (code, part) in [
+        ("PermanentRedirect", "HTTP status 301; the bucket is not at this endpoint or not in region "),
+        ("TemporaryRedirect", "HTTP status 307; use the endpoint http://other/"),
+    ] {
+        let error = store.head(&bucket(), &key("k"), &GetOptions::default()).unwrap_err();
+        assert_eq!((error.kind(), error.s3_code()), (ErrorKind::InvalidArgument, Some(code)));
+        assert!(error.to_string().contains(part), "{error}");
+    }
     let times = "<RequestTime>20130524T000000Z</RequestTime><ServerTime>2013-05-24T01:00:00Z</ServerTime>";
     let (kind, text) = message(error(403, "RequestTimeTooSkewed", times));
     assert_eq!(kind, ErrorKind::RequestTimeTooSkewed);
     assert!(text.contains("this machine's clock says ") && text.contains("2013-05-24T01:00:00Z"), "{text}");
     let (kind, text) = message(answer(502, "", "<html>nginx"));
     assert_eq!((kind, text.contains("HTTP status 502")), (ErrorKind::Unavailable, true), "{text}");
+    let busy = |status| {
+        let error = read(&Server::answering(vec![answer(status, "", "")]), once).unwrap_err();
+        (error.kind(), error.s3_code().map(str::to_owned))
+    };
+    for (status, code) in [(429, "SlowDown"), (502, "ServiceUnavailable"), (503, "ServiceUnavailable")] {
+        assert_eq!(busy(status), (ErrorKind::Unavailable, Some(code.to_owned())), "{status}");
+    }
 }
 
 #[test]

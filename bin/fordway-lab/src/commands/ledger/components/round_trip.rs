@@ -310,7 +310,7 @@ impl LedgerComponent for UnixRoundTripComponent {
             if count == 0 {
                 return Err(failed(fordway_sys::Errno::CONNRESET));
             }
-            self.descriptor = descriptor;
+            self.descriptor = descriptor.transpose().map_err(failed)?;
             self.trip.received += count;
         }
         // The descriptor is closed within the measured time, because a client would also close a file that it has read.
