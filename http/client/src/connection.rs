@@ -260,36 +260,33 @@ impl BufferedConnection {
     }
 
     /// Receives a head, and skips interim responses (1xx). Returns `None` if the peer closed the connection without
-    /// sending anything. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
+    /// sending anything, or after an interim response. Errors: `BadResponse`, `Timeout`, `IncompleteBody`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
-        let mut head = ResponseHead::default();
+        let (mut head, mut has_received) = (ResponseHead::default(), false);
         loop {
             if self.take_head(&mut head)? {
                 return Ok(Some(head));
             }
-            if self.filled == 0 {
-                match self.receive_more() {
-                    // A server that has closed an idle connection sends an end of stream or a reset. No response will
-                    // follow; the caller decides whether to resend the request.
-                    Ok(0) => return Ok(None),
-                    Ok(_) => continue,
-                    Err(error) if is_reset(&error) => return Ok(None),
-                    Err(error) => return Err(self.receive_error(error)),
+            if has_received {
+                // The limit applies to the whole head: a server cannot extend it by sending a byte, or an interim
+                // response, now and then.
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
                 }
+                self.limit_wait(left)?;
             }
-            // The limit applies to the whole head: a server cannot extend it by sending a byte now and then.
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
-            }
-            self.limit_wait(left)?;
             match self.receive_more() {
+                // A server that has closed the connection sends an end of stream or a reset. No response will follow;
+                // the caller decides whether to resend the request.
+                Ok(0) if self.has_nothing_left() => return Ok(None),
+                Err(error) if is_reset(&error) && self.has_nothing_left() => return Ok(None),
                 Ok(0) => {
                     return Err(Error::new(ErrorKind::BadResponse, "the connection ended within a head"));
                 }
-                Ok(_) => {}
+                Ok(_) => has_received = true,
                 Err(error) => return Err(self.receive_error(error)),
             }
         }
