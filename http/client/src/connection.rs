@@ -47,6 +47,8 @@ pub struct BufferedConnection {
     /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
     pub(super) made: Instant,
+    /// The time at which all waits of the current exchange end, if the exchange is limited as a whole.
+    pub(super) until: Option<Instant>,
 }
 
 /// The destination of the next received bytes.
@@ -104,6 +106,7 @@ impl BufferedConnection {
             is_blocking: true,
             is_reused: false,
             made: Instant::now(),
+            until: None,
         }
     }
 
@@ -533,8 +536,8 @@ impl BufferedConnection {
     /// Reads body bytes until `target` is full or the peer ends the stream; returns the number of bytes read.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
-        self.progress_limit()?;
         while done < target.len() {
+            self.progress_limit()?;
             let rest = &mut target[done..];
             let got = retry(|| match &mut self.transport {
                 ConnectionTransport::Plain(socket) => socket.receive_all(rest),
@@ -605,6 +608,11 @@ impl BufferedConnection {
         if !self.is_blocking {
             return Ok(());
         }
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let limit = left.map_or(limit, |left| limit.min(left));
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_read_timeout(limit),
             ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_read_timeout(limit),
