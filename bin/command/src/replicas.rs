@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fordway_http::replicas::{
-    ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover_until,
-    fetch_metalink, is_metalink_name,
+    DiscoveredReplicas, ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket,
+    discover_until, fetch_metalink, is_metalink_name,
 };
+use fordway_http::retry::wants_pause;
 use fordway_http::vector::{
     HttpSession, HttpTrafficCounts, RangeReadTicket, RemoteFile, SessionOptions, is_without_size,
 };
@@ -188,6 +189,12 @@ impl<'a> ReplicaOpener<'a> {
         }
         match self.until(started, context)? {
             Some(until) if until <= Instant::now() => Err(error),
+            // The discovery would send further requests to a server that asks for a pause.
+            _ if wants_pause(&error) => {
+                let cached =
+                    context.metalinks.as_ref().and_then(|cache| cache.discovered(&web::http_url(url)));
+                cached.and_then(|found| self.opened(&found, url, context)).ok_or(error)
+            }
             until => self.found(&web::http_url(url), until, context).ok_or(error),
         }
     }
@@ -195,6 +202,15 @@ impl<'a> ReplicaOpener<'a> {
     /// Finds the replicas of the file at `url`; asks no server after `until`.
     fn found(&self, url: &str, until: Option<Instant>, context: &CommandContext) -> Option<ReplicatedFile> {
         let found = discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)?;
+        self.opened(&found, url, context)
+    }
+
+    fn opened(
+        &self,
+        found: &DiscoveredReplicas,
+        url: &str,
+        context: &CommandContext,
+    ) -> Option<ReplicatedFile> {
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));

@@ -107,3 +107,11 @@ fn a_slow_document_ends_with_the_deadline_or_its_own_limit() {
         assert_eq!(requests, 2, "no other document is requested from a server that is so slow");
     }
 }
+
+#[test]
+fn a_server_that_asks_for_a_pause_is_not_asked_further() {
+    let busy = ResponseFaultScript::honest().always(ResponseFault::Status(429, None));
+    let origin = server(busy);
+    assert!(discover(&session(), &origin.url(), None).is_none());
+    assert_eq!(origin.requests().len(), 1);
+}

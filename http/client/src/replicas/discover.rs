@@ -14,6 +14,7 @@ use fordway_wire::metalink::{
 
 use super::ReplicaCredentialScope;
 use crate::HttpResponse;
+use crate::retry::wants_pause;
 use crate::vector::HttpSession;
 use crate::vector::redirect::{ReplicaDiscoveryResponse, fetch, resolve};
 
@@ -122,8 +123,10 @@ fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
+/// Returns whether no further request should be sent to the server: it does not respond, or it asks for a pause.
 fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Timeout)
+        || wants_pause(error)
         || error.kind() == ErrorKind::Unavailable && !error.detail().contains("HTTP status")
 }
 
