@@ -16,7 +16,7 @@ use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
 use super::open::{
-    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_size,
+    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_end,
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
@@ -106,7 +106,7 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
     match answer.status() {
         // If only the end of the connection marks the end of the body, a truncated body cannot be detected.
-        200..=299 if answer.ends_with_connection() => Err(without_size().into()),
+        200..=299 if answer.ends_with_connection() => Err(without_end().into()),
         200..=299 => Ok(ContentOrRedirect::Content(answer)),
         _ => match not_the_file(answer, &route.file)? {
             FileOrRedirect::Elsewhere(moved) => Ok(ContentOrRedirect::Elsewhere(moved)),

@@ -152,6 +152,13 @@ pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
+/// Returns the error for a whole file of unknown size whose body ends with the connection.
+pub(super) fn without_end() -> Error {
+    let detail = "the server does not state the size of the file, and the response ends with the connection, so a file \
+                  that is cut off could not be told from a complete one";
+    Error::new(ErrorKind::BadResponse, detail)
+}
+
 /// Returns whether the error means that the file exists but the server does not state its size.
 /// [`super::copy_unsized`] copies such a file.
 pub fn is_without_size(error: &Error) -> bool {
