@@ -191,7 +191,7 @@ fn read_blocks(
         let count = match reader.read_at(position, &mut block) {
             Ok(count) => count,
             Err(error) => {
-                let file = reading.places().instead(reading.url, error, context)?;
+                let file = reading.places().instead_since(started, reading.url, error, context)?;
                 return read_blocks_of_many(&file, position, block_bytes, sink);
             }
         };
@@ -247,7 +247,8 @@ fn read_ranges_of(
             (Err(error), OpenedRemoteFile::One(_)) => {
                 // Continue with the replicas, and resubmit the calls that were in flight when reading failed, in the
                 // same order.
-                file = OpenedRemoteFile::Many(reading.places().instead(reading.url, error, context)?);
+                let replicated = reading.places().instead_since(started, reading.url, error, context)?;
+                file = OpenedRemoteFile::Many(replicated);
                 for (_, call, ticket) in &mut under_way {
                     *ticket = file.submit(call, Vec::new())?;
                 }

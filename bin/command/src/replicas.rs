@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fordway_http::replicas::{
-    ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket, discover, fetch_metalink,
-    is_metalink_name,
+    DiscoveredReplicas, ReplicaCredentialScope, ReplicaOptions, ReplicatedFile, ReplicatedReadTicket,
+    discover_until, fetch_metalink, is_metalink_name,
 };
+use fordway_http::retry::wants_pause;
 use fordway_http::vector::{
     HttpSession, HttpTrafficCounts, RangeReadTicket, RemoteFile, SessionOptions, is_without_size,
 };
@@ -124,7 +125,7 @@ impl<'a> ReplicaOpener<'a> {
         context: &CommandContext,
         open: &mut LocationOpenFunction<'_>,
     ) -> Result<OpenedRemoteFile> {
-        let url = &web::http_url(url);
+        let (url, started) = (&web::http_url(url), Instant::now());
         if let Some(source) = self.source() {
             let metalink = self.read(source, context)?;
             let name = base_name(url);
@@ -146,10 +147,12 @@ impl<'a> ReplicaOpener<'a> {
             ));
         }
         match opened {
-            Ok(file) if !self.is_told_none() && file.has_links() => match self.found(url, context) {
-                Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
-                None => Ok(OpenedRemoteFile::One(file)),
-            },
+            Ok(file) if !self.is_told_none() && file.has_links() => {
+                match self.found(url, self.until(started, context)?, context) {
+                    Some(replicated) => Ok(OpenedRemoteFile::Many(replicated)),
+                    None => Ok(OpenedRemoteFile::One(file)),
+                }
+            }
             Ok(_) if self.args.streams.is_some() => {
                 let mut file = MetalinkFile::default();
                 put_first(&mut file, url);
@@ -157,21 +160,57 @@ impl<'a> ReplicaOpener<'a> {
             }
             Ok(file) => Ok(OpenedRemoteFile::One(file)),
             Err(error) if is_without_size(&error) => Err(error),
-            Err(error) => self.instead(url, error, context).map(OpenedRemoteFile::Many),
+            Err(error) => self.instead_since(started, url, error, context).map(OpenedRemoteFile::Many),
         }
+    }
+
+    /// Returns the deadline of an operation that began at `started`.
+    fn until(&self, started: Instant, context: &CommandContext) -> Result<Option<Instant>> {
+        Ok(self.options(context)?.deadline.map(|deadline| started + deadline))
     }
 
     /// Opens the file at its other locations, after reading from `url` has failed with `error`. Errors: `error`, if
     /// there are no other locations.
     pub fn instead(&self, url: &str, error: Error, context: &CommandContext) -> Result<ReplicatedFile> {
+        self.instead_since(Instant::now(), url, error, context)
+    }
+
+    /// Like [`ReplicaOpener::instead`], for an operation that began at `started` and whose deadline counts from then.
+    /// Errors: `error`, also if the deadline has passed.
+    pub fn instead_since(
+        &self,
+        started: Instant,
+        url: &str,
+        error: Error,
+        context: &CommandContext,
+    ) -> Result<ReplicatedFile> {
         if self.is_told_none() || !may_be_elsewhere(error.kind()) {
             return Err(error);
         }
-        self.found(&web::http_url(url), context).ok_or(error)
+        match self.until(started, context)? {
+            Some(until) if until <= Instant::now() => Err(error),
+            // The discovery would send further requests to a server that asks for a pause.
+            _ if wants_pause(&error) => {
+                let cached =
+                    context.metalinks.as_ref().and_then(|cache| cache.discovered(&web::http_url(url)));
+                cached.and_then(|found| self.opened(&found, url, context)).ok_or(error)
+            }
+            until => self.found(&web::http_url(url), until, context).ok_or(error),
+        }
     }
 
-    fn found(&self, url: &str, context: &CommandContext) -> Option<ReplicatedFile> {
-        let found = discover(&self.session(context).ok()?, url, context.metalinks.as_ref())?;
+    /// Finds the replicas of the file at `url`; asks no server after `until`.
+    fn found(&self, url: &str, until: Option<Instant>, context: &CommandContext) -> Option<ReplicatedFile> {
+        let found = discover_until(&self.session(context).ok()?, url, context.metalinks.as_ref(), until)?;
+        self.opened(&found, url, context)
+    }
+
+    fn opened(
+        &self,
+        found: &DiscoveredReplicas,
+        url: &str,
+        context: &CommandContext,
+    ) -> Option<ReplicatedFile> {
         tracing::debug!(from = found.from, replicas = found.file.replicas.len(), "found replicas");
         if found.from == "the cache" {
             context.output.note(&format!("{url} is read with a Metalink from the cache"));
@@ -309,6 +348,7 @@ impl OpenedRemoteFile {
             OpenedRemoteFile::Many(file) => return file.copy_range(range, sink),
         };
         let (mut at, mut passed, mut has_sink_failed) = (range.start, content_hasher(), false);
+        let started = Instant::now();
         let mut counted = |bytes: &[u8]| {
             at += bytes.len() as u64;
             passed.update(bytes);
@@ -322,7 +362,7 @@ impl OpenedRemoteFile {
         };
         match copied {
             Err(error) if !has_sink_failed && at < range.end => {
-                let replicated = places.instead(url, error, context)?;
+                let replicated = places.instead_since(started, url, error, context)?;
                 if replicated.size_bytes() != file.size_bytes() {
                     return Err(other_content(&replicated));
                 }

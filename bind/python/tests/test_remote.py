@@ -207,10 +207,58 @@ def test_a_file_that_changed_is_read_anew_when_asked(
     name = f"{server.url}/f"
     assert files.size(name) == len(CONTENT)
     (tmp_path / "f").write_bytes(b"short")
-    with pytest.raises(fordway.errors.PreconditionFailedError):
-        files.cat_file(name, 0, 3)
     files.invalidate_cache(name)
     assert files.cat_file(name) == b"short"
+
+
+def test_a_file_that_changed_is_an_error_once(
+    server: RangeServer, tmp_path: Path, files: FordwayFileSystem
+) -> None:
+    """A read never mixes two versions. After the error, the file is opened again, but a file that was open
+    keeps its version.
+    """
+    name = f"{server.url}/f"
+
+    def read_open() -> None:
+        with files.open(name) as file:
+            file.read()
+
+    for number, read in enumerate(
+        [
+            lambda: files.cat_file(name, 0, 3),
+            lambda: files.cat_ranges([name], 0, 3, on_error="raise"),
+            lambda: files.get_file(name, tmp_path / "copy"),
+            read_open,
+        ]
+    ):
+        size, short = files.size(name), f"short {number}".encode()
+        opened = files.open(name, block_size=10, cache_type="none")
+        assert (opened.size, opened.details["size"]) == (size, size)
+        (tmp_path / "f").write_bytes(short)
+        with pytest.raises(fordway.errors.PreconditionFailedError):
+            read()
+        assert (files.cat_file(name), files.size(name)) == (short, len(short))
+        assert files.open(name).read() == short
+        with pytest.raises(fordway.errors.PreconditionFailedError):
+            opened.read(3)
+        assert files.cat_file(name) == short, "the error of an old version does not close the new one"
+    lost = (tmp_path / "f").write_bytes(b"again") and files.cat_ranges([name], 0, 3)
+    assert isinstance(lost[0], fordway.errors.PreconditionFailedError)
+    assert files.cat_ranges([name], 0, 3) == [b"aga"]
+
+
+def test_the_file_system_keeps_a_limited_number_of_files(
+    server: RangeServer, files: FordwayFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fordway.fsspec.web.FILES_MAX", 3)
+    opened = files.open(f"{server.url}/f?0")
+    for number in range(10):
+        assert files.cat_file(f"{server.url}/f?{number}", 0, 3) == CONTENT[:3]
+    assert len(files._files) == 3
+    asked = len(server.asked)
+    assert files.cat_file(f"{server.url}/f?9", 0, 3) == CONTENT[:3]
+    assert opened.read() == CONTENT
+    assert "HEAD" not in [command for command, _ in server.asked[asked:]], "both are still open"
 
 
 def test_a_failed_download_leaves_the_local_file(

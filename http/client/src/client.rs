@@ -85,7 +85,17 @@ impl HttpClient {
     /// server has closed is replaced once with a new connection. Cost on a pooled connection: one `sendmsg`, one
     /// `recv`; for [`ReplayPolicy::IfUnsent`] one more `recv` to check that the connection is alive.
     pub fn send(&self, exchange: &HttpExchangeRequest) -> Result<HttpResponse, ExchangeFailure> {
-        if let Some(connection) = self.pooled(exchange) {
+        self.send_until(exchange, None)
+    }
+
+    /// Like [`HttpClient::send`], but waits for the response and its body end at `until`, even if bytes keep arriving.
+    pub(super) fn send_until(
+        &self,
+        exchange: &HttpExchangeRequest,
+        until: Option<Instant>,
+    ) -> Result<HttpResponse, ExchangeFailure> {
+        if let Some(mut connection) = self.pooled(exchange) {
+            connection.until = until;
             match self.send_on(connection, exchange) {
                 Ok(Some(response)) => return Ok(response),
                 Ok(None) if exchange.replay == ReplayPolicy::Safe => {
@@ -95,10 +105,11 @@ impl HttpClient {
                 Err(error) => return Err(ExchangeFailure { error, may_have_acted: true }),
             }
         }
-        let connection = self
+        let mut connection = self
             .connector
             .connect(exchange.origin)
             .map_err(|error| ExchangeFailure { error, may_have_acted: false })?;
+        connection.until = until;
         match self.send_on(connection, exchange) {
             Ok(Some(response)) => Ok(response),
             Ok(None) => Err(ExchangeFailure { error: closed(), may_have_acted: true }),
@@ -382,7 +393,7 @@ impl ConnectionPool {
 
     /// Keeps a connection whose last response was read to its end.
     pub(super) fn put(&self, origin: &Origin, mut connection: BufferedConnection) {
-        connection.is_reused = true;
+        (connection.is_reused, connection.until) = (true, None);
         let now = Instant::now();
         let mut idle = self.locked();
         match idle.by_origin.get_mut(origin) {

@@ -47,6 +47,8 @@ pub struct BufferedConnection {
     /// Whether an earlier response was received on this connection.
     pub is_reused: bool,
     pub(super) made: Instant,
+    /// The time at which all waits of the current exchange end, if the exchange is limited as a whole.
+    pub(super) until: Option<Instant>,
 }
 
 /// The destination of the next received bytes.
@@ -104,6 +106,7 @@ impl BufferedConnection {
             is_blocking: true,
             is_reused: false,
             made: Instant::now(),
+            until: None,
         }
     }
 
@@ -260,36 +263,33 @@ impl BufferedConnection {
     }
 
     /// Receives a head, and skips interim responses (1xx). Returns `None` if the peer closed the connection without
-    /// sending anything. Errors: `BadResponse`, `Timeout`, `Unavailable`, `Io`.
+    /// sending anything, or after an interim response. Errors: `BadResponse`, `Timeout`, `Unavailable`, `Io`.
     pub(super) fn receive_head(&mut self) -> Result<Option<ResponseHead>> {
         let deadline = Instant::now() + self.timeouts.first_byte;
         self.limit_wait(self.timeouts.first_byte)?;
-        let mut head = ResponseHead::default();
+        let (mut head, mut has_received) = (ResponseHead::default(), false);
         loop {
             if self.take_head(&mut head)? {
                 return Ok(Some(head));
             }
-            if self.filled == 0 {
-                match self.receive_more() {
-                    // A server that has closed an idle connection sends an end of stream or a reset. No response will
-                    // follow; the caller decides whether to resend the request.
-                    Ok(0) => return Ok(None),
-                    Ok(_) => continue,
-                    Err(error) if is_reset(&error) => return Ok(None),
-                    Err(error) => return Err(self.receive_error(error)),
+            if has_received {
+                // The limit applies to the whole head: a server cannot extend it by sending a byte, or an interim
+                // response, now and then.
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
                 }
+                self.limit_wait(left)?;
             }
-            // The limit applies to the whole head: a server cannot extend it by sending a byte now and then.
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.receive_error(io::ErrorKind::TimedOut.into()));
-            }
-            self.limit_wait(left)?;
             match self.receive_more() {
+                // A server that has closed the connection sends an end of stream or a reset. No response will follow;
+                // the caller decides whether to resend the request.
+                Ok(0) if self.has_nothing_left() => return Ok(None),
+                Err(error) if is_reset(&error) && self.has_nothing_left() => return Ok(None),
                 Ok(0) => {
                     return Err(Error::new(ErrorKind::BadResponse, "the connection ended within a head"));
                 }
-                Ok(_) => {}
+                Ok(_) => has_received = true,
                 Err(error) => return Err(self.receive_error(error)),
             }
         }
@@ -536,8 +536,8 @@ impl BufferedConnection {
     /// Reads body bytes until `target` is full or the peer ends the stream; returns the number of bytes read.
     pub(super) fn read_all(&mut self, target: &mut [u8]) -> io::Result<usize> {
         let mut done = self.take_waiting(target);
-        self.progress_limit()?;
         while done < target.len() {
+            self.progress_limit()?;
             let rest = &mut target[done..];
             let got = retry(|| match &mut self.transport {
                 ConnectionTransport::Plain(socket) => socket.receive_all(rest),
@@ -608,6 +608,11 @@ impl BufferedConnection {
         if !self.is_blocking {
             return Ok(());
         }
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let limit = left.map_or(limit, |left| limit.min(left));
         match &mut self.transport {
             ConnectionTransport::Plain(socket) => socket.set_read_timeout(limit),
             ConnectionTransport::Tls(stream) => stream.sock.tcp_mut().set_read_timeout(limit),

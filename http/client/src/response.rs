@@ -155,18 +155,19 @@ impl HttpResponse {
     }
 
     /// Inspects the body without consuming it: calls `look` with the bytes that have arrived, and then again whenever
-    /// more have arrived, until `look` returns a result. Returns `None` at the end of the body, or if the head states
-    /// no length. Errors: as for [`HttpResponse::read_into`].
+    /// more have arrived, until `look` returns a result. Returns `None` if `look` has seen the whole body, or if the
+    /// head states no length. Errors: as for [`HttpResponse::read_into`].
     pub(super) fn peek<T>(&mut self, mut look: impl FnMut(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
-        if !matches!(self.framing, BodyFraming::Length(_)) {
-            return Ok(None);
-        }
+        let BodyFraming::Length(body_bytes) = self.framing else { return Ok(None) };
         loop {
-            if let Some(found) = look(connection.waiting()) {
+            let waiting = connection.waiting();
+            let body = &waiting[..waiting.len().min(usize::try_from(body_bytes).unwrap_or(usize::MAX))];
+            if let Some(found) = look(body) {
                 return Ok(Some(found));
             }
-            if connection.receive_more().map_err(body_error)? == 0 {
+            // On a connection that stays open, nothing follows the body.
+            if body.len() as u64 == body_bytes || connection.receive_more().map_err(body_error)? == 0 {
                 return Ok(None);
             }
         }

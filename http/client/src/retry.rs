@@ -14,6 +14,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 pub(crate) const PROGRESS_BYTES: u64 = 4 * 1024;
 /// The longest wait that a server's `Retry-After` can impose on a caller without a deadline.
 const WISH_MAX: Duration = Duration::from_secs(120);
+/// The text of an error that ends an operation because a server's `Retry-After` is too long.
+const WISH: &str = "the server requests a retry after";
 
 /// The retry budget of an operation: the number of failures so far, the first failure, and the deadline.
 #[derive(Debug)]
@@ -70,7 +72,8 @@ impl RetryBudget {
         if wait >= left {
             let detail = match (retry_after, self.until) {
                 (Some(wish), _) if wish >= left => {
-                    format!("{}; the server requests a retry after {wish:?}", error.detail())
+                    let seconds = wish.as_secs().saturating_add(u64::from(wish.subsec_nanos() > 0));
+                    format!("{}; {WISH} {seconds}s", error.detail())
                 }
                 _ => format!("{}; no time is left for another attempt", error.detail()),
             };
@@ -114,10 +117,21 @@ pub fn pause(wait: Duration) -> Result<()> {
     })
 }
 
-/// Returns the wait that a `Retry-After` header requests: seconds, or a date.
+/// Returns the wait that a `Retry-After` header requests: seconds, or a date. A number that is too large for 64 bits is
+/// the longest wait.
 pub fn retry_after(text: &str, now: SystemTime) -> Option<Duration> {
-    let until_date = || date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default());
-    digits(text.trim()).map(Duration::from_secs).or_else(until_date)
+    let number = text.trim();
+    if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(Duration::from_secs(digits(number).unwrap_or(u64::MAX)));
+    }
+    date::parse_http(text).map(|date| date.duration_since(now).unwrap_or_default())
+}
+
+/// Returns whether an operation failed because the server asks its clients to send fewer requests. Another request to
+/// this server, even for something else, is then not welcome.
+pub fn wants_pause(error: &Error) -> bool {
+    let is_told = |text| error.detail().contains(text);
+    error.kind() == ErrorKind::Unavailable && (is_told("HTTP status 429") || is_told(WISH))
 }
 
 #[cfg(test)]
@@ -188,6 +202,9 @@ mod tests {
             let text = refused.unwrap_err().to_string();
             assert!(text.contains("busy; the server requests a retry after"), "{text}");
         }
+        let date = Some(Duration::new(251_606_314_213, 77_054_030));
+        let text = RetryBudget::new(9, None).after(failure("busy"), true, date).unwrap_err().to_string();
+        assert!(text.contains("requests a retry after 251606314214s"), "{text}");
         let late = RetryBudget::new(9, Some(now)).after(failure("x"), true, None).unwrap_err();
         assert!(late.to_string().contains("no time is left"), "{late}");
     }
@@ -198,5 +215,7 @@ mod tests {
         let wish = |text| retry_after(text, now).map(|wish| wish.as_secs());
         assert_eq!([wish("7"), wish("Fri, 24 May 2013 00:01:05 GMT")], [Some(7), Some(65)]);
         assert_eq!([wish("Fri, 24 May 2013 00:00:00 GMT"), wish("soon"), wish("-1")], [Some(0), None, None]);
+        // Numbers that do not fit are long waits, and not mistakes.
+        assert_eq!([wish("99999999999999999999"), wish("+9"), wish("")], [Some(u64::MAX), None, None]);
     }
 }

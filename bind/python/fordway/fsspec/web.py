@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -10,27 +11,31 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 import fordway
-from fordway.errors import UnsupportedError
+from fordway.errors import PreconditionFailedError, UnsupportedError
 from fordway.fsspec.coroutines import Coroutines
 from fordway.fsspec.local import opened_target
 from fordway.fsspec.slices import one_each, within
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from fsspec.callbacks import Callback
 
 PREFIX = "fordway+"
+FILES_MAX = 1000
+"""The maximum number of files that a file system keeps open between calls."""
 
 
 class FordwayFileSystem(Coroutines, AbstractFileSystem):
     """A read-only file system for `http(s)://` addresses, also with the prefix `fordway+`. Directories cannot
     be listed.
 
-    All reads of a file return the version of the first access, until `invalidate_cache` drops the file.
-    Options are passed to `fordway.open_url`.
+    All reads of a file return the version of the first access, until `invalidate_cache` drops the file. If
+    the file changes, the first read that notices the change raises `PreconditionFailedError`, and later calls
+    use the new version. A file object that is already open keeps its version. The file system keeps the last
+    1,000 files that it opened. Options are passed to `fordway.open_url`.
     """
 
     protocol = ("fordway+http", "fordway+https")
@@ -68,8 +73,23 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         url = self._strip_protocol(path)
         found = self._files.get(url)
         if found is None:
-            found = self._files[url] = fordway.open_url(url, **self._options)
+            # If another thread has opened the file meanwhile, both use the same version.
+            found = self._files.setdefault(url, fordway.open_url(url, **self._options))
+            for oldest in list(self._files)[:-FILES_MAX]:
+                self._files.pop(oldest, None)
         return found
+
+    @contextmanager
+    def _dropping_if_changed(self, path: str, file: fordway.RemoteFile) -> Iterator[fordway.RemoteFile]:
+        """Drops `file`, so that the next use opens it again, if the block finds that the file has changed."""
+        try:
+            yield file
+        except PreconditionFailedError:
+            url = self._strip_protocol(path)
+            # A new version that another call has opened stays.
+            if self._files.get(url) is file:
+                self._files.pop(url, None)
+            raise
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Drops the file at `path`, or all files. The next use reopens them."""
@@ -81,9 +101,7 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:  # noqa: ANN401
         """Returns the properties of a file, as the server reports them."""
-        found = self.file(path)
-        about = {"name": found.url, "size": found.size, "type": "file"}
-        return about | {"ETag": found.etag, "last_modified": found.last_modified}
+        return _described(self.file(path))
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list:  # noqa: ANN401
         """Returns the file itself. Raises `NotImplementedError` for a directory, because web servers have no
@@ -113,7 +131,8 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
         """Returns the bytes from `start` to `end`. Negative values count from the end of the file."""
         found = self.file(path)
         offset, length = within(found.size, start, end)
-        return found.read(offset, length)
+        with self._dropping_if_changed(path, found):
+            return found.read(offset, length)
 
     def get_file(
         self,
@@ -152,7 +171,8 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
             try:
                 found = self.file(path)
                 ranges = [within(found.size, starts[number], ends[number]) for number in numbers]
-                parts = found.read_ranges(ranges)
+                with self._dropping_if_changed(path, found):
+                    parts = found.read_ranges(ranges)
             except Exception as error:
                 if on_error == "raise":
                     raise
@@ -177,10 +197,29 @@ class FordwayFileSystem(Coroutines, AbstractFileSystem):
 
 
 class FordwayFile(AbstractBufferedFile):
-    """A readable, seekable file that uses fsspec's caches."""
+    """A readable, seekable file that uses fsspec's caches. All reads return the version that was opened."""
+
+    def __init__(
+        self,
+        fs: FordwayFileSystem,
+        path: str,
+        *args: Any,  # noqa: ANN401 (fsspec's own)
+        size: int | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        # The size of the version that is read, and not a `size` that the caller knows of another one, counts.
+        self._remote = fs.file(path)
+        super().__init__(fs, path, *args, size=self._remote.size, **kwargs)
+        self.details = _described(self._remote)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self.fs.file(self.path).read(start, max(end - start, 0))
+        with self.fs._dropping_if_changed(self.path, self._remote) as remote:
+            return remote.read(start, max(end - start, 0))
+
+
+def _described(file: fordway.RemoteFile) -> dict[str, Any]:
+    about = {"name": file.url, "size": file.size, "type": "file"}
+    return about | {"ETag": file.etag, "last_modified": file.last_modified}
 
 
 def _no_listing(path: str) -> UnsupportedError:

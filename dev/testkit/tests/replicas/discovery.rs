@@ -1,6 +1,7 @@
 //! Tests the discovery of a file's replicas.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fordway_http::replicas::{MetalinkCache, discover, fetch_metalink};
 use fordway_http::vector::HttpSession;
@@ -90,4 +91,27 @@ fn a_metalink_is_fetched_and_hostile_ones_refused() {
     let bomb = "<!DOCTYPE m [<!ENTITY a \"aa\">]><metalink>&a;</metalink>";
     assert!(get(bomb).unwrap_err().to_string().contains("document type"));
     assert!(get("no address").is_err());
+}
+
+/// A server that does not know Metalink sends the file itself, here slowly.
+#[test]
+fn a_slow_document_ends_with_the_deadline_or_its_own_limit() {
+    for (deadline, limit) in [(Some(Duration::from_secs(1)), 8), (None, 25)] {
+        let slow = ResponseFaultScript::honest().on_method("GET", ResponseFault::Slow(20_000));
+        let (origin, mut options) = (server(slow), options().session);
+        options.deadline = deadline;
+        let begun = Instant::now();
+        assert!(discover(&Arc::new(HttpSession::new(options)), &origin.url(), None).is_none());
+        assert!(begun.elapsed() < Duration::from_secs(limit), "{deadline:?}: {:?}", begun.elapsed());
+        let requests = origin.requests().len();
+        assert_eq!(requests, 2, "no other document is requested from a server that is so slow");
+    }
+}
+
+#[test]
+fn a_server_that_asks_for_a_pause_is_not_asked_further() {
+    let busy = ResponseFaultScript::honest().always(ResponseFault::Status(429, None));
+    let origin = server(busy);
+    assert!(discover(&session(), &origin.url(), None).is_none());
+    assert_eq!(origin.requests().len(), 1);
 }

@@ -6,7 +6,7 @@ use fordway_http::vector::RemoteFile;
 use fordway_store::{Checksum, ChecksumAlgorithm, Error, ErrorKind, Result};
 use fordway_testkit::hostile::{HostileServer, ResponseFault, ResponseFaultScript};
 
-use crate::{SIZE, VERSIONS, file, open_in, start};
+use crate::{SIZE, VERSIONS, file, open, open_in, start};
 
 pub(crate) fn copy(opened: &RemoteFile, range: Range<u64>) -> Result<Vec<u8>> {
     let mut got = Vec::new();
@@ -277,4 +277,61 @@ fn a_server_that_takes_too_long_for_digests_is_asked_without() {
             assert_eq!(server.requests().len(), asked, "it is asked once");
         }
     }
+}
+
+/// Returns the faults of a server whose validators do not identify a version: none, and a weak one.
+fn without_strong_validator() -> [ResponseFaultScript; 2] {
+    let none = ResponseFaultScript::honest().always(ResponseFault::NoETag);
+    let weak = none.clone().always(ResponseFault::Header("ETag", "W/\"same\"".to_owned()));
+    [none, weak]
+}
+
+/// Parts of a file may be put together only with a strong validator (RFC 9110 section 15.3.7.3). Without one, the last
+/// bytes that have arrived are requested again and compared.
+#[test]
+fn a_resumed_copy_without_a_strong_validator_compares_what_it_has() {
+    for (version, script) in
+        VERSIONS.into_iter().flat_map(|version| without_strong_validator().map(|script| (version, script)))
+    {
+        for whole in [false, true] {
+            let script =
+                if whole { script.clone().always(ResponseFault::WholeForRange) } else { script.clone() };
+            let server = start(version, file(), script.clone());
+            let opened = open_in(version, &server.url());
+            server.follow(script.clone().on_requests(1..2, ResponseFault::CloseAt(100_000)));
+            assert!(copy(&opened, WHOLE).unwrap() == file(), "{version:?} {script:?}");
+            let first = format!("bytes={}-{}", 100_000 - 16_384, SIZE - 1);
+            assert_eq!(server.requests()[2].header("range"), Some(first.as_str()));
+
+            let before = server.requests().len();
+            let changed = script.clone().on_requests(before + 1..99, ResponseFault::Version(1));
+            server.follow(changed.on_requests(before..before + 1, ResponseFault::CloseAt(100_000)));
+            let error = copy(&opened, WHOLE).map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{version:?} {script:?}: {error}");
+            assert!(error.detail().contains("before byte 100000"), "{error}");
+        }
+    }
+}
+
+/// Fewer bytes than are compared, short responses, and a time that differs although the weak ETag is the same.
+#[test]
+fn parts_without_a_strong_validator_are_put_together_with_care() {
+    let [none, weak] = without_strong_validator();
+    for (script, first) in [
+        (none.clone().on_requests(1..2, ResponseFault::CloseAt(100)), 0),
+        (weak.clone().always(ResponseFault::RangeBytesMax(50_000)), 9),
+    ] {
+        let server = HostileServer::start(file(), script.clone());
+        let opened = open(&server.url());
+        assert!(copy(&opened, first..SIZE as u64).unwrap() == file()[first as usize..], "{script:?}");
+    }
+    let time = |time: &str| ResponseFault::Header("Last-Modified", format!("Fri, 24 May 2013 {time} GMT"));
+    let script = weak
+        .on_requests(0..2, time("00:00:00"))
+        .on_requests(1..2, ResponseFault::CloseAt(100_000))
+        .on_requests(2..99, time("00:00:01"));
+    let server = HostileServer::start(file(), script);
+    let error = copy(&open(&server.url()), WHOLE).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PreconditionFailed, "{error}");
+    assert!(error.detail().contains("Last-Modified was"), "{error}");
 }

@@ -1,5 +1,9 @@
 //! Tests files that are opened by their first read.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
 use fordway_http::HttpVersion;
 use fordway_http::vector::{RangeReadTicket, RemoteFile};
 use fordway_store::{ErrorKind, Result};
@@ -177,4 +181,32 @@ fn the_cap_on_connections_holds() {
         assert!(read(&opened, &ranges).unwrap() == expected(&content, &ranges));
     }
     assert_eq!(server.connections(), 1);
+}
+
+/// The body of such a response ends on a connection that stays open, so the client must not wait for more bytes.
+#[test]
+fn a_list_without_parts_is_not_waited_for() {
+    let body = "\r\n--B--\r\n";
+    let parts = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Type: multipart/byteranges; boundary=B\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/f", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut stream, mut request) = (listener.accept().unwrap().0, [0; 4096]);
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream.write_all(parts.as_bytes()).unwrap();
+        // The client asks for the size on another connection.
+        let (mut second, _) = listener.accept().unwrap();
+        assert!(second.read(&mut request).unwrap() > 0);
+        second.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").unwrap();
+    });
+    let session = session(crate::patient);
+    let begun = Instant::now();
+    let opened = RemoteFile::open_reading(&session, &url, &[(0, 9), (50, 9)], Vec::new());
+    assert_eq!(opened.map(drop).unwrap_err().kind(), ErrorKind::NoSuchKey);
+    assert!(begun.elapsed() < Duration::from_secs(20), "the client waits for bytes beyond the body");
+    server.join().unwrap();
 }

@@ -177,3 +177,20 @@ fn a_refusal_ends_an_upload_over_each_version() {
         assert!(produced < 100, "{produced} pieces");
     });
 }
+
+/// A server that stops after `100 Continue` closes the connection without a response, and the upload is repeated.
+#[test]
+fn an_upload_is_repeated_if_the_server_closes_after_its_interim_response() {
+    let go_on = b"HTTP/1.1 100 Continue\r\n\r\n".to_vec();
+    let (first, always) = (go_on.clone(), go_on.clone());
+    let server = Dialogue::start(move |_, number| {
+        if number == 0 { first.clone() } else { [go_on.clone(), answer(201, "", "")].concat() }
+    });
+    put(&client(|_| {}), &server.url("f"), 20).0.unwrap();
+    let received: Vec<_> = server.requests().iter().map(|request| request.body_bytes).collect();
+    assert_eq!(received, [20 * PIECE_BYTES; 2]);
+    let server = Dialogue::start(move |_, _| always.clone());
+    let error = put(&client(|_| {}), &server.url("f"), 20).0.unwrap_err();
+    assert_eq!((error.kind(), error.tries()), (ErrorKind::Unavailable, 3), "{error}");
+    assert!(error.detail().contains("closed the connection without a response"), "{error}");
+}

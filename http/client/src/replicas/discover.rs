@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::metalink::{
@@ -13,12 +14,18 @@ use fordway_wire::metalink::{
 
 use super::ReplicaCredentialScope;
 use crate::HttpResponse;
+use crate::retry::wants_pause;
 use crate::vector::HttpSession;
 use crate::vector::redirect::{ReplicaDiscoveryResponse, fetch, resolve};
 
 const ACCEPT: &str = "application/metalink4+xml, application/metalink+xml;q=0.9";
 /// The maximum size of a document that has a different content type but is read anyway, because it may be a Metalink.
 const SNIFFED_BYTES_MAX: u64 = 4 << 20;
+/// The maximum time for one document, including redirections. The idle limit alone would let a server that sends a byte
+/// now and then hold up the client without end.
+const DOCUMENT_TIME_MAX: Duration = Duration::from_secs(10);
+/// The maximum time for all documents.
+const DISCOVERY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A description of a file's replicas, and how it was found.
 #[derive(Clone, Debug)]
@@ -39,7 +46,11 @@ pub fn is_metalink_name(name: &str) -> bool {
 /// as for [`crate::vector::RemoteFile::open`]; `InvalidArgument` for any other kind of document. Cost: one request,
 /// plus one per redirection.
 pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink> {
-    let document = fetch(session, url, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, |_| true)?;
+    fetch_metalink_until(session, url, session.until())
+}
+
+fn fetch_metalink_until(session: &Arc<HttpSession>, url: &str, until: Option<Instant>) -> Result<Metalink> {
+    let document = fetch(session, url, ("GET", ACCEPT), (DOCUMENT_BYTES_MAX, until), |_| true)?;
     let mut metalink = Metalink::parse(document.body.as_deref().unwrap_or_default())?;
     metalink.files.iter_mut().for_each(|file| make_absolute(file, &document.base));
     Ok(metalink)
@@ -48,13 +59,26 @@ pub fn fetch_metalink(session: &Arc<HttpSession>, url: &str) -> Result<Metalink>
 /// Finds the replicas of the file at `url`. Tries the `Link` headers of the response to HEAD (RFC 6249), `Accept`,
 /// `?metalink`, the URL with `.meta4` appended, and the cache, in that order, until one of them names a replica. The
 /// result is cached. Returns `None` if no replica is found. Cost: up to five requests, or one request if the server is
-/// unreachable. No request is retried.
+/// unreachable; at most 10 s for each document and 30 s in total, and not more than the deadline. No request is
+/// retried.
 pub fn discover(
     session: &Arc<HttpSession>,
     url: &str,
     cache: Option<&MetalinkCache>,
 ) -> Option<DiscoveredReplicas> {
-    let found = ask(session, url).unwrap_or_else(|error| {
+    discover_until(session, url, cache, session.until())
+}
+
+/// Like [`discover`], but requests nothing after `until`, the deadline of the operation that needs the replicas.
+pub fn discover_until(
+    session: &Arc<HttpSession>,
+    url: &str,
+    cache: Option<&MetalinkCache>,
+    until: Option<Instant>,
+) -> Option<DiscoveredReplicas> {
+    let latest = Instant::now() + DISCOVERY_TIME_MAX;
+    let until = until.map_or(latest, |until| until.min(latest));
+    let found = ask(session, url, until).unwrap_or_else(|error| {
         tracing::debug!(url, %error, "the server does not report replicas");
         None
     });
@@ -64,12 +88,12 @@ pub fn discover(
     {
         tracing::debug!(%error, "the Metalink is not cached");
     }
-    found.or_else(|| Some(DiscoveredReplicas { file: cache?.find(url)?, from: "the cache" }))
+    found.or_else(|| cache?.discovered(url))
 }
 
 /// Tries all discovery methods at the server. Errors: the error of the request, if the server is unreachable.
-fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<DiscoveredReplicas>> {
-    if let Some(file) = passing_over_refusals(by_links(session, url))? {
+fn ask(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<DiscoveredReplicas>> {
+    if let Some(file) = passing_over_refusals(by_links(session, url, until))? {
         return Ok(Some(DiscoveredReplicas { file, from: "Link headers" }));
     }
     let (path, query) = url.split_at(url.find(['?', '#']).unwrap_or(url.len()));
@@ -79,7 +103,7 @@ fn ask(session: &Arc<HttpSession>, url: &str) -> Result<Option<DiscoveredReplica
         (".meta4", format!("{path}.meta4{query}")),
     ];
     for (from, address) in ways {
-        if let Some(mut file) = passing_over_refusals(by_document(session, &address))? {
+        if let Some(mut file) = passing_over_refusals(by_document(session, &address, until))? {
             if !file.replicas.iter().any(|replica| replica.url == url) {
                 let replica = MetalinkUrl { url: url.to_owned(), priority: PRIORITY_LAST, location: None };
                 file.replicas.push(replica);
@@ -99,23 +123,30 @@ fn passing_over_refusals<T>(found: Result<Option<T>>) -> Result<Option<T>> {
     }
 }
 
-/// Returns whether a further request to the server would probably fail like this one. A server whose response broke off
-/// may still respond to a request for a Metalink.
+/// Returns whether no further request should be sent to the server: it does not respond, or it asks for a pause. A server
+/// whose response broke off may still respond to a request for a Metalink.
 fn is_silence(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Timeout => true,
+        _ if wants_pause(error) => true,
         ErrorKind::Unavailable => !error.is_at_lost_connection() && !error.detail().contains("HTTP status"),
         _ => false,
     }
 }
 
-fn by_links(session: &Arc<HttpSession>, url: &str) -> Result<Option<MetalinkFile>> {
-    let head = fetch(session, url, ("HEAD", "*/*"), 0, |_| false)?;
+/// Returns the time at which a request for a document that begins now must have ended.
+fn end_of_document(until: Instant) -> Option<Instant> {
+    Some(until.min(Instant::now() + DOCUMENT_TIME_MAX))
+}
+
+fn by_links(session: &Arc<HttpSession>, url: &str, until: Instant) -> Result<Option<MetalinkFile>> {
+    let head = fetch(session, url, ("HEAD", "*/*"), (0, end_of_document(until)), |_| false)?;
     let mut file = links_of(&head);
     for address in std::mem::take(&mut file.described_by) {
         // The server at `url` chose the address, so another server must not get the credentials.
         let session = ReplicaCredentialScope::Named(vec![url.to_owned()]).session(session, &address);
-        match fetch_metalink(&session, &address).and_then(|metalink| metalink.file(None)) {
+        let metalink = fetch_metalink_until(&session, &address, end_of_document(until));
+        match metalink.and_then(|metalink| metalink.file(None)) {
             Ok(described) => {
                 file.name = described.name.clone();
                 file.complete_with(described);
@@ -139,8 +170,9 @@ fn links_of(head: &ReplicaDiscoveryResponse) -> MetalinkFile {
     file
 }
 
-fn by_document(session: &Arc<HttpSession>, address: &str) -> Result<Option<MetalinkFile>> {
-    let document = fetch(session, address, ("GET", ACCEPT), DOCUMENT_BYTES_MAX, may_be_metalink)?;
+fn by_document(session: &Arc<HttpSession>, address: &str, until: Instant) -> Result<Option<MetalinkFile>> {
+    let limits = (DOCUMENT_BYTES_MAX, end_of_document(until));
+    let document = fetch(session, address, ("GET", ACCEPT), limits, may_be_metalink)?;
     let Some(body) = document.body.filter(|body| Metalink::is_likely(body)) else { return Ok(None) };
     let mut file = Metalink::parse(&body)?.file(None)?;
     make_absolute(&mut file, &document.base);
@@ -223,6 +255,11 @@ impl MetalinkCache {
             written.and_then(|()| fs::rename(&unfinished, &path)).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Returns the cached description of the file at `url`, if any, as [`discover`] does. Sends nothing.
+    pub fn discovered(&self, url: &str) -> Option<DiscoveredReplicas> {
+        Some(DiscoveredReplicas { file: self.find(url)?, from: "the cache" })
     }
 
     /// Returns the cached description of the file at `url`, if any.

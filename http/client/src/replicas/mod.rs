@@ -14,7 +14,9 @@ mod part;
 mod site;
 mod stream;
 
-pub use discover::{DiscoveredReplicas, MetalinkCache, discover, fetch_metalink, is_metalink_name};
+pub use discover::{
+    DiscoveredReplicas, MetalinkCache, discover, discover_until, fetch_metalink, is_metalink_name,
+};
 pub use gather::ReplicatedReadTicket;
 
 use std::collections::HashMap;

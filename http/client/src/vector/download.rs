@@ -16,7 +16,7 @@ use fordway_wire::file_hash::{FileHash, FileHashAlgorithm, FileHasher};
 use fordway_wire::range::parse_content_range;
 
 use super::open::{
-    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_size,
+    DOCUMENT_BYTES_MAX, FileOrRedirect, OpenFailure, ask, is_passing, not_the_file, without_end,
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
@@ -27,6 +27,8 @@ use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};
 
 /// The maximum number of bytes received and passed on at once.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// The maximum number of bytes that are requested again to compare them, if no validator identifies the version.
+const OVERLAP_BYTES: usize = 16 * 1024;
 
 /// A function that receives the bytes in order.
 type DownloadSink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
@@ -36,8 +38,9 @@ type PartialDownloadOpenFunction<'a> = dyn Fn() -> Result<Box<dyn Read>> + 'a;
 
 impl RemoteFile {
     /// Passes the bytes of `range` to `sink`, in order and exactly once. An interrupted response is resumed where it
-    /// ended, in the version that was opened. Errors: as for [`RemoteFile::read_ranges`], and errors of `sink`, which
-    /// end the copy. Cost: one request, plus one per interruption; 256 KiB of memory.
+    /// ended, in the version that was opened. If no validator identifies the version, the last 16 KiB that have arrived
+    /// are requested again and compared. Errors: as for [`RemoteFile::read_ranges`], and errors of `sink`, which end
+    /// the copy. Cost: one request, plus one per interruption; 256 KiB of memory.
     pub fn copy_range(&self, range: Range<u64>, sink: &mut DownloadSink<'_>) -> Result<()> {
         if range.end > self.size_bytes() || range.start > range.end {
             let detail = format!("bytes {range:?} of a file of {} bytes", self.size_bytes());
@@ -103,7 +106,7 @@ fn begin_unsized(route: &RedirectRoute) -> Result<ContentOrRedirect, OpenFailure
     let answer = ask(&route.session, &route.file, &traffic, "GET", &[])?;
     match answer.status() {
         // If only the end of the connection marks the end of the body, a truncated body cannot be detected.
-        200..=299 if answer.ends_with_connection() => Err(without_size().into()),
+        200..=299 if answer.ends_with_connection() => Err(without_end().into()),
         200..=299 => Ok(ContentOrRedirect::Content(answer)),
         _ => match not_the_file(answer, &route.file)? {
             FileOrRedirect::Elsewhere(moved) => Ok(ContentOrRedirect::Elsewhere(moved)),
@@ -158,6 +161,19 @@ impl DigestCheck {
     }
 }
 
+/// The last bytes that were passed on.
+#[derive(Default)]
+struct RecentBytes(Vec<u8>);
+
+impl RecentBytes {
+    fn push(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(OVERLAP_BYTES)..];
+        let surplus = (self.0.len() + bytes.len()).saturating_sub(OVERLAP_BYTES);
+        self.0.drain(..surplus);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
 fn copy(
     source: &RemoteFileSource,
     mut left: Range<u64>,
@@ -165,13 +181,15 @@ fn copy(
     sink: &mut DownloadSink<'_>,
 ) -> Result<()> {
     let (mut buffer, mut moves, start) = (vec![0; CHUNK_BYTES], 0, left.start);
-    let mut has_asked_again = false;
+    let (mut has_asked_again, mut recent) = (false, RecentBytes::default());
     let mut retries = source.place().session.retries();
     while !left.is_empty() {
         let (place, before) = (source.place(), left.start);
         let mut from_sink = None;
         let mut deliver = |bytes: &[u8]| sink(bytes).map_err(|error| from_sink = Some(error));
-        let tried = try_copy((source, &place), &mut left, &mut buffer, (check, &retries, &mut deliver));
+        let context =
+            DownloadContext { check, retries: &retries, recent: &mut recent, deliver: &mut deliver };
+        let tried = try_copy((source, &place), &mut left, &mut buffer, context);
         if let Some(error) = from_sink {
             return Err(error);
         }
@@ -202,9 +220,15 @@ fn copy(
     Ok(())
 }
 
-/// Further state of a copy: the digest check, the retry budget, and the function that receives the bytes.
-type DownloadContext<'a> =
-    (&'a mut Option<DigestCheck>, &'a RetryBudget, &'a mut dyn FnMut(&[u8]) -> Result<(), ()>);
+/// Further state of a copy.
+struct DownloadContext<'a> {
+    check: &'a mut Option<DigestCheck>,
+    retries: &'a RetryBudget,
+    /// The last bytes that were passed on, which are compared if the copy is resumed without a strong validator.
+    recent: &'a mut RecentBytes,
+    /// Receives the bytes.
+    deliver: &'a mut dyn FnMut(&[u8]) -> Result<(), ()>,
+}
 
 /// Requests the remaining bytes, `left`, and advances the start of `left` past the delivered bytes. Returns the
 /// redirection, if there was one.
@@ -212,14 +236,19 @@ fn try_copy(
     (source, place): (&RemoteFileSource, &SourceLocation),
     left: &mut Range<u64>,
     buffer: &mut [u8],
-    (check, retries, deliver): DownloadContext<'_>,
+    mut context: DownloadContext<'_>,
 ) -> Result<Option<RedirectResponse>, OpenFailure> {
     let _permit = place.session.permit(place.target.origin())?;
+    let (check, retries) = (&mut *context.check, context.retries);
+    // Parts may be put together only with a strong validator (RFC 9110 section 15.3.7.3).
+    let is_identified = place.version.condition(place.target.pin()).is_some();
+    let overlap = if is_identified { Vec::new() } else { context.recent.0.clone() };
+    let asked_range = left.start - overlap.len() as u64..left.end;
     let wants_digest = check.as_ref().is_some_and(|check| !check.was_asked)
         && place.target.pin() == VersionPrecondition::IfRange
         && !place.learned().refuses_digests;
     let asked = Instant::now();
-    let mut answer = request(source, place, left, wants_digest);
+    let mut answer = request(source, place, &asked_range, wants_digest);
     let is_too_late = |error: &Error| {
         error.kind() == ErrorKind::Timeout && asked.elapsed() >= place.session.options.timeouts.first_byte
     };
@@ -228,7 +257,7 @@ fn try_copy(
         // before they respond, which may take minutes. Any other error will recur without the header.
         drop(answer);
         retries.check_time()?;
-        answer = request(source, place, left, false);
+        answer = request(source, place, &asked_range, false);
         if answer.as_ref().is_ok_and(|answer| answer.status() < 400) {
             place.learn(|server| server.refuses_digests = true);
         }
@@ -238,33 +267,60 @@ fn try_copy(
         let _document = answer.read_rest(DOCUMENT_BYTES_MAX);
         return Ok(Some(moved));
     }
-    let (mut unwanted, end) = content_of(place, &mut answer, left)?;
+    let (unwanted, end) = content_of(place, &mut answer, &asked_range, left.start)?;
     // A server that does not support ranges sends more than requested, up to the end of the file.
     let is_to_end = answer.status() == 206 || left.end == place.version.size_bytes;
     if let Some(check) = check {
         check.begin(&answer, left.start);
     }
+    receive(&mut answer, left, (unwanted, &overlap, end), buffer, &mut context)?;
+    if is_to_end {
+        answer.check_end()?;
+    }
+    Ok(None)
+}
+
+/// Receives the body up to the file offset `end`: discards `unwanted` bytes, compares the next ones with `overlap`, and
+/// passes on the rest.
+fn receive(
+    answer: &mut HttpResponse,
+    left: &mut Range<u64>,
+    (mut unwanted, mut overlap, end): (u64, &[u8], u64),
+    buffer: &mut [u8],
+    context: &mut DownloadContext<'_>,
+) -> Result<(), OpenFailure> {
     while left.start < end {
-        let wanted = if unwanted > 0 { unwanted } else { end - left.start };
+        let wanted = match (unwanted, overlap.len()) {
+            (0, 0) => end - left.start,
+            (0, known) => known as u64,
+            _ => unwanted,
+        };
         let room = buffer.len().min(usize::try_from(wanted).unwrap_or(usize::MAX));
         let got = answer.read(&mut buffer[..room]).map_err(body_error)?;
         match got {
             0 => return Err(short_body(end - left.start).into()),
             _ if unwanted > 0 => unwanted -= got as u64,
-            _ => {
-                if let Some(running) = check.as_mut().and_then(|check| check.running.as_mut()) {
-                    running.update(&buffer[..got]);
+            _ if !overlap.is_empty() => {
+                let (known, rest) = overlap.split_at(got);
+                if known != &buffer[..got] {
+                    let how = format!("the server now sends different bytes before byte {}", left.start);
+                    return Err(changed(&how).into());
                 }
-                deliver(&buffer[..got]).map_err(|()| Error::from(ErrorKind::Interrupted))?;
+                overlap = rest;
+            }
+            _ => {
+                let bytes = &buffer[..got];
+                if let Some(running) = context.check.as_mut().and_then(|check| check.running.as_mut()) {
+                    running.update(bytes);
+                }
+                context.recent.push(bytes);
+                (context.deliver)(bytes).map_err(|()| Error::from(ErrorKind::Interrupted))?;
                 left.start += got as u64;
             }
         }
-        retries.check_time().map_err(|error| OpenFailure { error, retry_after: None })?;
+        context.retries.check_time().map_err(|error| OpenFailure { error, retry_after: None })?;
     }
-    if is_to_end {
-        answer.check_end()?;
-    }
-    Ok(None)
+    Ok(())
 }
 
 /// Sends the request. The whole file is requested without a range, because every server supports such a request.
@@ -286,12 +342,13 @@ fn request(
     ask(&place.session, &*place.target, &source.traffic, "GET", &headers)
 }
 
-/// Checks the head of a response against the request. Returns how many bytes precede the wanted bytes, and the file
-/// offset at which the response ends.
+/// Checks the head of a response against the request for the range `left`, whose bytes are new from `new` on. Returns how
+/// many bytes precede the requested bytes, and the file offset at which the response ends.
 fn content_of(
     place: &SourceLocation,
     answer: &mut HttpResponse,
     left: &Range<u64>,
+    new: u64,
 ) -> Result<(u64, u64), OpenFailure> {
     let (etag, modified) = (answer.header("etag"), answer.header("last-modified"));
     match answer.status() {
@@ -302,7 +359,7 @@ fn content_of(
             // A server may send less than was requested (RFC 9110 section 15.3.7), but not so little that the requests
             // never end.
             let is_start = |range: &Range<u64>| {
-                let is_enough = range.end == left.end || range.end - range.start >= PROGRESS_BYTES;
+                let is_enough = range.end == left.end || range.end >= new + PROGRESS_BYTES;
                 range.start == left.start && range.end <= left.end && is_enough
             };
             let Some((range, size)) = stated.filter(|(range, _)| is_start(range)) else {
@@ -320,7 +377,7 @@ fn content_of(
             }
         }
         200..=299 => {
-            place.version.check(etag, modified, left.start > 0)?;
+            place.version.check(etag, modified, new > 0)?;
             place.version.check_size(answer.body_bytes())?;
             Ok((left.start, left.end))
         }

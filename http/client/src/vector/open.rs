@@ -152,6 +152,13 @@ pub(super) fn without_size() -> Error {
     Error::new(ErrorKind::BadResponse, NO_SIZE)
 }
 
+/// Returns the error for a whole file of unknown size whose body ends with the connection.
+pub(super) fn without_end() -> Error {
+    let detail = "the server does not state the size of the file, and the response ends with the connection, so a file \
+                  that is cut off could not be told from a complete one";
+    Error::new(ErrorKind::BadResponse, detail)
+}
+
 /// Returns whether the error means that the file exists but the server does not state its size.
 /// [`super::copy_unsized`] copies such a file.
 pub fn is_without_size(error: &Error) -> bool {
@@ -233,13 +240,28 @@ pub(super) fn ask(
     method: &'static str,
     headers: &[(&str, &str)],
 ) -> Result<HttpResponse> {
-    let response = session.http.send(&HttpExchangeRequest {
+    ask_until(session, target, traffic, (method, None), headers)
+}
+
+/// Like [`ask`], but waits for the response and its body end at the time `until`, if any. Errors: `Timeout`.
+pub(super) fn ask_until(
+    session: &HttpSession,
+    target: &dyn RangeTarget,
+    traffic: &AtomicHttpTrafficCounts,
+    (method, until): (&'static str, Option<Instant>),
+    headers: &[(&str, &str)],
+) -> Result<HttpResponse> {
+    if until.is_some_and(|until| until <= Instant::now()) {
+        return Err(Error::new(ErrorKind::Timeout, "the time for this request has passed"));
+    }
+    let exchange = HttpExchangeRequest {
         origin: target.origin(),
         method,
         write_head: &|head| target.write_head(method, headers, head),
         body: &[],
         replay: ReplayPolicy::Safe,
-    });
+    };
+    let response = session.http.send_until(&exchange, until);
     let response = response.map_err(|failure| failure.error)?;
     traffic.requests.fetch_add(1, Ordering::Relaxed);
     traffic.connections.fetch_add(u64::from(response.is_first()), Ordering::Relaxed);

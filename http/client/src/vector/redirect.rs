@@ -3,10 +3,11 @@
 //! along with the relevant headers of their responses.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fordway_store::{Error, ErrorKind, Result};
 
-use super::open::{DOCUMENT_BYTES_MAX, ask};
+use super::open::{DOCUMENT_BYTES_MAX, ask_until};
 use super::source::AtomicHttpTrafficCounts;
 use super::{HttpSession, RangeTarget, WebFileAddress};
 use crate::HttpResponse;
@@ -184,21 +185,21 @@ pub(crate) struct ReplicaDiscoveryResponse {
 }
 
 /// Requests `url`, or the location it redirects to, without retries; reads the body if `wants_body` accepts the head.
-/// Errors: as for [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`.
+/// Errors: as for [`super::RemoteFile::open`]; `EntityTooLarge` for more than `limit_bytes`; `Timeout` at `until`.
 pub(crate) fn fetch(
     session: &Arc<HttpSession>,
     url: &str,
     (method, accept): (&'static str, &str),
-    limit_bytes: usize,
+    (limit_bytes, until): (usize, Option<Instant>),
     wants_body: impl Fn(&HttpResponse) -> bool,
 ) -> Result<ReplicaDiscoveryResponse> {
     let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
-        let mut answer =
-            ask(&route.session, &route.file, &AtomicHttpTrafficCounts::default(), method, &headers)
-                .map_err(|error| route.named("open", error))?;
+        let traffic = AtomicHttpTrafficCounts::default();
+        let answer = ask_until(&route.session, &route.file, &traffic, (method, until), &headers);
+        let mut answer = answer.map_err(|error| route.named("open", error))?;
         if let Some(moved) = RedirectResponse::of(answer.status(), answer.header("location")) {
             // Drop the permit, because the next step takes its own: threads that each hold one permit and wait for
             // another would deadlock.

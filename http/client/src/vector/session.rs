@@ -144,7 +144,7 @@ impl HttpSession {
     }
 
     /// Returns the deadline of an operation that starts now.
-    pub(super) fn until(&self) -> Option<Instant> {
+    pub(crate) fn until(&self) -> Option<Instant> {
         self.options.deadline.map(|deadline| Instant::now() + deadline)
     }
 

@@ -319,7 +319,12 @@ impl FileVersion {
         last_modified: Option<&str>,
         must_prove: bool,
     ) -> Result<(), Error> {
+        let is_weak = self.etag.as_deref().is_some_and(|etag| etag.starts_with("W/"));
         let (name, ours, theirs) = match (&self.etag, &self.last_modified) {
+            // Two versions with the same weak ETag may have different bytes (RFC 9110 section 8.8.1).
+            (_, Some(ours)) if is_weak && last_modified.is_some_and(|theirs| theirs != ours) => {
+                ("Last-Modified", ours, last_modified)
+            }
             (Some(ours), _) if etag.is_some() => ("ETag", ours, etag),
             (_, Some(ours)) if last_modified.is_some() => ("Last-Modified", ours, last_modified),
             (Some(ours), _) | (None, Some(ours)) if must_prove => ("ETag", ours, None),
@@ -400,6 +405,9 @@ mod tests {
             weak.check(Some("\"t\""), None, true).is_ok() && weak.check(Some("W/\"t\""), None, true).is_ok()
         );
         assert!(weak.check(Some("\"u\""), None, true).is_err());
+        let weak_then = version(&[("etag", "W/\"t\""), THEN]);
+        assert!(weak_then.check(Some("W/\"t\""), Some(THEN.1), true).is_ok());
+        assert!(weak_then.check(Some("W/\"t\""), Some("another time"), false).is_err());
         assert!(strong.check(Some("W/\"t\""), None, true).is_err(), "weaker than what was opened");
         assert_eq!(both.check_size(Some(8)).unwrap_err().kind(), ErrorKind::PreconditionFailed);
         assert!(both.check_size(Some(9)).is_ok() && both.check_size(None).is_ok());

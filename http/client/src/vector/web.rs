@@ -159,6 +159,11 @@ impl RangeTarget for WebFileAddress {
 
     fn refusal(&self, status: u16, location: Option<&str>, _: &[u8]) -> Error {
         let (kind, why) = match (status, location) {
+            (304, _) => {
+                let why = "the server states that the file has not changed, although the request did not ask for \
+                           this; a cache on the way may be at fault";
+                (ErrorKind::BadResponse, why.to_owned())
+            }
             (300..=399, Some(location)) => {
                 // The query may contain a signature, so it is not shown.
                 let shown = location.split(['?', '#']).next().unwrap_or_default();
@@ -239,6 +244,17 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("fordway"), "{text}");
+    }
+
+    #[test]
+    fn only_a_redirection_says_that_the_file_has_moved() {
+        let file = WebFileAddress::parse("http://h/a").unwrap();
+        let refusal = |status| file.refusal(status, Some("/t?secret"), b"");
+        let moved = refusal(302);
+        assert!(moved.detail().starts_with("it has moved; read /t instead"), "{moved}");
+        let unmodified = refusal(304);
+        assert_eq!(unmodified.kind(), ErrorKind::BadResponse);
+        assert!(unmodified.detail().contains("has not changed") && !unmodified.detail().contains("/t"));
     }
 
     #[test]
