@@ -672,17 +672,6 @@ fn an_error_about_the_length_of_a_name_names_the_file() {
 }
 
 #[test]
-fn an_error_about_the_length_of_a_name_names_the_file() {
-    let rig = Rig::new();
-    rig.write("t/some-file", "x");
-    let long = format!("s3://bkt/{}", "d/".repeat(510));
-    for command in [&["cp", "-r"][..], &["sync"], &["mv", "-r"]] {
-        let ran = rig.run(&[command, &["DIR/t", &long]].concat()).ended(CommandExit::Usage);
-        assert!(ran.stderr.contains("t/some-file"), "{}", ran.stderr);
-    }
-}
-
-#[test]
 fn sync_up_and_down() {
     let rig = Rig::new();
     rig.write("t/a", "a");
