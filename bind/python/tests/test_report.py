@@ -1,18 +1,21 @@
 """Tests reports of runs, from the command to the content of the page."""
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sample_run import LANES, PHASES, write_sample_run
+from sample_run import LANES, OPERATION_TYPES, PHASES, write_arrow, write_sample_run
 
 from fordway.diff import cli as diff_cli
-from fordway.report import cli, figures, physics, runfile, units
+from fordway.report import cli, figures, kinds, physics, runfile, units
 
 
 class Page(HTMLParser):
@@ -155,6 +158,76 @@ def test_the_names_of_figures_differ() -> None:
     pairs = [("x", ["latency"]), ("x-2", ["latency"]), ("x", ["latency"]), ("x", ["cpu"])]
     assert cli.figure_stems(pairs) == ["x", "x-2", "x-3", "x"]
     assert cli.figure_stems([("x", ["transfer-cpu"]), ("x-transfer", ["cpu"])]) == ["x", "x-transfer-2"]
+
+
+def test_a_size_class_of_few_operations_is_not_drawn(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "few.run", blocks=1)
+    with pa.OSFile(str(run / "operations.arrow")) as source:
+        rows = pa.ipc.open_file(source).read_all().to_pandas()
+    few = rows.groupby(["lane", "phase"]).head(4)
+    write_arrow(run / "operations.arrow", few, OPERATION_TYPES)
+    edited = EditedRun(run)
+    for summary in edited.info["summaries"]:
+        summary["operations"] = 4
+    html = report(edited.write())
+    assert "Latency and throughput by size" not in html
+    assert "cannot be drawn" not in html
+    assert "<h3>Latency</h3>" in html
+
+
+def test_a_figure_that_fails_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setitem(kinds.DRAWINGS, "latency", replace(kinds.DRAWINGS["latency"], draw=fail))
+    page = Page(report(write_sample_run(tmp_path / "doc.run")))
+    said = "The figure “Latency” cannot be drawn (ValueError: no room)."
+    assert said in page.text
+    assert f"fordway-report: doc: {said}" in capsys.readouterr().err
+    assert page.tags.count("svg") == 3
+
+
+def test_a_report_that_cannot_be_made_leaves_no_report_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, html = write_sample_run(tmp_path / "doc.run"), tmp_path / "doc.html"
+    assert cli.main([str(run)]) == 0
+    (run / "operations.arrow").rename(run / "other")
+    os.utime(run / "run.json", (1, 1))
+    os.utime(html, ns=(2**62, 2**62))
+    assert cli.main([str(run)]) == 1
+    assert html.exists(), "this report is newer than the run"
+    os.utime(html, (1, 1))
+    assert cli.main([str(run)]) == 1
+    assert not html.exists()
+    assert f"{html} was removed, because it describes an earlier run" in capsys.readouterr().err
+    html.write_text("<!doctype html><title>thesis</title>")
+    os.utime(html, (1, 1))
+    assert cli.main([str(run)]) == 1
+    assert html.exists(), "a file of the user stays"
+
+
+def test_a_full_disk_leaves_no_half_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object, path: Path, **__: object) -> None:
+        Path(path).write_bytes(b"")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = write_sample_run(tmp_path / "doc.run")
+    monkeypatch.setattr(figures.Figure, "savefig", fail)
+    assert cli.main([str(run), "--svg", str(tmp_path / "svg")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert list((tmp_path / "svg").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".run"] == ["svg"]
+
+
+def test_a_page_can_be_written_to_a_device(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "doc.run", blocks=1)
+    assert cli.main([str(run), "--out", os.devnull]) == 0
+    assert not Path(os.devnull).is_file()
 
 
 def test_a_run_of_any_size_gives_a_page_of_the_same_size(tmp_path: Path) -> None:

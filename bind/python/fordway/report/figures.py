@@ -243,16 +243,22 @@ def _short_time(value_ns: float) -> str:
 
 def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
     """Draws latency and throughput by size: the median and the interquartile range of each size class."""
-    moved = run.operations[run.operations["bytes"] > 0]
-    phases = [phase for phase in run.phases if (moved["phase"] == phase).any()]
+    classes = {
+        (phase, lane): size_classes(rows)
+        for (phase, lane), rows in run.operations[run.operations["bytes"] > 0].groupby(
+            ["phase", "lane"], observed=True
+        )
+    }
+    classes = {cell: found for cell, found in classes.items() if not found.empty}
+    phases = [phase for phase in run.phases if any(phase == of for of, _ in classes)]
     if not phases:
         return None
     figure = Figure(figsize=(WIDTH_INCHES, 5.0), layout="constrained")
     grid = figure.subplots(2, len(phases), squeeze=False, sharex="col", sharey="row")
     for column, phase in enumerate(phases):
         for lane in run.lanes:
-            rows = moved[(moved["phase"] == phase) & (moved["lane"] == lane)]
-            _bands(grid[:, column], rows, colours[lane])
+            if (phase, lane) in classes:
+                _bands(grid[:, column], classes[phase, lane], colours[lane])
         grid[0, column].set(title=phase, yscale="log")
         grid[1, column].set(xscale="log", yscale="log", xlabel="size")
         time_axis(grid[0, column].yaxis)
@@ -280,10 +286,7 @@ def size_classes(rows: pd.DataFrame) -> pd.DataFrame:
     return quartiles[grouped.size() >= OPERATIONS_PER_CLASS_MIN]
 
 
-def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
-    if rows.empty:
-        return
-    classes = size_classes(rows)
+def _bands(panels: Sequence[Axes], classes: pd.DataFrame, colour: str) -> None:
     middle_bytes = 2.0 ** (classes.index.to_numpy() + 0.5)
     for axes, quantity in zip(panels, ("duration_ns", "mib_per_s"), strict=True):
         low, median, high = (classes[quantity][share] for share in (0.25, 0.5, 0.75))
@@ -351,7 +354,7 @@ def lane_legend(figure: Figure, run: Run, colours: dict[str, str], only: Sequenc
     figure.legend(handles=keys, loc="outside upper left", ncols=max(len(lanes), 1), handlelength=1.2)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes the figure to a file on a white background. The suffix of the path determines the format."""
+def save(figure: Figure, path: Path, form: str) -> None:
+    """Writes the figure to a file of the format `form` (`svg` or `png`), on a white background."""
     with mpl.rc_context(STYLE):
-        figure.savefig(path, dpi=160, facecolor="white")
+        figure.savefig(path, dpi=160, facecolor="white", format=form)

@@ -184,12 +184,32 @@ FIGURES = {
 """
 
 
-def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
-    """Returns all figures for which `run` has data, by name."""
-    names = FIGURES.get(run.info["kind"], FIGURES["compare"])
-    with mpl.rc_context(figures.STYLE):
-        drawn = {name: DRAWINGS[name].draw(run, colours) for name in names}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of a run."""
+
+    figures: dict[str, Figure]
+    """The figures for which the run has data, by name."""
+    failed: list[str]
+    """A sentence for each figure that cannot be drawn."""
+
+
+def draw_all(run: Run, colours: dict[str, str]) -> Drawn:
+    """Draws all figures for which `run` has data. A figure that fails does not affect the others."""
+    drawn, failed = {}, []
+    for name in FIGURES.get(run.info["kind"], FIGURES["compare"]):
+        drawing = DRAWINGS[name]
+        try:
+            with mpl.rc_context(figures.STYLE):
+                figure = drawing.draw(run, colours)
+                if figure is not None:
+                    # Some errors, such as those of empty logarithmic axes, occur only in the layout.
+                    figure.draw_without_rendering()
+                    drawn[name] = figure
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            failed.append(f"The figure “{drawing.title}” cannot be drawn ({reason}).")
+    return Drawn(drawn, failed)
 
 
 def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:
