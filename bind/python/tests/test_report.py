@@ -209,6 +209,26 @@ def test_a_report_that_cannot_be_made_leaves_no_report_of_an_earlier_run(
     assert html.exists(), "a file of the user stays"
 
 
+def test_a_file_that_is_no_report_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, html = write_sample_run(tmp_path / "doc.run", blocks=1), tmp_path / "doc.html"
+    for words in ([], ["--out", str(html)]):
+        html.write_text("thesis")
+        assert cli.main([str(run), *words]) == 1
+        assert html.read_text() == "thesis"
+        err = capsys.readouterr().err
+        assert f"{html} exists and is not a report of Fordway, so it was not changed" in err
+        assert f"fordway report {run} --out FILE" in err
+    for ours in ("", "<!doctype html>\n<html><head><title>doc · Fordway</title>"):
+        html.write_text(ours)
+        assert cli.main([str(run)]) == 0
+    new = html.read_text()
+    html.write_text(new.replace("· Fordway</title>", "</title>"))
+    assert cli.main([str(run)]) == 0
+    assert html.read_text() == new
+
+
 def test_a_full_disk_leaves_no_half_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

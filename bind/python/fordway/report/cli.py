@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import re
+import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -41,6 +42,11 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
+        if files.is_foreign(out):
+            return _fail(
+                f"{out} exists and is not a report of Fordway, so it was not changed; write the report to "
+                f"another file with `fordway report {shlex.join(map(str, options.runs))} --out FILE`"
+            )
         asked = sizes(options.size)
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:

@@ -32,6 +32,11 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def is_foreign(page: Path) -> bool:
+    """Returns whether the page exists as a file with content that is not a report of Fordway."""
+    return page.is_file() and page.stat().st_size > 0 and not is_report(page)
+
+
 def is_report(path: Path) -> bool:
     """Returns whether the file is a report of Fordway."""
     with path.open("rb") as file:
