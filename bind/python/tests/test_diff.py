@@ -1,6 +1,7 @@
 """Tests `fordway diff` on runs with a known difference."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pytest
 from sample_run import OPERATION_TYPES, write_arrow, write_sample_run
 
+from fordway import output
 from fordway.diff import cli
 from fordway.diff.compare import log_mean
+from fordway.model import cli as model_cli
+from fordway.report import cli as report_cli
 
 
 def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: str | int) -> Path:
@@ -71,6 +75,26 @@ def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_different_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", durability="data", seed=7)
     assert diff(capsys, before, after)[1]["settings"] == ["durability: none and data"]
+
+
+EVIL = "x\x1b]0;title\x07\x1b[2J\x9b2J\u202eback\ud800\nfaster"
+
+
+def test_names_in_a_run_do_not_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", evil=EVIL)
+    assert cli.main([str(before), str(after)]) == 0
+    printed = capsys.readouterr().out
+    assert "evil: None and x\\u001b]0;title\\u0007\\u001b[2J\\u009b2J\\u202eback\\ud800\\nfaster\n" in printed
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", printed)
+    output.write(json.dumps({"evil": EVIL}, ensure_ascii=False))
+    assert json.loads(capsys.readouterr().out) == {"evil": EVIL}
+    for command in (cli.main, report_cli.main, lambda words: model_cli.main(["check", words[0]])):
+        command([str(tmp_path / "no\x1b[2J.run")] * 2)
+        err = capsys.readouterr().err
+        assert "no\\u001b[2J.run" in err
+        assert "\x1b" not in err
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +55,7 @@ def table(found: "RunDifference") -> str:
     verdicts = [cell.verdict for cell in found.cells]
     counts = {verdict: verdicts.count(verdict) for verdict in ("slower", "faster", "same", "cannot tell")}
     lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-    return "\n".join(lines)
+    return "\n".join(map(output.line, lines))
 
 
 def _change(cell: "CellDifference") -> str:
@@ -69,7 +68,7 @@ def _change(cell: "CellDifference") -> str:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"fordway-diff: {message}\n")
+    output.write_error(f"fordway-diff: {message}\n")
     return FAILED
 
 

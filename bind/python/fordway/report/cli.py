@@ -4,7 +4,6 @@ import argparse
 import itertools
 import re
 import shlex
-import sys
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
@@ -164,7 +163,7 @@ def _beside(runs: list[Path]) -> Path:
 
 
 def _fail(message: str) -> bool:
-    sys.stderr.write(f"fordway-report: {message}\n")
+    output.write_error(f"fordway-report: {message}\n")
     return False
 
 
