@@ -73,8 +73,41 @@ def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_different_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", durability="data", seed=7)
-    assert diff(capsys, before, after)[1]["settings"] == ["durability: none and data"]
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", rounds=13, seed=7)
+    status, found = diff(capsys, before, after)
+    assert status == 0
+    assert found["settings"] == ["rounds: 3 and 13"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("durability", "data", "durability: none and data"),
+        ("etag_policy", "exact", "etag_policy: fast and exact"),
+        ("threads", 4, "threads: 1 and 4"),
+        ("content_bytes", 5, "content_bytes: 41943040 and 5"),
+        ("objects", 9, "objects: 720 and 9"),
+    ],
+)
+def test_different_work_is_not_called_a_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str | int, said: str
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", **{name: value})
+    assert cli.main([str(before), str(after)]) == 2
+    err = capsys.readouterr().err
+    assert f"the runs did different work ({said})" in err
+    assert "--different-work" in err
+    status, found = diff(capsys, before, after, "--different-work")
+    assert status == 0
+    assert found["settings"] == [said]
+    assert f"the runs did different work: {said}" in found["notes"]
+
+
+def test_a_parameter_of_newer_runs_is_no_different_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", range_bytes_max=65536)
+    assert diff(capsys, before, after)[0] == 0
 
 
 EVIL = "x\x1b]0;title\x07\x1b[2J\x9b2J\u202eback\ud800\nfaster"
