@@ -146,6 +146,17 @@ def read_info(directory: Path) -> dict[str, Any]:
     return info
 
 
+def doubts_of(name: str, info: dict[str, Any]) -> list[str]:
+    """Returns a sentence for each reason to doubt the run `name`, with the verdict on its conditions."""
+    conditions = info.get("conditions") or {}
+    verdict = conditions.get("verdict", "measured")
+    how = (
+        "was measured by force, although the machine was too busy" if verdict == "refused" else "is in doubt"
+    )
+    said = [f"{name} {how}: {doubt['observed']}; {doubt['remedy']}" for doubt in conditions.get("doubts", [])]
+    return said if said or verdict == "measured" else [f"{name} {how}"]
+
+
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
     """Returns the JSON in `path`. Raises `FileNotFoundError` for a missing file, and `RunFileError` for an
     unreadable or invalid file.
