@@ -153,13 +153,17 @@ def test_failures_are_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixt
     before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
     info = json.loads((after / "run.json").read_text())
     row = next(row for row in info["summaries"] if (row["phase"], row["lane"]) == ("get", "http"))
-    row |= {"operations": 30, "errors": 70}
+    row |= {"operations": 648, "errors": 72}
+    rows = pa.ipc.open_file((after / "operations.arrow").read_bytes()).read_all().to_pandas()
+    cell = (rows["phase"] == "get") & (rows["lane"] == "http")
+    rows.loc[cell, "ok"] = np.arange(cell.sum()) % 10 > 0
+    write_arrow(after / "operations.arrow", rows, OPERATION_TYPES)
     (after / "run.json").write_text(json.dumps(info))
     status, found = diff(capsys, before, after)
     assert status == 1
     assert len(found["failures"]) == 1
     assert found["failures"][0].startswith("get on http: 0 of ")
-    assert found["failures"][0].endswith("failed before, 70 of 100 after")
+    assert found["failures"][0].endswith("failed before, 72 of 720 after")
     assert diff(capsys, after, before)[0] == 0, "fewer failures are no failure"
 
 

@@ -1,5 +1,6 @@
 """Tests reports of runs, from the command to the content of the page."""
 
+import base64
 import errno
 import json
 import os
@@ -344,14 +345,50 @@ def changed_json(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda info: info.update(warnings=None), "warnings is not a list"),
         (lambda info: info.update(parameters=[]), "parameters is not an object"),
         (lambda info: info.update(elapsed_ns=10**400), "elapsed_ns is not a number"),
-        (lambda info: info.update(started=5), "started is not text"),
+        (lambda info: info.update(started=5), "started is not a time (RFC 3339)"),
         (lambda info: info.update(schema_version="1"), "schema_version is not a whole number"),
         (lambda info: info["machine"].pop("cpus"), "machine.cpus is missing"),
         (lambda info: info.update(lanes=[]), "lanes is empty"),
         (lambda info: info["lanes"].append("x"), "lanes[3] is not an object"),
-        (lambda info: info["summaries"][2].update(ops_per_s="9"), "summaries[2].ops_per_s is not a number"),
+        (
+            lambda info: info["summaries"][2].update(ops_per_s="9"),
+            "summaries[2].ops_per_s is not a number from 0",
+        ),
         (lambda info: info["summaries"][2].update(errors=-1), "summaries[2].errors is not a whole number"),
         (lambda info: info["summaries"][2]["limit"].pop("name"), "summaries[2].limit.name is missing"),
+        (lambda info: info.update(schema_version=0), "schema_version is not a whole number from 1"),
+        (lambda info: info.update(started="yesterday"), "started is not a time (RFC 3339)"),
+        (lambda info: info.update(started="2026-13-20T09:15:02Z"), "started is not a time (RFC 3339)"),
+        (lambda info: info.update(elapsed_ns=-1), "elapsed_ns is not a number from 0"),
+        (
+            lambda info: info["summaries"][2].update(ops_per_s=-5),
+            "summaries[2].ops_per_s is not a number from",
+        ),
+        (
+            lambda info: info["summaries"][2]["latency"].update(min_ns=-5),
+            "summaries[2].latency.min_ns is not a number from 0",
+        ),
+        (
+            lambda info: info["summaries"][2].update(histogram="garbage"),
+            "summaries[2].histogram is not an HdrHistogram",
+        ),
+        (
+            lambda info: info["summaries"][2].update(operations=999_999),
+            "summaries[2].operations is 999999, but operations.arrow has 720 of them",
+        ),
+        (
+            lambda info: info["summaries"][2].update(errors=1),
+            "summaries[2].errors is 1, but operations.arrow has 0 of them",
+        ),
+        (
+            lambda info: info["conditions"].update(verdict="measured"),
+            "conditions.verdict is 'measured', but conditions.doubts is not empty",
+        ),
+        (
+            lambda info: info["conditions"].update(is_forced=True),
+            "conditions.verdict is 'doubtful', but conditions.is_forced is true",
+        ),
+        (lambda info: info["conditions"].update(verdict="fine"), "conditions.verdict is 'fine', not one of"),
         (lambda info: info.update(conditions=[]), "conditions is not an object"),
         (
             lambda info: info["conditions"]["figures"].update(others_share="x"),
@@ -377,7 +414,36 @@ def test_a_run_of_another_form_is_refused_by_the_name_of_the_field(
     changed_json(run, change)
     for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
         assert command([str(run)]) in (1, 2)
-        assert said in capsys.readouterr().err
+        assert said in (err := capsys.readouterr().err)
+        assert "report this bug" not in err
+
+
+@pytest.mark.parametrize("name", ["operations", "blocks", "objects", "ranks"])
+def test_every_table_of_a_run_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    (run / f"{name}.arrow").write_bytes(b"ARROW1\0\0" + bytes(999))
+    for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
+        assert command([str(run)]) in (1, 2)
+        assert f"{name}.arrow cannot be read" in capsys.readouterr().err
+
+
+def test_a_pipe_in_a_run_does_not_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    for name in ("blocks.arrow", "run.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+        assert cli.main([str(run)]) == 1
+        assert f"{name}" in (err := capsys.readouterr().err)
+        assert "not a regular file" in err
+
+
+def test_a_real_histogram_is_accepted(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    empty = bytes.fromhex("1c84931300000000000000000000000300000000000000010000034630b8a0003ff0000000000000")
+    changed_json(run, lambda info: info["summaries"][0].update(histogram=base64.b64encode(empty).decode()))
+    runfile.read_info(run)
 
 
 @pytest.mark.parametrize(

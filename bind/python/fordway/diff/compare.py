@@ -133,7 +133,7 @@ def compare(before: Path, after: Path, least: float, *, different_work: bool = F
             f"the runs did different work ({'; '.join(work)}), so a change of times is no change of speed; "
             "measure the same work twice, or give --different-work"
         )
-    times = [round_times(path) for path in (before, after)]
+    times = [round_times(path, info) for path, info in zip((before, after), infos, strict=True)]
     common = [cell for cell in times[0] if cell in times[1]]
     if not common:
         raise DiffError("the runs have no lane and phase in common; measure the same lanes")
@@ -163,13 +163,14 @@ def _failed_share(row: dict[str, Any]) -> float:
     return row["errors"] / max(row["errors"] + row["operations"], 1)
 
 
-def round_times(directory: Path) -> dict[tuple[str, str], np.ndarray]:
+def round_times(directory: Path, info: dict[str, Any]) -> dict[tuple[str, str], np.ndarray]:
     """Returns the time of an operation in each round, in ns, for each phase and lane.
 
     The time is the median over the round's operations, or over its blocks if operations were not recorded.
     """
     columns = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "ok"]
     rows = runfile.read_table(directory / "operations.arrow", columns)
+    runfile.check_counts(directory / "operations.arrow", info, rows)
     rows = rows[rows["ok"]]
     late_ns = (rows["start_ns"] - rows["intended_ns"].astype("float64")).fillna(0)
     rows = rows.assign(time_ns=rows["duration_ns"] + late_ns)

@@ -50,8 +50,8 @@ def _report(options: argparse.Namespace, out: Path) -> bool:
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
-                f"the page was not written, because it contains impossible figures ({'; '.join(wrong)}); "
-                "please report this bug"
+                f"the page was not written, because run.json has impossible figures ({'; '.join(wrong)}); "
+                "it was changed or damaged, measure again"
             )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:

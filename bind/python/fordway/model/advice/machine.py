@@ -89,6 +89,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
     if info["kind"] != "compare":
         raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
+    runfile.check_counts(path / "operations.arrow", info, rows)
     if not rows["ok"].any():
         raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})
