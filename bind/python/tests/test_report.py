@@ -299,6 +299,28 @@ def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
     assert text == wanted
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(230e3, 450e3), (9e3, 11e3), (3.2e3, 4.8e3), (1.1e3, 60e3), (5, 3e9), (900, 90e3)]
+)
+def test_a_time_axis_has_at_most_four_labels(low: float, high: float) -> None:
+    ticks = figures.TimeLocator().tick_values(low, high)
+    assert 1 <= len(ticks) <= 4
+    assert all(low <= tick <= high for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        ((1024, 1024), [1024]),
+        ((500, 30_000), [500, 4096, 30_000]),
+        ((1000, 1500), [1000, 1500]),
+        ((1, 2**30), [1, 2**10, 2**20, 2**30]),
+    ],
+)
+def test_the_ends_of_a_size_axis_are_labelled(ends: tuple[int, int], wanted: list[int]) -> None:
+    assert figures.size_ticks(*ends) == wanted
+
+
 class EditedRun:
     """A run whose `run.json` a test changes."""
 
