@@ -115,7 +115,8 @@ DRAWINGS = {
         "The components of each path",
         "Each bar is a component that was measured separately; it begins where the bar above it ends. The "
         "last bar but one is the residual: the part of the measured path that no component explains. Lines "
-        "are 95 % intervals.",
+        "are 95 % intervals. Each figure is a median over rounds, and medians do not add up exactly: the "
+        "residual is the median of the rounds' residuals, not the difference of the medians.",
         figures_ledger.waterfall,
     ),
     "transfer-latency": Drawing(
