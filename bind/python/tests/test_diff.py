@@ -1,6 +1,7 @@
 """Tests `fordway diff` on runs with a known difference."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import pyarrow as pa
 import pytest
 from sample_run import OPERATION_TYPES, write_arrow, write_sample_run
 
+from fordway import output
 from fordway.diff import cli
 from fordway.diff.compare import log_mean
+from fordway.model import cli as model_cli
+from fordway.report import cli as report_cli
 
 
 def write_run(directory: Path, factor: float = 1.0, sample: int = 1, **parameters: str | int) -> Path:
@@ -69,8 +73,61 @@ def test_a_slower_lane_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_different_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", durability="data", seed=7)
-    assert diff(capsys, before, after)[1]["settings"] == ["durability: none and data"]
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", rounds=13, seed=7)
+    status, found = diff(capsys, before, after)
+    assert status == 0
+    assert found["settings"] == ["rounds: 3 and 13"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("durability", "data", "durability: none and data"),
+        ("etag_policy", "exact", "etag_policy: fast and exact"),
+        ("threads", 4, "threads: 1 and 4"),
+        ("content_bytes", 5, "content_bytes: 41943040 and 5"),
+        ("objects", 9, "objects: 720 and 9"),
+    ],
+)
+def test_different_work_is_not_called_a_regression(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: str | int, said: str
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", **{name: value})
+    assert cli.main([str(before), str(after)]) == 2
+    err = capsys.readouterr().err
+    assert f"the runs did different work ({said})" in err
+    assert "--different-work" in err
+    status, found = diff(capsys, before, after, "--different-work")
+    assert status == 0
+    assert found["settings"] == [said]
+    assert f"the runs did different work: {said}" in found["notes"]
+
+
+def test_a_parameter_of_newer_runs_is_no_different_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", range_bytes_max=65536)
+    assert diff(capsys, before, after)[0] == 0
+
+
+EVIL = "x\x1b]0;title\x07\x1b[2J\x9b2J\u202eback\ud800\nfaster"
+
+
+def test_names_in_a_run_do_not_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run", evil=EVIL)
+    assert cli.main([str(before), str(after)]) == 0
+    printed = capsys.readouterr().out
+    assert "evil: None and x\\u001b]0;title\\u0007\\u001b[2J\\u009b2J\\u202eback\\ud800\\nfaster\n" in printed
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", printed)
+    output.write(json.dumps({"evil": EVIL}, ensure_ascii=False))
+    assert json.loads(capsys.readouterr().out) == {"evil": EVIL}
+    for command in (cli.main, report_cli.main, lambda words: model_cli.main(["check", words[0]])):
+        command([str(tmp_path / "no\x1b[2J.run")] * 2)
+        err = capsys.readouterr().err
+        assert "no\\u001b[2J.run" in err
+        assert "\x1b" not in err
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,13 +153,17 @@ def test_failures_are_not_passed_over(tmp_path: Path, capsys: pytest.CaptureFixt
     before, after = write_run(tmp_path / "a.run"), write_run(tmp_path / "b.run")
     info = json.loads((after / "run.json").read_text())
     row = next(row for row in info["summaries"] if (row["phase"], row["lane"]) == ("get", "http"))
-    row |= {"operations": 30, "errors": 70}
+    row |= {"operations": 648, "errors": 72}
+    rows = pa.ipc.open_file((after / "operations.arrow").read_bytes()).read_all().to_pandas()
+    cell = (rows["phase"] == "get") & (rows["lane"] == "http")
+    rows.loc[cell, "ok"] = np.arange(cell.sum()) % 10 > 0
+    write_arrow(after / "operations.arrow", rows, OPERATION_TYPES)
     (after / "run.json").write_text(json.dumps(info))
     status, found = diff(capsys, before, after)
     assert status == 1
     assert len(found["failures"]) == 1
     assert found["failures"][0].startswith("get on http: 0 of ")
-    assert found["failures"][0].endswith("failed before, 70 of 100 after")
+    assert found["failures"][0].endswith("failed before, 72 of 720 after")
     assert diff(capsys, after, before)[0] == 0, "fewer failures are no failure"
 
 

@@ -12,6 +12,7 @@ from model_data import model, refused
 from sample_run import write_sample_run
 
 from fordway.model import points, quantities, readers
+from fordway.model.cli import main
 
 WRK = """Running 10s test @ http://127.0.0.1:8080/objects/{name}
   2 threads and 16 connections
@@ -198,6 +199,26 @@ def test_size_classes_of_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--phase" in refused(capsys, "fit", run, "--phase", "rename")
     found = model(capsys, "fit", run, "--lane", "http", "--statistic", "p50", "--model", "linear")
     assert found["coefficients"][0]["value"] == pytest.approx(78, rel=0.15)
+
+
+def test_doubts_about_a_run_are_warnings_of_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_sample_run(tmp_path / "a.run")
+    doubt = "other processes took 28 % of the machine's processor time during the run"
+    for verdict, said in (("doubtful", "is in doubt"), ("refused", "was measured by force")):
+        info = json.loads((run / "run.json").read_text())
+        info["conditions"] |= {"verdict": verdict, "is_forced": verdict == "refused"}
+        (run / "run.json").write_text(json.dumps(info))
+        words = [str(run), "--lane", "http", "--model", "linear"]
+        assert main(["fit", *words, "--json"]) == 0
+        warnings = json.loads(capsys.readouterr().out)["warnings"]
+        assert [each for each in warnings if said in each and doubt in each]
+        assert main(["fit", *words]) == 0
+        assert doubt in capsys.readouterr().out
+        assert main(["advise", "--machine", str(run), "--sizes", "4KiBx9", "--json"]) == 0
+        warnings = json.loads(capsys.readouterr().out)["warnings"]
+        assert [each for each in warnings if said in each and doubt in each]
 
 
 def test_summaries_of_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,18 +1,22 @@
 """Tests reports of runs, from the command to the content of the page."""
 
+import base64
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from sample_run import LANES, PHASES, write_sample_run
+from sample_run import LANES, OPERATION_TYPES, PHASES, write_arrow, write_sample_run
 
 from fordway.diff import cli as diff_cli
-from fordway.report import cli, figures, physics, runfile, units
+from fordway.report import cli, figures, kinds, physics, runfile, units
 
 
 class Page(HTMLParser):
@@ -157,6 +161,96 @@ def test_the_names_of_figures_differ() -> None:
     assert cli.figure_stems([("x", ["transfer-cpu"]), ("x-transfer", ["cpu"])]) == ["x", "x-transfer-2"]
 
 
+def test_a_size_class_of_few_operations_is_not_drawn(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "few.run", blocks=1)
+    with pa.OSFile(str(run / "operations.arrow")) as source:
+        rows = pa.ipc.open_file(source).read_all().to_pandas()
+    few = rows.groupby(["lane", "phase"]).head(4)
+    write_arrow(run / "operations.arrow", few, OPERATION_TYPES)
+    edited = EditedRun(run)
+    for summary in edited.info["summaries"]:
+        summary["operations"] = 4
+    html = report(edited.write())
+    assert "Latency and throughput by size" not in html
+    assert "cannot be drawn" not in html
+    assert "<h3>Latency</h3>" in html
+
+
+def test_a_figure_that_fails_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setitem(kinds.DRAWINGS, "latency", replace(kinds.DRAWINGS["latency"], draw=fail))
+    page = Page(report(write_sample_run(tmp_path / "doc.run")))
+    said = "The figure “Latency” cannot be drawn (ValueError: no room)."
+    assert said in page.text
+    assert f"fordway-report: doc: {said}" in capsys.readouterr().err
+    assert page.tags.count("svg") == 3
+
+
+def test_a_report_that_cannot_be_made_leaves_no_report_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, html = write_sample_run(tmp_path / "doc.run"), tmp_path / "doc.html"
+    assert cli.main([str(run)]) == 0
+    (run / "operations.arrow").rename(run / "other")
+    os.utime(run / "run.json", (1, 1))
+    os.utime(html, ns=(2**62, 2**62))
+    assert cli.main([str(run)]) == 1
+    assert html.exists(), "this report is newer than the run"
+    os.utime(html, (1, 1))
+    assert cli.main([str(run)]) == 1
+    assert not html.exists()
+    assert f"{html} was removed, because it describes an earlier run" in capsys.readouterr().err
+    html.write_text("<!doctype html><title>thesis</title>")
+    os.utime(html, (1, 1))
+    assert cli.main([str(run)]) == 1
+    assert html.exists(), "a file of the user stays"
+
+
+def test_a_file_that_is_no_report_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, html = write_sample_run(tmp_path / "doc.run", blocks=1), tmp_path / "doc.html"
+    for words in ([], ["--out", str(html)]):
+        html.write_text("thesis")
+        assert cli.main([str(run), *words]) == 1
+        assert html.read_text() == "thesis"
+        err = capsys.readouterr().err
+        assert f"{html} exists and is not a report of Fordway, so it was not changed" in err
+        assert f"fordway report {run} --out FILE" in err
+    for ours in ("", "<!doctype html>\n<html><head><title>doc · Fordway</title>"):
+        html.write_text(ours)
+        assert cli.main([str(run)]) == 0
+    new = html.read_text()
+    html.write_text(new.replace("· Fordway</title>", "</title>"))
+    assert cli.main([str(run)]) == 0
+    assert html.read_text() == new
+
+
+def test_a_full_disk_leaves_no_half_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object, path: Path, **__: object) -> None:
+        Path(path).write_bytes(b"")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = write_sample_run(tmp_path / "doc.run")
+    monkeypatch.setattr(figures.Figure, "savefig", fail)
+    assert cli.main([str(run), "--svg", str(tmp_path / "svg")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    assert list((tmp_path / "svg").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".run"] == ["svg"]
+
+
+def test_a_page_can_be_written_to_a_device(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "doc.run", blocks=1)
+    assert cli.main([str(run), "--out", os.devnull]) == 0
+    assert not Path(os.devnull).is_file()
+
+
 def test_a_run_of_any_size_gives_a_page_of_the_same_size(tmp_path: Path) -> None:
     small = len(report(write_sample_run(tmp_path / "small.run", blocks=12)))
     large = len(report(write_sample_run(tmp_path / "large.run", blocks=240)))
@@ -205,6 +299,28 @@ def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
     assert text == wanted
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(230e3, 450e3), (9e3, 11e3), (3.2e3, 4.8e3), (1.1e3, 60e3), (5, 3e9), (900, 90e3)]
+)
+def test_a_time_axis_has_at_most_four_labels(low: float, high: float) -> None:
+    ticks = figures.TimeLocator().tick_values(low, high)
+    assert 1 <= len(ticks) <= 4
+    assert all(low <= tick <= high for tick in ticks)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        ((1024, 1024), [1024]),
+        ((500, 30_000), [500, 4096, 30_000]),
+        ((1000, 1500), [1000, 1500]),
+        ((1, 2**30), [1, 2**10, 2**20, 2**30]),
+    ],
+)
+def test_the_ends_of_a_size_axis_are_labelled(ends: tuple[int, int], wanted: list[int]) -> None:
+    assert figures.size_ticks(*ends) == wanted
+
+
 class EditedRun:
     """A run whose `run.json` a test changes."""
 
@@ -251,14 +367,50 @@ def changed_json(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda info: info.update(warnings=None), "warnings is not a list"),
         (lambda info: info.update(parameters=[]), "parameters is not an object"),
         (lambda info: info.update(elapsed_ns=10**400), "elapsed_ns is not a number"),
-        (lambda info: info.update(started=5), "started is not text"),
+        (lambda info: info.update(started=5), "started is not a time (RFC 3339)"),
         (lambda info: info.update(schema_version="1"), "schema_version is not a whole number"),
         (lambda info: info["machine"].pop("cpus"), "machine.cpus is missing"),
         (lambda info: info.update(lanes=[]), "lanes is empty"),
         (lambda info: info["lanes"].append("x"), "lanes[3] is not an object"),
-        (lambda info: info["summaries"][2].update(ops_per_s="9"), "summaries[2].ops_per_s is not a number"),
+        (
+            lambda info: info["summaries"][2].update(ops_per_s="9"),
+            "summaries[2].ops_per_s is not a number from 0",
+        ),
         (lambda info: info["summaries"][2].update(errors=-1), "summaries[2].errors is not a whole number"),
         (lambda info: info["summaries"][2]["limit"].pop("name"), "summaries[2].limit.name is missing"),
+        (lambda info: info.update(schema_version=0), "schema_version is not a whole number from 1"),
+        (lambda info: info.update(started="yesterday"), "started is not a time (RFC 3339)"),
+        (lambda info: info.update(started="2026-13-20T09:15:02Z"), "started is not a time (RFC 3339)"),
+        (lambda info: info.update(elapsed_ns=-1), "elapsed_ns is not a number from 0"),
+        (
+            lambda info: info["summaries"][2].update(ops_per_s=-5),
+            "summaries[2].ops_per_s is not a number from",
+        ),
+        (
+            lambda info: info["summaries"][2]["latency"].update(min_ns=-5),
+            "summaries[2].latency.min_ns is not a number from 0",
+        ),
+        (
+            lambda info: info["summaries"][2].update(histogram="garbage"),
+            "summaries[2].histogram is not an HdrHistogram",
+        ),
+        (
+            lambda info: info["summaries"][2].update(operations=999_999),
+            "summaries[2].operations is 999999, but operations.arrow has 720 of them",
+        ),
+        (
+            lambda info: info["summaries"][2].update(errors=1),
+            "summaries[2].errors is 1, but operations.arrow has 0 of them",
+        ),
+        (
+            lambda info: info["conditions"].update(verdict="measured"),
+            "conditions.verdict is 'measured', but conditions.doubts is not empty",
+        ),
+        (
+            lambda info: info["conditions"].update(is_forced=True),
+            "conditions.verdict is 'doubtful', but conditions.is_forced is true",
+        ),
+        (lambda info: info["conditions"].update(verdict="fine"), "conditions.verdict is 'fine', not one of"),
         (lambda info: info.update(conditions=[]), "conditions is not an object"),
         (
             lambda info: info["conditions"]["figures"].update(others_share="x"),
@@ -284,7 +436,36 @@ def test_a_run_of_another_form_is_refused_by_the_name_of_the_field(
     changed_json(run, change)
     for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
         assert command([str(run)]) in (1, 2)
-        assert said in capsys.readouterr().err
+        assert said in (err := capsys.readouterr().err)
+        assert "report this bug" not in err
+
+
+@pytest.mark.parametrize("name", ["operations", "blocks", "objects", "ranks"])
+def test_every_table_of_a_run_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    (run / f"{name}.arrow").write_bytes(b"ARROW1\0\0" + bytes(999))
+    for command in (cli.main, lambda words: diff_cli.main([*words, *words])):
+        assert command([str(run)]) in (1, 2)
+        assert f"{name}.arrow cannot be read" in capsys.readouterr().err
+
+
+def test_a_pipe_in_a_run_does_not_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    for name in ("blocks.arrow", "run.json"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+        assert cli.main([str(run)]) == 1
+        assert f"{name}" in (err := capsys.readouterr().err)
+        assert "not a regular file" in err
+
+
+def test_a_real_histogram_is_accepted(tmp_path: Path) -> None:
+    run = write_sample_run(tmp_path / "x.run", blocks=1)
+    empty = bytes.fromhex("1c84931300000000000000000000000300000000000000010000034630b8a0003ff0000000000000")
+    changed_json(run, lambda info: info["summaries"][0].update(histogram=base64.b64encode(empty).decode()))
+    runfile.read_info(run)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_what_a_run_lacks_is_said(
     rows = {("bare", "kept c=1"): bare} | ({} if vxlan is None else {("vxlan", "kept c=1"): vxlan})
     run = run_of(rows)
     colours = figures.lane_colours(run.lanes)
-    names = kinds.draw_all(run, colours)
+    names = kinds.draw_all(run, colours).figures
     assert len(names) == drawn
     for figure in names.values():
         assert page.inline_svg(figure, "x").startswith("<svg")
@@ -253,7 +253,7 @@ def test_the_page_has_all_figures_and_tables(tmp_path: Path) -> None:
     assert cli.main([str(table), "--out", str(out)]) == 0
     told = Page(out.read_text(encoding="utf-8"))
     run = published.read(table)
-    drawn = kinds.draw_all(run, figures.lane_colours(run.lanes))
+    drawn = kinds.draw_all(run, figures.lane_colours(run.lanes)).figures
     assert list(drawn) == ["layers", "transfer", "requests", "latency-by-size"]
     assert told.tags.count("svg") == len(drawn)
     assert "Expected rates" in told.text

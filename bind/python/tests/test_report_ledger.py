@@ -78,7 +78,7 @@ def test_a_run_that_calls_components_rungs_is_drawn_alike() -> None:
 def test_what_was_printed_is_drawn_unless_sizes_are_asked_for(ledger: Path) -> None:
     run = runfile.read_run(ledger)
     assert [shown["size_bytes"] for shown in figures_ledger.entries(run)] == [4096, 1 << 20]
-    drawn = kinds.draw_all(run, dict.fromkeys(run.lanes, "#000000"))
+    drawn = kinds.draw_all(run, dict.fromkeys(run.lanes, "#000000")).figures
     assert list(drawn) == ["waterfall"]
     titles = [axes.get_title(loc="left") for axes in drawn["waterfall"].axes if axes.get_visible()]
     assert [title.splitlines()[0] for title in titles] == ["http get, 4.00 KiB", "http get, 1.00 MiB"]

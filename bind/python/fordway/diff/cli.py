@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= options.at_least <= AT_LEAST_MAX:
         return _fail(f"--at-least is {options.at_least:g}: give a percentage from 0 to {AT_LEAST_MAX}")
     try:
-        found = compare(options.before, options.after, options.at_least / 100)
+        least = options.at_least / 100
+        found = compare(options.before, options.after, least, different_work=options.different_work)
     except (DiffError, RunFileError) as error:
         return _fail(str(error))
     text = json.dumps(found.as_json(), indent=1) if options.json else table(found)
@@ -56,7 +56,7 @@ def table(found: "RunDifference") -> str:
     verdicts = [cell.verdict for cell in found.cells]
     counts = {verdict: verdicts.count(verdict) for verdict in ("slower", "faster", "same", "cannot tell")}
     lines.append(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-    return "\n".join(lines)
+    return "\n".join(map(output.line, lines))
 
 
 def _change(cell: "CellDifference") -> str:
@@ -69,7 +69,7 @@ def _change(cell: "CellDifference") -> str:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"fordway-diff: {message}\n")
+    output.write_error(f"fordway-diff: {message}\n")
     return FAILED
 
 
@@ -88,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
         default=5,
         metavar="PERCENT",
         help="ignore smaller changes of times (default: 5)",
+    )
+    parser.add_argument(
+        "--different-work",
+        action="store_true",
+        help="compare also runs whose work differs, such as in files, sizes, threads or durability",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

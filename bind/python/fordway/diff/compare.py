@@ -29,6 +29,49 @@ MACHINE = ("kernel", "system", "cpu_model", "cpus", "memory_bytes", "cpu_governo
 NOT_COMPARED = {"seed", "source", "url"}
 """Parameters whose values may differ between comparable runs."""
 
+WORK = frozenset(
+    {
+        "files",
+        "bytes",
+        "objects",
+        "content_bytes",
+        "range_bytes_max",
+        "items",
+        "file_size",
+        "object_size",
+        "easy_bytes",
+        "easy_files",
+        "hard_files",
+        "hard_transfers",
+        "datasets",
+        "iterations",
+        "buckets",
+        "min_bytes",
+        "max_bytes",
+        "scale",
+        "ranges",
+        "per_call",
+        "threads",
+        "ranks",
+        "connections",
+        "window_max",
+        "durability",
+        "etag_policy",
+        "delete",
+        "mode",
+        "shift",
+        "offset",
+        "stonewall",
+        "method",
+        "range",
+        "signed",
+        "time",
+    }
+)
+"""Parameters that define the work. Times of different work are not comparable, because a change of the work
+would look like a change of speed.
+"""
+
 
 class DiffError(Exception):
     """Two runs cannot be compared. The message gives the reason and the remedy."""
@@ -72,11 +115,11 @@ class RunDifference:
         return {"schema": "fordway.diff", "schema_version": 1} | asdict(self)
 
 
-def compare(before: Path, after: Path, least: float) -> RunDifference:
+def compare(before: Path, after: Path, least: float, *, different_work: bool = False) -> RunDifference:
     """Compares two runs. Changes by less than the fraction `least` are ignored.
 
-    Raises `DiffError` for runs of different kinds or without a common cell, and `RunFileError` for an
-    unreadable run.
+    Raises `DiffError` for runs of different kinds, of different work (unless `different_work`) or without a
+    common cell, and `RunFileError` for an unreadable run.
     """
     infos = [runfile.read_info(path) for path in (before, after)]
     kinds = [info["kind"] for info in infos]
@@ -84,7 +127,13 @@ def compare(before: Path, after: Path, least: float) -> RunDifference:
         raise DiffError(
             f"the runs measured different things: {kinds[0]} and {kinds[1]}; give two runs of one kind"
         )
-    times = [round_times(path) for path in (before, after)]
+    work = list(_work(*infos))
+    if work and not different_work:
+        raise DiffError(
+            f"the runs did different work ({'; '.join(work)}), so a change of times is no change of speed; "
+            "measure the same work twice, or give --different-work"
+        )
+    times = [round_times(path, info) for path, info in zip((before, after), infos, strict=True)]
     common = [cell for cell in times[0] if cell in times[1]]
     if not common:
         raise DiffError("the runs have no lane and phase in common; measure the same lanes")
@@ -92,6 +141,7 @@ def compare(before: Path, after: Path, least: float) -> RunDifference:
     confidence = 1 - (1 - CONFIDENCE) / len(common)
     cells = [_cell(cell, times[0][cell], times[1][cell], confidence, least) for cell in common]
     notes = sorted(alone) + list(_doubts(infos))
+    notes = [f"the runs did different work: {each}" for each in work] + notes
     return RunDifference(list(_settings(*infos)), notes, list(_failures(*infos)), cells)
 
 
@@ -113,13 +163,14 @@ def _failed_share(row: dict[str, Any]) -> float:
     return row["errors"] / max(row["errors"] + row["operations"], 1)
 
 
-def round_times(directory: Path) -> dict[tuple[str, str], np.ndarray]:
+def round_times(directory: Path, info: dict[str, Any]) -> dict[tuple[str, str], np.ndarray]:
     """Returns the time of an operation in each round, in ns, for each phase and lane.
 
     The time is the median over the round's operations, or over its blocks if operations were not recorded.
     """
     columns = ["lane", "phase", "round", "start_ns", "duration_ns", "intended_ns", "ok"]
     rows = runfile.read_table(directory / "operations.arrow", columns)
+    runfile.check_counts(directory / "operations.arrow", info, rows)
     rows = rows[rows["ok"]]
     late_ns = (rows["start_ns"] - rows["intended_ns"].astype("float64")).fillna(0)
     rows = rows.assign(time_ns=rows["duration_ns"] + late_ns)
@@ -190,6 +241,18 @@ def _settings(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     names = [name for name in names if name not in NOT_COMPARED]
     pairs += [(name, *(info["parameters"].get(name) for info in both)) for name in names]
     yield from (f"{name}: {one} and {other}" for name, one, other in pairs if one != other)
+
+
+def _work(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Returns the differences in parameters that define the work. A parameter that only one run has, such as
+    a run of an older version, is not a difference.
+    """
+    one, other = before["parameters"], after["parameters"]
+    for name in one:
+        # A measurement of speed-up has a list of ranks, each of which is a phase.
+        is_work = name in WORK and not (name == "ranks" and isinstance(one[name], list))
+        if is_work and name in other and one[name] != other[name]:
+            yield f"{name}: {one[name]} and {other[name]}"
 
 
 def _doubts(infos: list[dict[str, Any]]) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """The command `fordway-model`."""
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -127,5 +126,5 @@ def _print(chosen: Namespace, found: dict[str, Any], text: str) -> None:
 
 
 def _fail(message: str) -> int:
-    sys.stderr.write(f"fordway-model: {message}.\n")
+    output.write_error(f"fordway-model: {message}.\n")
     return BAD_INPUT

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model.points import SIDES, DataError, Points, from_records
-from fordway.report import runfile
+from fordway.report import runfile, shape
 
 OPERATIONS_PER_CLASS_MIN = 5
 """Minimum number of operations in a size class. Smaller classes are left out, because their means are
@@ -30,18 +30,32 @@ def read_directory(path: Path, statistic: str, lane: str | None, phase: str | No
     except runfile.RunFileError as error:
         raise DataError(str(error)) from error
     if run.info["kind"] == "rest":
-        return read_summaries(run.name, run.info["summaries"], statistic, lane)
-    return _classes(run, "mean" if statistic == "auto" else statistic, lane, phase or "get")
+        points = read_summaries(run.name, run.info["summaries"], statistic, lane)
+    else:
+        points = _classes(run, "mean" if statistic == "auto" else statistic, lane, phase or "get")
+    points.notes += runfile.doubts_of(run.name, run.info)
+    return points
 
 
 def read_json(name: str, text: str, statistic: str, lane: str | None) -> Points:
     """Returns the measurements in JSON summaries: a whole `run.json`, a list, or one document per line."""
     summaries: list[dict[str, Any]] = []
+    doubts: list[str] = []
     for found in _documents(name, text):
         for part in found if isinstance(found, list) else [found]:
             if isinstance(part, dict):
                 summaries += part.get("summaries", [part]) or []
-    return read_summaries(name, summaries, statistic, lane)
+                doubts += _doubts(name, part)
+    points = read_summaries(name, summaries, statistic, lane)
+    points.notes += dict.fromkeys(doubts)
+    return points
+
+
+def _doubts(name: str, part: dict[str, Any]) -> list[str]:
+    """Returns the reasons to doubt a `run.json`. The conditions of single rows have the same form."""
+    if shape.problem(part.get("conditions"), shape.Or(shape.CONDITIONS)):
+        return []
+    return runfile.doubts_of(name, part)
 
 
 def read_summaries(name: str, summaries: list[dict[str, Any]], statistic: str, lane: str | None) -> Points:

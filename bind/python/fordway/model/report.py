@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fordway import output
 from fordway.model import checks, diagnostics, fitting, mathis, terms
 from fordway.model.points import SIDES, Points
 from fordway.model.study import Candidate, Result
@@ -136,7 +137,7 @@ def text(found: dict[str, Any]) -> str:
     ]
     if found["candidates"]:
         parts += ["", table(_candidate_rows(found["candidates"]))]
-    parts += ["", *(f"warning: {sentence}." for sentence in found["warnings"])]
+    parts += ["", *(output.line(f"warning: {sentence}.") for sentence in found["warnings"])]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -295,7 +296,7 @@ def data_text(found: dict[str, Any]) -> str:
     rows += [[number(each[name]) for name in used.values()] for each in found["points"]]
     parts = [table(rows), ""]
     parts += [f"no {name}: {why}." for name, why in found["missing"].items()]
-    parts += [f"warning: {sentence}." for sentence in found["warnings"]]
+    parts += [output.line(f"warning: {sentence}.") for sentence in found["warnings"]]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -308,7 +309,7 @@ def predicted_text(found: dict[str, Any]) -> str:
     parts = [found["equation"], "", table(rows), ""]
     if found["leave_one_out"]:
         parts.append(f"errors of rows left out of the fit: {_errors(found['leave_one_out'])}")
-    parts += [f"warning: {sentence}." for sentence in found["warnings"]]
+    parts += [output.line(f"warning: {sentence}.") for sentence in found["warnings"]]
     return "\n".join(parts) + "\n"
 
 
@@ -323,6 +324,7 @@ def number(value: float | None) -> str:
 
 def table(rows: list[list[str]]) -> str:
     """Returns rows as aligned text. Numbers are right-aligned, and words are left-aligned."""
+    rows = [[output.line(cell) for cell in row] for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     numbers = [any(NUMBER.match(row[at]) for row in rows[1:]) for at in range(len(rows[0]))]
     lines = []

@@ -3,7 +3,7 @@
 import argparse
 import itertools
 import re
-import sys
+import shlex
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fordway import output
+from fordway.report import files
 
 if TYPE_CHECKING:
     from fordway.report import runfile
@@ -21,22 +22,41 @@ NOT_INSTALLED = "the packages that draw reports are not installed: pip install '
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the report of the runs in `arguments`. Returns the exit status."""
     options = _parser().parse_args(arguments)
+    out = options.out or _beside(options.runs)
+    is_made = False
+    try:
+        is_made = _report(options, out)
+    finally:
+        if not is_made and files.remove_outdated(out, options.runs):
+            _fail(f"{out} was removed, because it describes an earlier run")
+    if is_made and options.open:
+        webbrowser.open(out.resolve().as_uri())
+    return 0 if is_made else 1
+
+
+def _report(options: argparse.Namespace, out: Path) -> bool:
+    """Writes the report, and prints its path. Prints the reason and returns `False` if it cannot."""
     try:
         from fordway.report import likwid, physics, runfile
     except ModuleNotFoundError as error:
         return _fail(f"{NOT_INSTALLED} ({error})")
     try:
+        if files.is_foreign(out):
+            return _fail(
+                f"{out} exists and is not a report of Fordway, so it was not changed; write the report to "
+                f"another file with `fordway report {shlex.join(map(str, options.runs))} --out FILE`"
+            )
         asked = sizes(options.size)
         runs = [replace(run, sizes_bytes=asked) for run in read_runs(options.runs, options.likwid)]
         if wrong := [f"{run.name}: {each}" for run in runs for each in physics.impossible(run.info)]:
             return _fail(
-                f"the page was not written, because it contains impossible figures ({'; '.join(wrong)}); "
-                "please report this bug"
+                f"the page was not written, because run.json has impossible figures ({'; '.join(wrong)}); "
+                "it was changed or damaged, measure again"
             )
         missing = [run.name for run in runs if not _has_sizes(run)]
         if missing:
             return _fail(f"{missing[0]} has no path at a size of --size: give sizes that it measured")
-        out = write_report(runs, options.out or _beside(options.runs), options.svg, options.png)
+        write_report(runs, out, options.svg, options.png)
     except (runfile.RunFileError, likwid.LikwidError) as error:
         return _fail(str(error))
     except OSError as error:
@@ -45,9 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.write(f"{out}\n")
     except output.OutputError as error:
         return _fail(f"{out} was written, but {error}")
-    if options.open:
-        webbrowser.open(out.resolve().as_uri())
-    return 0
+    return True
 
 
 def sizes(text: str | None) -> tuple[int, ...]:
@@ -92,24 +110,29 @@ def _read(path: Path) -> "runfile.Run":
     return published.read(path) if path.is_file() else runfile.read_run(path)
 
 
-def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Path | None) -> Path:
-    """Writes the page, and one file for each figure if `svg` or `png` is given. Returns the path of the
-    page.
+def write_report(runs: "list[runfile.Run]", out: Path, svg: Path | None, png: Path | None) -> None:
+    """Writes the page to `out`, and one file for each figure if `svg` or `png` is given.
+
+    A figure that cannot be drawn is left out, with a note on the page and on standard error.
     """
     from fordway.report import figures, kinds, page
 
     colours = figures.lane_colours([lane for run in runs for lane in run.lanes])
     drawn = [kinds.draw_all(run, colours) for run in runs]
-    stems = figure_stems([(run.name, list(named)) for run, named in zip(runs, drawn, strict=True)])
+    for run, of_run in zip(runs, drawn, strict=True):
+        for note in of_run.failed:
+            _fail(f"{run.name}: {note}")
+    stems = figure_stems([(run.name, list(each.figures)) for run, each in zip(runs, drawn, strict=True)])
     for directory, form in ((svg, "svg"), (png, "png")):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-            for stem, named in zip(stems, drawn, strict=True):
-                for name, figure in named.items():
-                    figures.save(figure, directory / f"{stem}-{name}.{form}")
+            for stem, of_run in zip(stems, drawn, strict=True):
+                for name, figure in of_run.figures.items():
+                    with files.replacing(directory / f"{stem}-{name}.{form}") as temporary:
+                        figures.save(figure, temporary, form)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page.page(runs, drawn, colours), encoding="utf-8")
-    return out
+    with files.replacing(out) as temporary:
+        temporary.write_text(page.page(runs, drawn, colours), encoding="utf-8")
 
 
 def figure_stems(runs: list[tuple[str, list[str]]]) -> list[str]:
@@ -139,9 +162,9 @@ def _beside(runs: list[Path]) -> Path:
     return first.with_name(f"{name}.html")
 
 
-def _fail(message: str) -> int:
-    sys.stderr.write(f"fordway-report: {message}\n")
-    return 1
+def _fail(message: str) -> bool:
+    output.write_error(f"fordway-report: {message}\n")
+    return False
 
 
 def _parser() -> argparse.ArgumentParser:

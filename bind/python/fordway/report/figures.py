@@ -13,7 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    Locator,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from fordway.report import units
 from fordway.report.runfile import Run
@@ -59,6 +67,9 @@ ECDF_SHARES = [0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999]
 """Shares that are marked on the axis of a distribution. Shares that the number of operations does not resolve
 are omitted.
 """
+
+TICKS_MAX = 4
+"""Maximum number of labels on an axis of times or sizes, so that labels do not overlap."""
 
 OPERATIONS_PER_CLASS_MIN = 5
 """Minimum number of operations in a size class that is drawn."""
@@ -219,12 +230,33 @@ def _share_axis(axes: Axes, operations: int) -> None:
 
 
 def time_axis(axis: Any) -> None:  # noqa: ANN401 (Matplotlib's XAxis and YAxis share no public type)
-    """Sets ticks at powers of ten, or at 1, 2 and 5 times powers of ten on an axis of up to two decades."""
-    low, high = axis.get_view_interval()
-    subs = (1.0,) if high / max(low, 1e-9) > 100 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    """Sets at most about four ticks of times on a logarithmic axis: at powers of ten, at 1, 2 and 5 times
+    powers of ten, or at equal distances, depending on the span.
+    """
+    axis.set_major_locator(TimeLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: _short_time(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+class TimeLocator(Locator):
+    """The ticks of a logarithmic axis of times."""
+
+    def __call__(self) -> list[float]:
+        """Returns the ticks within the axis."""
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        """Returns the ticks from `vmin` to `vmax`: the densest steps with at most `TICKS_MAX` ticks."""
+        low, high = max(min(vmin, vmax), 1e-3), max(vmin, vmax, 2e-3)
+        first, last = int(np.floor(np.log10(low))), int(np.ceil(np.log10(high)))
+        powers = 10.0 ** np.arange(first, last + 1)
+        found = [float(value) for value in np.outer(powers, (1, 2, 5)).ravel() if low <= value <= high]
+        if len(found) < 2:
+            equal = MaxNLocator(nbins=TICKS_MAX - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+            return [float(value) for value in equal if low <= value <= high]
+        if len(found) > TICKS_MAX:
+            found = [float(value) for value in powers if low <= value <= high]
+        return found[:: -(-len(found) // TICKS_MAX)]
 
 
 def rate_axis(axis: Any) -> None:  # noqa: ANN401 (as above)
@@ -243,20 +275,29 @@ def _short_time(value_ns: float) -> str:
 
 def by_size(run: Run, colours: dict[str, str]) -> Figure | None:
     """Draws latency and throughput by size: the median and the interquartile range of each size class."""
-    moved = run.operations[run.operations["bytes"] > 0]
-    phases = [phase for phase in run.phases if (moved["phase"] == phase).any()]
+    classes = {
+        (phase, lane): size_classes(rows)
+        for (phase, lane), rows in run.operations[run.operations["bytes"] > 0].groupby(
+            ["phase", "lane"], observed=True
+        )
+    }
+    classes = {cell: found for cell, found in classes.items() if not found.empty}
+    phases = [phase for phase in run.phases if any(phase == of for of, _ in classes)]
     if not phases:
         return None
     figure = Figure(figsize=(WIDTH_INCHES, 5.0), layout="constrained")
     grid = figure.subplots(2, len(phases), squeeze=False, sharex="col", sharey="row")
     for column, phase in enumerate(phases):
         for lane in run.lanes:
-            rows = moved[(moved["phase"] == phase) & (moved["lane"] == lane)]
-            _bands(grid[:, column], rows, colours[lane])
+            if (phase, lane) in classes:
+                _bands(grid[:, column], classes[phase, lane], colours[lane])
         grid[0, column].set(title=phase, yscale="log")
         grid[1, column].set(xscale="log", yscale="log", xlabel="size")
         time_axis(grid[0, column].yaxis)
-        size_axis(grid[1, column])
+        sizes = [
+            float(2.0 ** (at + 0.5)) for cell, of in classes.items() if cell[0] == phase for at in of.index
+        ]
+        size_axis(grid[1, column], min(sizes), max(sizes))
     grid[0, 0].set_ylabel("latency")
     grid[1, 0].set_ylabel("MiB/s of one operation")
     lane_legend(figure, run, colours)
@@ -280,10 +321,7 @@ def size_classes(rows: pd.DataFrame) -> pd.DataFrame:
     return quartiles[grouped.size() >= OPERATIONS_PER_CLASS_MIN]
 
 
-def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
-    if rows.empty:
-        return
-    classes = size_classes(rows)
+def _bands(panels: Sequence[Axes], classes: pd.DataFrame, colour: str) -> None:
     middle_bytes = 2.0 ** (classes.index.to_numpy() + 0.5)
     for axes, quantity in zip(panels, ("duration_ns", "mib_per_s"), strict=True):
         low, median, high = (classes[quantity][share] for share in (0.25, 0.5, 0.75))
@@ -291,20 +329,36 @@ def _bands(panels: Sequence[Axes], rows: pd.DataFrame, colour: str) -> None:
         axes.plot(middle_bytes, median, "o-", color=colour, linewidth=1.6, markersize=3)
 
 
-def size_axis(axes: Axes) -> None:
-    """Sets the ticks of sizes on the lower axis, at powers of 16."""
-    axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
+def size_axis(axes: Axes, smallest: float | None = None, largest: float | None = None) -> None:
+    """Sets the ticks of sizes on the lower axis. If the smallest and the largest measured size are given,
+    they are labelled, with powers of two between them.
+    """
+    if smallest is None or largest is None:
+        axes.xaxis.set_major_locator(LogLocator(base=16, numticks=8))
+    else:
+        axes.xaxis.set_major_locator(FixedLocator(size_ticks(smallest, largest)))
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_size(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def size_ticks(smallest: float, largest: float) -> list[float]:
+    """Returns at most `TICKS_MAX` sizes at about equal distances on a logarithmic axis, with both ends."""
+    doublings = np.log2(largest / smallest)
+    if doublings < 1:
+        return [smallest] if largest == smallest else [smallest, largest]
+    parts = min(TICKS_MAX - 1, max(int(doublings // 2), 1))
+    between = np.log2(smallest) + doublings * np.arange(1, parts) / parts
+    return [smallest, *(float(2.0 ** round(each)) for each in between), largest]
+
+
 def _short_size(value_bytes: float) -> str:
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if value_bytes >= 1024**power:
-            return f"{value_bytes / 1024**power:g} {unit}"
-    return f"{value_bytes:g} B"
+            return f"{value_bytes / 1024**power:.3g} {unit}"
+    return f"{value_bytes:.4g} B"
 
 
 def cpu(run: Run, colours: dict[str, str]) -> Figure | None:
@@ -351,7 +405,7 @@ def lane_legend(figure: Figure, run: Run, colours: dict[str, str], only: Sequenc
     figure.legend(handles=keys, loc="outside upper left", ncols=max(len(lanes), 1), handlelength=1.2)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes the figure to a file on a white background. The suffix of the path determines the format."""
+def save(figure: Figure, path: Path, form: str) -> None:
+    """Writes the figure to a file of the format `form` (`svg` or `png`), on a white background."""
     with mpl.rc_context(STYLE):
-        figure.savefig(path, dpi=160, facecolor="white")
+        figure.savefig(path, dpi=160, facecolor="white", format=form)

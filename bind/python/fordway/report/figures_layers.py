@@ -125,6 +125,8 @@ def layers(run: Run, colours: dict[str, str]) -> Figure | None:
                 marker = {"marker": "v", "clip_on": False, "markersize": 7, "color": colours[one.lane]}
                 axes.plot([one.change.size_bytes], [1.0], transform=axes.get_xaxis_transform(), **marker)
         _loss_axes(axes, phase)
+        for lane, ratios in lines.items():
+            _mark_cut(axes, ratios, colours[lane])
         _mark_windows(axes, run, phase)
     grid[-1, 0].set_xlabel("size of the message")
     figure.supylabel(f"rate, {run.reference} = 1", fontsize=9, color=figures.MUTED)
@@ -150,6 +152,15 @@ def _loss_line(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
         ratios["size_bytes"], ratios["low"], ratios["high"], color=colour, alpha=0.2, linewidth=0
     )
     axes.plot(ratios["size_bytes"], ratios["ratio"], "o-", color=colour, linewidth=1.6, markersize=3)
+
+
+def _mark_cut(axes: Axes, ratios: pd.DataFrame, colour: str) -> None:
+    """Marks the sizes at which the upper end of the interval is above the axis."""
+    cut = ratios.loc[ratios["high"] > axes.get_ylim()[1], "size_bytes"]
+    marker = {"marker": "+", "linestyle": "none", "clip_on": False, "markersize": 7, "color": colour}
+    if not cut.empty:
+        # Marks of an empty line would have an extent without bounds, which leaves no room for the panels.
+        axes.plot(cut, [1.0] * len(cut), transform=axes.get_xaxis_transform(), **marker)
 
 
 def _loss_axes(axes: Axes, phase: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
 from fordway.report import figures
 from fordway.report.runfile import Run
@@ -36,7 +36,7 @@ def transfer_bandwidth(run: Run, colours: dict[str, str]) -> Figure | None:
     figure, (axes,) = _panels(run, colours, 1)
     _draw(axes, run, rows, colours, _mib_per_s)
     axes.set(yscale="log", ylabel="MiB/s")
-    figures.size_axis(axes)
+    figures.rate_axis(axes.yaxis)
     return figure
 
 
@@ -86,8 +86,7 @@ def _panels(run: Run, colours: dict[str, str], count: int) -> tuple[Figure, list
     sizes = [row["transfer"]["size_bytes"] for row in run.summaries() if row.get("transfer")]
     for axes in grid:
         axes.set(xscale="log", xlabel="size of a message", xlim=(min(sizes) / 1.3, max(sizes) * 1.3))
-        axes.xaxis.set_minor_locator(NullLocator())
-        figures.size_axis(axes)
+        figures.size_axis(axes, min(sizes), max(sizes))
     figures.lane_legend(figure, run, colours)
     return figure, grid
 

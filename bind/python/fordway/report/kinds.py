@@ -89,7 +89,8 @@ DRAWINGS = {
         "Rate relative to the reference",
         "Higher is faster; the line at 1 is the reference. Each dot is the ratio of the medians of one size "
         "class; the band is its 95 % bootstrap interval. Dashed lines mark multiples of the initial TCP "
-        "receive window. A triangle at the upper edge marks a size at which the time jumps; the search for "
+        "receive window. A plus at the upper edge marks an interval that "
+        "ends above the axis. A triangle there marks a size at which the time jumps; the search for "
         "jumps does not use the window.",
         figures_layers.layers,
     ),
@@ -114,7 +115,8 @@ DRAWINGS = {
         "The components of each path",
         "Each bar is a component that was measured separately; it begins where the bar above it ends. The "
         "last bar but one is the residual: the part of the measured path that no component explains. Lines "
-        "are 95 % intervals.",
+        "are 95 % intervals. Each figure is a median over rounds, and medians do not add up exactly: the "
+        "residual is the median of the rounds' residuals, not the difference of the medians.",
         figures_ledger.waterfall,
     ),
     "transfer-latency": Drawing(
@@ -184,12 +186,32 @@ FIGURES = {
 """
 
 
-def draw_all(run: Run, colours: dict[str, str]) -> dict[str, Figure]:
-    """Returns all figures for which `run` has data, by name."""
-    names = FIGURES.get(run.info["kind"], FIGURES["compare"])
-    with mpl.rc_context(figures.STYLE):
-        drawn = {name: DRAWINGS[name].draw(run, colours) for name in names}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of a run."""
+
+    figures: dict[str, Figure]
+    """The figures for which the run has data, by name."""
+    failed: list[str]
+    """A sentence for each figure that cannot be drawn."""
+
+
+def draw_all(run: Run, colours: dict[str, str]) -> Drawn:
+    """Draws all figures for which `run` has data. A figure that fails does not affect the others."""
+    drawn, failed = {}, []
+    for name in FIGURES.get(run.info["kind"], FIGURES["compare"]):
+        drawing = DRAWINGS[name]
+        try:
+            with mpl.rc_context(figures.STYLE):
+                figure = drawing.draw(run, colours)
+                if figure is not None:
+                    # Some errors, such as those of empty logarithmic axes, occur only in the layout.
+                    figure.draw_without_rendering()
+                    drawn[name] = figure
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            failed.append(f"The figure “{drawing.title}” cannot be drawn ({reason}).")
+    return Drawn(drawn, failed)
 
 
 def tables_of(run: Run) -> list[Callable[[Run, dict[str, str]], str]]:

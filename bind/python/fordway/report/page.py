@@ -12,7 +12,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fordway.report import figures, kinds, units
+from fordway.report import figures, files, kinds, units
+from fordway.report.kinds import Drawn
 from fordway.report.runfile import Run
 from fordway.report.tables import dot, likwid_table, results, variable
 
@@ -37,7 +38,7 @@ VERDICTS = {"doubtful": "measured, with doubts", "refused": "refused, and measur
 """Texts for the verdicts whose stored names need an explanation."""
 
 
-def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str]) -> str:
+def page(runs: list[Run], drawn: list[Drawn], colours: dict[str, str]) -> str:
     """Returns the whole page. `drawn` contains the figures of each of `runs`."""
     sections = [_section(i, run, drawn[i], colours) for i, run in enumerate(runs)]
     title = ", ".join(run.name for run in runs)
@@ -46,6 +47,7 @@ def page(runs: list[Run], drawn: list[dict[str, Figure]], colours: dict[str, str
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            files.GENERATOR,
             f"<title>{escape(title)} · Fordway</title>",
             f"<style>{_style(colours)}</style></head><body><main>",
             _contents(runs) if len(runs) > 1 else "",
@@ -68,19 +70,19 @@ def _contents(runs: list[Run]) -> str:
     return f"<nav>Runs: {' · '.join(links)}</nav>"
 
 
-def _section(number: int, run: Run, drawn: dict[str, Figure], colours: dict[str, str]) -> str:
+def _section(number: int, run: Run, drawn: Drawn, colours: dict[str, str]) -> str:
     return "\n".join(
         [
             f'<section id="run-{number}">',
             _header(run),
             _headline(run, colours),
             _conditions(run),
-            _warnings(run),
+            _warnings(run, drawn.failed),
             "<h3>Results</h3>",
             results(run, colours),
             *(table(run, colours) for table in kinds.tables_of(run)),
             likwid_table(run) if run.likwid else "",
-            *(_figure(f"r{number}-{name}", name, figure, run) for name, figure in drawn.items()),
+            *(_figure(f"r{number}-{name}", name, figure, run) for name, figure in drawn.figures.items()),
             "<h3>What it was made with</h3>",
             f'<div class="columns"><div><h4>Parameters</h4>{_parameters(run)}'
             f"<h4>Lanes</h4>{_lanes(run, colours)}</div>",
@@ -169,8 +171,8 @@ def _figures_of(conditions: dict[str, Any] | None) -> Iterable[tuple[str, str | 
             yield name, f"{value:.3g}"
 
 
-def _warnings(run: Run) -> str:
-    notes = list(run.info["warnings"])
+def _warnings(run: Run, not_drawn: list[str]) -> str:
+    notes = [*not_drawn, *run.info["warnings"]]
     for row in run.summaries():
         if row["errors"]:
             total = units.count(row["operations"] + row["errors"])

@@ -28,15 +28,16 @@ def impossible(info: dict[str, Any]) -> list[str]:
 
 def _problems(row: dict[str, Any], cpus: int, kind: str) -> Iterator[str]:
     if (row["bytes_per_s"] or 0) > BYTES_PER_S_MAX:
-        yield f"{row['bytes_per_s'] / 2**20:,.0f} MiB/s is faster than any memory"
+        yield f"bytes_per_s: {row['bytes_per_s'] / 2**20:,.0f} MiB/s is faster than any memory"
     cpu_ns = (row["client_cpu_ns_per_op"] or 0) + (row["server_cpu_ns_per_op"] or 0)
     processors = cpu_ns * (row["ops_per_s"] or 0) / 1e9
     # In other kinds of runs, CPU time and rates cover different periods, or several machines.
     is_counted = kind == "compare" and row["operations"] >= COUNTED_MIN
     if is_counted and processors > COUNTED_MAX * cpus:
-        yield f"{processors:.2f} processors were busy on a machine of {cpus}"
+        said = f"{processors:.2f} processors were busy on a machine of {cpus}"
+        yield f"client_cpu_ns_per_op, server_cpu_ns_per_op: {said}"
     latency = row["latency"] or {}
     # Tables of other projects contain only some of the quantiles.
     times = [latency[name] for name in QUANTILES if latency.get(name) is not None]
     if times != sorted(times):
-        yield "the quantiles of its latencies are not in order"
+        yield "latency: the quantiles of its latencies are not in order"

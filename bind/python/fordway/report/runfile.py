@@ -19,6 +19,15 @@ SCHEMA_VERSION = 1
 OPERATION_COLUMNS = ["lane", "phase", "start_ns", "duration_ns", "intended_ns", "bytes", "ok"]
 """Columns of `operations.arrow` that the figures need. Other columns are not read into memory."""
 
+BLOCK_COLUMNS = ["lane", "phase", "round", "block", "operations", "bytes", "elapsed_ns"]
+"""Columns of `blocks.arrow` that are checked."""
+
+COUNTED = ("compare", "ledger", "transport", "pingpong")
+"""Kinds of run whose summaries count exactly the rows of `operations.arrow`."""
+
+COUNTED_IN_PART = ("ior", "mdtest", "mdworkbench", "io500")
+"""Kinds of run with at most as many rows of `operations.arrow` as their summaries count."""
+
 PHASES_MAX = 12
 """Maximum number of phases that are drawn. A sweep can have many more phases."""
 
@@ -105,7 +114,7 @@ class Run:
 def read_run(directory: Path) -> Run:
     """Returns the run in `directory`. Raises `RunFileError`."""
     info = read_info(directory)
-    operations = _read_operations(directory / "operations.arrow")
+    operations = _read_operations(directory / "operations.arrow", info)
     ledger = _read_ledger(directory / "ledger.json") if info["kind"] == "ledger" else None
     return Run(directory.resolve().name.removesuffix(".run"), info, operations, ledger=ledger)
 
@@ -141,9 +150,58 @@ def read_info(directory: Path) -> dict[str, Any]:
     problem = shape.problem(info, shape.RUN | shape.MORE)
     if not problem and not info["lanes"]:
         problem = "lanes is empty"
+    if not problem and info.get("conditions"):
+        problem = shape.contradiction(info["conditions"])
     if problem:
         raise RunFileError(f"{path} is not a valid run: {problem}; it was changed or damaged, measure again")
+    _check_files(directory)
     return info
+
+
+def _check_files(directory: Path) -> None:
+    """Raises `RunFileError` if an Arrow file of the run is damaged, whether or not its values are needed."""
+    for path in sorted(directory.glob("*.arrow")):
+        if not path.is_file():
+            raise RunFileError(f"{path} is not a regular file: measure again")
+        if path.name == "blocks.arrow":
+            read_table(path, BLOCK_COLUMNS)
+            continue
+        try:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                for at in range(file.num_record_batches):
+                    file.get_batch(at)
+        except (OSError, pa.ArrowException) as error:
+            raise RunFileError(f"{path} cannot be read: {error}") from error
+
+
+def check_counts(path: Path, info: dict[str, Any], rows: pd.DataFrame) -> None:
+    """Raises `RunFileError` if the operations in `rows` differ from the counts in the summaries.
+
+    A run of ranks contains only the first operations of each rank. Other kinds of run may count otherwise.
+    """
+    if info["kind"] not in (*COUNTED, *COUNTED_IN_PART):
+        return
+    counted = rows.groupby(["phase", "lane", "ok"], observed=True).size().to_dict()
+    for at, summary in enumerate(info["summaries"]):
+        for field, is_ok in (("operations", True), ("errors", False)):
+            found = counted.get((summary["phase"], summary["lane"], is_ok), 0)
+            said = summary[field]
+            if found > said or (found < said and info["kind"] in COUNTED):
+                raise RunFileError(
+                    f"{path.parent / 'run.json'} is not a valid run: summaries[{at}].{field} is {said}, but "
+                    f"{path.name} has {found} of them; it was changed or damaged, measure again"
+                )
+
+
+def doubts_of(name: str, info: dict[str, Any]) -> list[str]:
+    """Returns a sentence for each reason to doubt the run `name`, with the verdict on its conditions."""
+    conditions = info.get("conditions") or {}
+    verdict = conditions.get("verdict", "measured")
+    how = (
+        "was measured by force, although the machine was too busy" if verdict == "refused" else "is in doubt"
+    )
+    said = [f"{name} {how}: {doubt['observed']}; {doubt['remedy']}" for doubt in conditions.get("doubts", [])]
+    return said if said or verdict == "measured" else [f"{name} {how}"]
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
@@ -154,6 +212,9 @@ def read_json(path: Path) -> Any:  # noqa: ANN401 (any value JSON can hold)
     def refuse(name: str) -> float:
         raise ValueError(f"{name} is not JSON")
 
+    if path.exists() and not path.is_file():
+        # A pipe, for example, would block the reader.
+        raise RunFileError(f"{path} cannot be read: it is not a regular file")
     try:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
     except FileNotFoundError:
@@ -197,8 +258,9 @@ def _check_columns(path: Path, table: pa.Table) -> None:
             raise RunFileError(f"{path}: the column {name} has gaps; measure again")
 
 
-def _read_operations(path: Path) -> pd.DataFrame:
+def _read_operations(path: Path, info: dict[str, Any]) -> pd.DataFrame:
     rows = read_table(path, OPERATION_COLUMNS)
+    check_counts(path, info, rows)
     return _from_intended(rows[rows["ok"]].drop(columns="ok"))
 
 

@@ -3,8 +3,11 @@
 If the file was written by another program, edited or damaged, the error names the invalid field.
 """
 
+import base64
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 NUMBER_MAX = 1e30
@@ -58,7 +61,28 @@ class Positive:
     """The form of a number above 0."""
 
 
-LATENCY = dict.fromkeys(("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"), NUMBER)
+class NotNegative:
+    """The form of a number from 0."""
+
+
+class Version:
+    """The form of a version: a whole number from 1."""
+
+
+class Time:
+    """The form of a time (RFC 3339)."""
+
+
+class Histogram:
+    """The form of an HdrHistogram (V2 encoding, base64). Empty text means no histogram."""
+
+
+TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)")
+HISTOGRAM_COOKIE, HISTOGRAM_HEAD_BYTES = 0x1C849303, 40
+
+QUANTILES = ("min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns")
+LATENCY = dict.fromkeys(QUANTILES, NotNegative)
+LATENESS = dict.fromkeys(QUANTILES, NUMBER)
 INTERVAL = dict.fromkeys(("value", "low", "high", "confidence"), NUMBER)
 LOAD = {
     "rate_asked_per_s": Or(Positive),
@@ -69,9 +93,10 @@ LOAD = {
     "errors": Each(int),
     "retries": Optional(int),
     "first_byte": Or(LATENCY),
-    "lateness": Or(LATENCY),
-    "header_sent_bytes_per_op": Or(NUMBER),
-    "header_received_bytes_per_op": Or(NUMBER),
+    "first_byte_histogram": Optional(Histogram),
+    "lateness": Or(LATENESS),
+    "header_sent_bytes_per_op": Or(NotNegative),
+    "header_received_bytes_per_op": Or(NotNegative),
     "reconnects": int,
     "tcp": Or({"rtt_us": NUMBER}),
     "client": Or(dict),
@@ -82,9 +107,9 @@ TRANSFER = {
     "size_bytes": int,
     "time_ns": Or(Interval(may_be_zero=True)),
     "bytes_per_s": Or(Interval(may_be_zero=True)),
-    "client_cpu_ns_per_message": NUMBER,
-    "server_cpu_ns_per_message": Or(NUMBER),
-    "processors_busy": NUMBER,
+    "client_cpu_ns_per_message": NotNegative,
+    "server_cpu_ns_per_message": Or(NotNegative),
+    "processors_busy": NotNegative,
 }
 PARALLEL = {
     "ranks": int,
@@ -98,12 +123,13 @@ SUMMARY = {
     "phase": str,
     "operations": int,
     "errors": int,
-    "bytes": NUMBER,
-    "ops_per_s": Or(NUMBER),
-    "bytes_per_s": Or(NUMBER),
+    "bytes": NotNegative,
+    "ops_per_s": Or(NotNegative),
+    "bytes_per_s": Or(NotNegative),
     "latency": Or(LATENCY),
-    "client_cpu_ns_per_op": Or(NUMBER),
-    "server_cpu_ns_per_op": Or(NUMBER),
+    "histogram": Optional(Histogram),
+    "client_cpu_ns_per_op": Or(NotNegative),
+    "server_cpu_ns_per_op": Or(NotNegative),
     "ratio": Or({"to": str, "verdict": str, "interval": Or(Interval())}),
     "limit": {"name": str, "evidence": str},
     "load": Or(LOAD),
@@ -115,11 +141,11 @@ MACHINE = {
     "system": Or(str),
     "cpu_model": Or(str),
     "cpus": int,
-    "memory_bytes": Or(NUMBER),
+    "memory_bytes": Or(NotNegative),
     "cpu_governor": Or(str),
     "clock_source": Or(str),
     "is_virtual": Or(bool),
-    "load_1min": Or(NUMBER),
+    "load_1min": Or(NotNegative),
     "huge_pages": Or(str),
     "file_systems": [dict.fromkeys(("role", "path", "mount_point", "kind", "options"), str)],
 }
@@ -130,8 +156,8 @@ PARAMETERS = {
 RUN = {
     "fordway_version": str,
     "kind": str,
-    "started": str,
-    "elapsed_ns": NUMBER,
+    "started": Time,
+    "elapsed_ns": NotNegative,
     "command": [str],
     "machine": MACHINE,
     "parameters": PARAMETERS,
@@ -154,13 +180,15 @@ LEDGER = {
 }
 """Form of `ledger.json`."""
 
+VERDICTS = ("measured", "doubtful", "refused")
 CONDITIONS = {
     "verdict": str,
+    "is_forced": Optional(bool),
     "doubts": [{"observed": str, "remedy": str, "cells": [{"lane": str, "phase": str}]}],
     "figures": Each(Or(NUMBER)),
 }
 MORE = {
-    "schema_version": int,
+    "schema_version": Version,
     "conditions": Optional(Or(CONDITIONS)),
     "scores": Optional([{"lane": str, "scores": Or(Each(Or(NUMBER))), "stamp": Or(str)}]),
 }
@@ -171,6 +199,10 @@ NAMES = {
     int: "a whole number",
     float: "a number",
     Positive: "a number above 0",
+    NotNegative: "a number from 0",
+    Version: "a whole number from 1",
+    Time: "a time (RFC 3339)",
+    Histogram: "an HdrHistogram",
     bool: "true or false",
     dict: "an object",
 }
@@ -216,12 +248,50 @@ def _problems_of_fields(value: Any, form: Each | dict[str, Any], name: str) -> I
             yield f"{path} is missing"
 
 
+def contradiction(conditions: dict[str, Any]) -> str | None:
+    """Returns the contradiction between the verdict on the conditions and its reasons, or `None`."""
+    verdict, is_forced = conditions["verdict"], conditions.get("is_forced", False)
+    if verdict not in VERDICTS:
+        return f"conditions.verdict is {verdict!r}, not one of {', '.join(VERDICTS)}"
+    if verdict == "measured" and conditions["doubts"]:
+        return "conditions.verdict is 'measured', but conditions.doubts is not empty"
+    if verdict != "refused" and is_forced:
+        return f"conditions.verdict is {verdict!r}, but conditions.is_forced is true"
+    return None
+
+
 def _is(value: Any, form: type) -> bool:  # noqa: ANN401
     if form is float:
         # The comparison with the limit also rejects NaN and infinity.
         return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= NUMBER_MAX
     if form is Positive:
         return _is(value, NUMBER) and value > 0
+    if form is NotNegative:
+        return _is(value, NUMBER) and value >= 0
+    if form is Version:
+        return _is(value, int) and value >= 1
+    if form is Time:
+        return isinstance(value, str) and _is_time(value)
+    if form is Histogram:
+        return isinstance(value, str) and (value == "" or _is_histogram(value))
     if form is int:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= NUMBER_MAX
     return isinstance(value, form)
+
+
+def _is_time(text: str) -> bool:
+    found = TIME.fullmatch(text)
+    try:
+        return found is not None and bool(datetime.fromisoformat(found[1]))
+    except ValueError:
+        return False
+
+
+def _is_histogram(text: str) -> bool:
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    cookie, length = int.from_bytes(content[:4]), int.from_bytes(content[4:8])
+    # The second-lowest digit of the cookie is the size of a word, which readers ignore.
+    return cookie & ~0xF0 == HISTOGRAM_COOKIE and len(content) == HISTOGRAM_HEAD_BYTES + length

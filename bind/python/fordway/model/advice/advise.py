@@ -130,7 +130,13 @@ def _faster(one: Times, other: Times) -> bool:
 def _warnings(
     machine: Machine, objects: Objects, link: Link, found: dict[str, dict[str, Times]]
 ) -> list[str]:
-    said = [*objects.notes, *machine.notes, *_outside(machine, objects, found), *_states(machine, found)]
+    said = [
+        *objects.notes,
+        *machine.doubts,
+        *machine.notes,
+        *_outside(machine, objects, found),
+        *_states(machine, found),
+    ]
     said += _networks(machine, link, list(dict.fromkeys(lane for own in found.values() for lane in own)))
     load = [info["machine"].get("load_1min") or 0 for info in machine.runs]
     if max(load) > 0.5 * (machine.runs[0]["machine"].get("cpus") or 1):

@@ -38,6 +38,8 @@ class Machine:
     for a listing.
     """
     notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    """Reasons to doubt the runs, from the conditions in which they were measured."""
 
     @property
     def threads(self) -> int:
@@ -72,7 +74,10 @@ def read(paths: list[Path]) -> Machine:
     phases = _in_order(infos, operations, "phase", lambda info: info["phases"])
     if not lanes or not phases:
         raise DataError(f"{paths[0]} has no operations of its own lanes and phases: measure again")
-    return Machine(infos, lanes, phases, operations, notes)
+    doubts = [
+        said for path, info in zip(paths, infos, strict=True) for said in runfile.doubts_of(path.name, info)
+    ]
+    return Machine(infos, lanes, phases, operations, notes, doubts)
 
 
 def _in_order(infos: list[dict[str, Any]], operations: pd.DataFrame, column: str, names: Any) -> list[str]:  # noqa: ANN401
@@ -84,6 +89,7 @@ def _operations(path: Path, info: dict[str, Any], notes: list[str]) -> pd.DataFr
     if info["kind"] != "compare":
         raise DataError(f"{path} is a run of {info['kind']}: advice needs a run of `fordway compare`")
     rows = runfile.read_table(path / "operations.arrow", OPERATION_COLUMNS)
+    runfile.check_counts(path / "operations.arrow", info, rows)
     if not rows["ok"].any():
         raise DataError(f"{path} has no successful operations, so there is nothing to predict from")
     rows = rows.astype({"lane": str, "phase": str, "bytes": "float64"})

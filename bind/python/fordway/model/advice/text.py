@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fordway import output
 from fordway.model.report import table
 from fordway.report.units import count, duration, size
 
@@ -10,7 +11,7 @@ def text(found: dict[str, Any]) -> str:
     """Returns an advice document as text."""
     parts = [_what(found), _where(found), "", table(_rows(found)), ""]
     parts += [f"{part['phase']}: {verdict(part['choice'])}." for part in _parts(found)] + [""]
-    parts += [f"warning: {sentence}." for sentence in found["warnings"]]
+    parts += [output.line(f"warning: {sentence}.") for sentence in found["warnings"]]
     return "\n".join(parts) + "\n"
 
 
