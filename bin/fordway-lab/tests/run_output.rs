@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 /// A run directory in which the first write of a run fails, as on a full disk.
 fn full(dir: &Path) {
     std::fs::create_dir(dir).unwrap();
+    // The directory holds an older run, which the new run replaces.
+    std::fs::write(dir.join("run.json"), r#"{"schema": "fordway.run"}"#).unwrap();
     std::os::unix::fs::symlink("/dev/full", dir.join(".operations.arrow.tmp")).unwrap();
 }
 

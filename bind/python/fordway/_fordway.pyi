@@ -646,7 +646,8 @@ class Upload:
 
     Threads may share an upload. As a context manager, an upload is completed at the end of its block. It is
     aborted if the block raises or the completion fails, for example because a part is missing. If the block
-    itself completed or aborted the upload, nothing more is done.
+    itself completed or aborted the upload, nothing more is done. A forked child that leaves the block of its
+    parent does nothing.
     """
 
     @property

@@ -269,7 +269,9 @@ def test_a_run_of_the_binary_has_a_page_and_counts_what_fails(tmp_path: Path) ->
     # With a single set-up, there is no figure of a comparison.
     assert told.tags.count("svg") == 3
     rows = [row for row in told.rows if row[1:2] == ["loopback"] and len(row) == 6]
-    assert [row[2:5] for row in rows] == [["160", "0", "0"]] * 2, "answered, failed, asked again"
+    # Another table may have a row of this length, which begins with a size.
+    counts = [row[2:5] for row in rows if row[2].isdigit()]
+    assert counts == [["160", "0", "0"]] * 2, "answered, failed, asked again"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")

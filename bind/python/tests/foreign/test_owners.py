@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from conftest import READY, program
@@ -24,16 +26,24 @@ gid = {uid}
 
 
 @pytest.fixture(scope="module")
-def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict]:
-    """Clients of two users, who may both write in Alice's bucket `data`."""
+def place() -> Iterator[Path]:
+    """A directory that all users can reach, unlike the directories of pytest."""
     if os.geteuid() != 0:
         pytest.skip("only root can be several users")
-    place = tmp_path_factory.mktemp("owners")
-    for directory in (place, *place.parents[:2]):
-        directory.chmod(0o755)
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
+
+
+@pytest.fixture(scope="module")
+def clients(place: Path) -> Iterator[dict]:
+    """Clients of two users, who may both write in Alice's bucket `data`."""
     (place / "root" / "data").mkdir(parents=True)
     (place / "root" / "data" / "key").write_bytes(b"content")
+    # The modes do not depend on the umask.
+    (place / "root").chmod(0o755)
     (place / "root" / "data").chmod(0o1777)
+    (place / "root" / "data" / "key").chmod(0o644)
     os.chown(place / "root" / "data", UIDS["alice"], UIDS["alice"])
     (place / "users.toml").touch(mode=0o600)
     (place / "users.toml").write_text("".join(USER.format(name=name, uid=uid) for name, uid in UIDS.items()))
