@@ -15,6 +15,7 @@ mod scratch;
 mod service;
 mod speedup;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -111,6 +112,19 @@ struct RowWithReliability<'r, R: Serialize> {
     conditions: Option<ResultReliability<'r>>,
 }
 
+/// Returns whether the file is a page that `fordway-report` has written.
+fn is_report(page: &Path) -> bool {
+    let mut head = Vec::new();
+    let read = std::fs::File::open(page).and_then(|file| file.take(REPORT_HEAD_BYTES).read_to_end(&mut head));
+    let head = String::from_utf8_lossy(&head);
+    read.is_ok() && head.starts_with("<!doctype html>") && REPORT_MARKS.iter().any(|mark| head.contains(mark))
+}
+
+/// The number of bytes at the start of a page that are searched for [`REPORT_MARKS`].
+const REPORT_HEAD_BYTES: u64 = 65_536;
+/// The marks of a report: of this version, and of older versions.
+const REPORT_MARKS: [&str; 2] = ["<meta name=\"generator\" content=\"Fordway\">", "· Fordway</title>"];
+
 /// Runs `fordway-report` to write the HTML page of a run. The program is taken from the directory of this binary, or
 /// from PATH, which includes an active virtual environment.
 fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
@@ -130,6 +144,9 @@ fn write_page(run: &Path, context: &CommandContext) -> Result<()> {
                 "no HTML report: it needs the Python package, which `make build` installs in .venv of the \
                  source tree; add .venv/bin to PATH and run `fordway report` on the run",
             );
+            if is_report(&html) && std::fs::remove_file(&html).is_ok() {
+                context.output.note(&format!("removed the report of an older run, {}", html.display()));
+            }
             Ok(())
         }
         Err(error) => Err(file_error("running", program.display(), error)),

@@ -177,6 +177,24 @@ fn a_server_process_that_is_not_there_all_the_time_is_not_counted() {
     assert!(stderr(&output).contains("the server's counters are not used"), "{}", stderr(&output));
 }
 
+/// The process of `--server-pid` waits, or does not exist.
+#[test]
+fn a_process_that_is_not_the_server_is_noticed() {
+    let server = Server::start(|stream| server::serve(stream, Duration::ZERO, &answer(1)));
+    let mut idle = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let (url, pid) = (server.url("/x"), idle.id().to_string());
+    let words = [&url, "--requests", "500", "--warm-up", "0s", "--server-pid"];
+    // The program has started before it is measured.
+    std::thread::sleep(Duration::from_millis(200));
+    let (output, summary) = one(&[&words[..], &[&*pid]].concat());
+    assert!(summary["server_cpu_ns_per_op"].is_null() && summary["load"]["server"].is_null());
+    assert!(stderr(&output).contains("it is not the server"), "{}", stderr(&output));
+    idle.kill().unwrap();
+    idle.wait().unwrap();
+    let (output, summaries) = bench(&[&words[..], &["4194303"]].concat());
+    assert_eq!((output.status.code(), summaries.len()), (Some(2), 0), "{}", stderr(&output));
+}
+
 /// A server may close an idle connection. In this test, each connection serves ten requests, and the server closes the
 /// connection when the eleventh arrives.
 #[test]

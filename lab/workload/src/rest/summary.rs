@@ -91,7 +91,12 @@ struct SummaryRowTotals {
     connections: Option<fordway_measure::TcpConnectionStats>,
     client: Option<ProcessCounters>,
     server: Option<ProcessCounters>,
+    /// Whether the process that counts as the server cannot be the server, because it used no CPU time.
+    is_server_idle: bool,
 }
+
+/// The number of responses that no server sends without using CPU time.
+const RESPONSES_MIN: u64 = 100;
 
 impl SummaryRowTotals {
     fn of(blocks: &[LoadBlockResult]) -> Self {
@@ -102,12 +107,18 @@ impl SummaryRowTotals {
             connections: None,
             client: joined(blocks.iter().map(|block| Some(&block.client))),
             server: joined(blocks.iter().map(|block| block.server.as_ref())),
+            is_server_idle: false,
         };
         for block in blocks {
             total.recorder.add(LoadRecorder { operations: Vec::new(), ..block.recorder.clone() });
             total.elapsed_ns += block.elapsed_ns;
             total.traffic += block.traffic;
             total.connections = block.connections.or(total.connections);
+        }
+        let has_responses = total.recorder.latency.len() >= RESPONSES_MIN;
+        total.is_server_idle = has_responses && total.server.as_ref().is_some_and(|used| used.cpu_ns == 0);
+        if total.is_server_idle {
+            total.server = None;
         }
         total
     }
@@ -195,6 +206,11 @@ pub fn warnings(of: &LaneBlocks, summary: &LanePhaseResult) -> Vec<String> {
     }
     let refused = of.blocks.iter().filter_map(|block| block.server.as_ref()?.as_ref().err());
     warnings.extend(refused.map(|why| format!("{row}: the server's counters are not used: {why}")).next());
+    if total.is_server_idle {
+        warnings.push(format!(
+            "{row}: the process of --server-pid used no CPU time, so it is not the server, and its counters are not used"
+        ));
+    }
     let busy = total.client.as_ref().map_or(0.0, |used| used.cpu_ns as f64)
         / (total.elapsed_ns as f64 * of.settings.threads as f64);
     if busy > SATURATED {

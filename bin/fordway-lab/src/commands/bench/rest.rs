@@ -34,6 +34,7 @@ pub(super) fn run(
     context: &CommandContext,
 ) -> Result<CommandExit> {
     args.output.out.as_deref().map_or(Ok(()), run_output::check)?;
+    check_server(args)?;
     let seed = args.chance.seed()?;
     let started = (jiff::Timestamp::now(), Instant::now());
     let machine = Machine::observe(&[]);
@@ -216,6 +217,16 @@ fn settings(
         threads: u64::from(point.threads),
         cpus,
     }
+}
+
+/// Checks that the process of `--server-pid` exists. Errors: `InvalidArgument`.
+fn check_server(args: &RestBenchArgs) -> Result<()> {
+    let Some(pid) = args.server_pid else { return Ok(()) };
+    fordway_sys::process_cpu_ns(pid).map(drop).map_err(|errno| {
+        let detail =
+            format!("the process {pid} of --server-pid cannot be measured; name the server's process");
+        Error::new(ErrorKind::InvalidArgument, detail).caused_by(std::io::Error::from(errno))
+    })
 }
 
 fn pin_server(args: &RestBenchArgs) -> Result<()> {
