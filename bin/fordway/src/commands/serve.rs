@@ -285,7 +285,7 @@ pub(super) fn node(args: &NodeArgs, context: &CommandContext) -> Result<CommandE
 /// The number of file descriptors that a connection of the node gateway may need: its socket, and the files and
 /// directories of its request.
 const DESCRIPTORS_PER_CONNECTION: u64 = 4;
-/// The number of file descriptors that the node gateway needs besides those of its connections.
+/// The number of file descriptors that the node gateway itself needs.
 const OWN_DESCRIPTORS: u64 = 64;
 
 /// Returns the maximum number of connections of the node gateway, for which the limit on open files must suffice.

@@ -199,7 +199,7 @@ pub(super) fn du(args: &DuArgs, context: &CommandContext) -> Result<CommandExit>
     let root = source.root();
     let (mut prefixes, mut total) = (BTreeMap::<String, SpaceUsage>::new(), SpaceUsage::default());
     let items = match source.items(context, &FilterRules::default()) {
-        // There is nothing below the prefix, but the address may be that of one object, which is looked up later.
+        // No key begins with the prefix, but the address may name one object, which is looked up later.
         Err(error) if matches!(source, SourceSelection::Below(_)) && error.kind() == ErrorKind::NoSuchKey => {
             None
         }

@@ -148,15 +148,20 @@ fn compressed_content_is_pointed_out() {
     }
 }
 
-#[test]
-fn an_interrupted_copy_goes_on_where_it_ended() {
+/// Returns a rig in which a copy to `DIR/copy` ended after 700,000 bytes, and the server.
+fn interrupted_copy() -> (Rig, HostileServer) {
     let (rig, server) = (Rig::new(), server());
     let cut = ResponseFaultScript::honest()
         .on_requests(1..2, ResponseFault::CloseAt(700_000))
         .on_requests(2..3, ResponseFault::Status(404, None));
     server.follow(cut);
-    let failed = rig.run(&["cp", &server.url(), "DIR/copy"]);
-    assert_ne!(failed.exit, CommandExit::Ok);
+    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+    (rig, server)
+}
+
+#[test]
+fn an_interrupted_copy_goes_on_where_it_ended() {
+    let (rig, server) = interrupted_copy();
     assert!(!rig.dir.path().join("copy").exists());
     server.follow(ResponseFaultScript::honest());
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
@@ -169,12 +174,7 @@ fn an_interrupted_copy_goes_on_where_it_ended() {
 /// Whoever may write to the directory can put a link in the place of the part file.
 #[test]
 fn a_copy_is_not_continued_in_the_file_of_somebody_else() {
-    let (rig, server) = (Rig::new(), server());
-    let cut = ResponseFaultScript::honest()
-        .on_requests(1..2, ResponseFault::CloseAt(700_000))
-        .on_requests(2..3, ResponseFault::Status(404, None));
-    server.follow(cut);
-    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+    let (rig, server) = interrupted_copy();
     let part = rig.dir.path().join(&rig.files()[0]);
     let victim = rig.dir.path().join("victim");
     std::fs::write(&victim, "precious").unwrap();
@@ -314,12 +314,7 @@ fn a_copy_that_is_ended_by_signals_says_what_it_leaves() {
 
 #[test]
 fn a_part_of_another_version_is_not_used() {
-    let (rig, server) = (Rig::new(), server());
-    let cut = ResponseFaultScript::honest()
-        .on_requests(1..2, ResponseFault::CloseAt(700_000))
-        .on_requests(2..3, ResponseFault::Status(404, None));
-    server.follow(cut);
-    assert_ne!(rig.run(&["cp", &server.url(), "DIR/copy"]).exit, CommandExit::Ok);
+    let (rig, server) = interrupted_copy();
     server.follow(ResponseFaultScript::honest().always(ResponseFault::Version(1)));
     rig.run(&["cp", &server.url(), "DIR/copy"]).ok();
     let changed: Vec<u8> = content().iter().map(|byte| byte ^ 1).collect();

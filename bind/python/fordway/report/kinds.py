@@ -205,7 +205,7 @@ def draw_all(run: Run, colours: dict[str, str]) -> Drawn:
             with mpl.rc_context(figures.STYLE):
                 figure = drawing.draw(run, colours)
                 if figure is not None:
-                    # Some errors, such as those of empty logarithmic axes, occur only in the layout.
+                    # Some errors, for example about empty logarithmic axes, occur only during layout.
                     figure.draw_without_rendering()
                     drawn[name] = figure
         except Exception as error:
