@@ -96,7 +96,7 @@ impl SortedNames {
         Ok(names)
     }
 
-    /// Reads all names in `dir` except those of directories. Errors: also `AGAIN`, as [`read_dir_briefly`].
+    /// Reads the names in `dir` of everything except directories. Errors: as for [`read_dir_briefly`], including `AGAIN`.
     pub(crate) fn read_briefly(dir: &File) -> Result<Self, Errno> {
         let mut names = SortedNames::default();
         read_dir_briefly(dir, |name, kind| {

@@ -228,7 +228,10 @@ impl RequestAuthenticator {
         if names.iter().any(|name| name.as_bytes() == stated.as_bytes()) {
             return Ok(());
         }
-        let detail = format!("the bucket's owner is {}, not the one in {header}", names.join(" or "));
+        let detail = format!(
+            "the bucket's owner is {}, not the one in {header}; correct the header",
+            names.join(" or ")
+        );
         let text = composed("Access Denied.", &detail, &[]);
         Err(S3Error::with_message(S3ErrorCode::AccessDenied, text))
     }

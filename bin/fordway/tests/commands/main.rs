@@ -16,6 +16,7 @@ mod replicas;
 mod sources;
 mod special;
 mod support;
+mod trees;
 mod versions;
 mod web;
 mod webdav;

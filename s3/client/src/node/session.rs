@@ -45,14 +45,10 @@ pub(super) struct NodeSession {
     was_reached: AtomicBool,
 }
 
-/// The effective uid and gid of the thread that opened a connection. The gateway acts for this user as long as the
-/// connection exists, so another user must not use the connection: a program may change its user between two calls.
-type ConnectionUser = (u32, u32);
-
-/// Cost: two system calls.
-fn current_user() -> ConnectionUser {
-    (fordway_sys::user_id(), fordway_sys::group_id())
-}
+/// The effective uid of the thread that opened a connection through a Unix socket; `None` over TCP. The gateway acts for
+/// this user as long as the connection exists, so another user must not use the connection: a program may change its
+/// user between two calls.
+type ConnectionUser = Option<u32>;
 
 /// A connection in use. When the lease is dropped, the connection becomes idle again, unless a request or response is
 /// pending.
@@ -145,9 +141,9 @@ impl NodeSession {
         }
     }
 
-    /// Takes an idle connection of the current user, or opens a new one.
+    /// Takes an idle connection of the current user, or opens a new one. Cost of the former: a `geteuid`, except over TCP.
     fn lease(self: &Arc<Self>) -> Result<ConnectionLease> {
-        let opened_by = current_user();
+        let opened_by = self.address.is_local().then(fordway_sys::user_id);
         let connection = match self.take_idle(opened_by) {
             Some(connection) => connection,
             None => {
