@@ -273,6 +273,35 @@ fn a_missing_object_does_not_fail_the_deletion_of_others() {
     assert_eq!(fixture.client.send(&Call::on("GET", "k")).error().0, 404);
 }
 
+/// The error of each key in a DeleteObjects response names the action that was refused, as for a single deletion.
+#[test]
+fn the_error_of_each_key_names_the_action_that_is_refused() {
+    let fixture = open_to_all();
+    put_policy(
+        &fixture,
+        r#"{"Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObjectVersion", "Resource": "ARN/kept"},
+           {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "ARN/secret"},
+           {"Effect": "Allow", "Principal": "*", "Action": "s3:DeleteObject", "Resource": "ARN/public"}"#,
+    );
+    let list = "<Delete><Object><Key>kept</Key></Object>\
+        <Object><Key>kept</Key><VersionId>null</VersionId></Object>\
+        <Object><Key>secret</Key><ETag>&quot;x&quot;</ETag></Object></Delete>";
+    let call = Call::new("POST", format!("/{BUCKET}")).query("delete").body(list);
+    let deleted = fixture.client.send(&call).ok();
+    let messages = deleted.elements("Message");
+    assert_eq!(messages.len(), 2, "{}", deleted.text());
+    for (message, name, key) in
+        [(&messages[0], "s3:DeleteObjectVersion", "/kept"), (&messages[1], "s3:GetObject", "/secret")]
+    {
+        assert!(message.contains(name) && message.contains(key), "{message}");
+        assert!(message.contains("explicit deny") && !message.contains('\n'), "{message}");
+    }
+    let list = "<Delete><Object><Key>public</Key></Object><Object><Key>other</Key></Object></Delete>";
+    let deleted = anonymous(&fixture, "POST", &format!("/{BUCKET}?delete"), "", list).ok();
+    let why = "the bucket's policy does not allow you s3:DeleteObject; ask the bucket's owner";
+    assert_eq!(deleted.elements("Message"), [why]);
+}
+
 /// A policy cannot permit these operations to anonymous callers, even if it allows everyone all actions.
 #[test]
 fn operations_that_need_a_signature_say_so() {

@@ -7,7 +7,7 @@ use fordway_store::{
     Bucket, Conditions, DeleteOptions, DeleteResult, ETag, ETagMatch, Error, ErrorKind, GetOptions, Key,
     ObjectInfo, Store, VersionId,
 };
-use fordway_wire::s3_error::{detail, to_s3};
+use fordway_wire::s3_error::{ACCESS_DENIED, detail, to_s3};
 use fordway_wire::s3_xml::ResponseDocumentBuilder;
 use http::StatusCode;
 use s3s::dto::{
@@ -46,13 +46,13 @@ pub(super) fn one(store: &dyn Store, input: DeleteObjectInput) -> OperationResul
     })
 }
 
-/// Returns, for each object in a request, whether the bucket's rules forbid deleting it. The result is empty if the
-/// rules forbid no deletion. Errors: from reading the rules.
+/// Returns, for each object in a request, the reason why the bucket's rules forbid deleting it; `None` if they permit
+/// the deletion. The result is empty if the rules forbid no deletion. Errors: from reading the rules.
 pub(super) async fn refused(
     user: &Arc<User>,
     facts: &PolicyRequestContext<'_>,
     input: &DeleteObjectsInput,
-) -> OperationResult<Vec<bool>> {
+) -> OperationResult<Vec<Option<String>>> {
     let is_open = Bucket::new(input.bucket.as_str())
         .is_ok_and(|bucket| is_open(user, &bucket, Instant::now()).unwrap_or(false));
     let mut refused = Vec::new();
@@ -67,11 +67,13 @@ pub(super) async fn refused(
         let facts = facts.of_version(version);
         let facts = if condition.is_some() { facts.with(condition.as_slice()) } else { facts };
         refused.push(match authorise(user, "DeleteObject", names, &facts).await {
-            Ok(()) => false,
-            Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => true,
+            Ok(()) => None,
+            Err(S3Failure(error)) if *error.code() == S3ErrorCode::AccessDenied => {
+                Some(in_one_line(error.message().unwrap_or_default()))
+            }
             // The caller is permitted to delete the object, and to learn that the object is missing. The deletion
             // itself then determines the result for the missing object.
-            Err(S3Failure(error)) if *error.code() == S3ErrorCode::NoSuchKey => false,
+            Err(S3Failure(error)) if *error.code() == S3ErrorCode::NoSuchKey => None,
             Err(failure) => return Err(failure),
         });
     }
@@ -81,7 +83,7 @@ pub(super) async fn refused(
 pub(super) fn many(
     store: &dyn Store,
     input: DeleteObjectsInput,
-    refused: &[bool],
+    refused: &[Option<String>],
 ) -> OperationResult<S3Response<DeleteObjectsOutput>> {
     let bucket = Bucket::new(input.bucket)?;
     let objects = input.delete.objects;
@@ -97,25 +99,39 @@ pub(super) fn many(
     let quiet = input.delete.quiet.unwrap_or(false);
     let mut document = ResponseDocumentBuilder::new("DeleteResult");
     let bypass = input.bypass_governance_retention.unwrap_or(false);
-    let is_refused = |at: usize| refused.get(at).copied().unwrap_or(false);
+    let refusal = |at: usize| refused.get(at).and_then(Option::as_deref);
     let permitted: Vec<_> = objects
         .iter()
         .enumerate()
-        .filter(|(at, _)| !is_refused(*at))
+        .filter(|(at, _)| refusal(*at).is_none())
         .map(|(_, object)| object.clone())
         .collect();
     let mut results = results(store, &bucket, &permitted, bypass).into_iter();
-    let denied =
-        || Err(Error::new(ErrorKind::AccessDenied, "the bucket's policy does not allow s3:DeleteObject"));
     for (at, object) in objects.iter().enumerate() {
-        let next = if is_refused(at) { Some(denied()) } else { results.next() };
-        match next.unwrap_or_else(denied) {
-            Ok(_) if quiet => {}
-            Ok(done) => write_deleted(&mut document, object, done),
-            Err(error) => write_failure(&mut document, object, &error),
+        if let Some(why) = refusal(at) {
+            let (_, code) = to_s3(ErrorKind::AccessDenied);
+            write_failure(&mut document, object, code, why);
+            continue;
+        }
+        match results.next() {
+            Some(Ok(_)) if quiet => {}
+            Some(Ok(done)) => write_deleted(&mut document, object, done),
+            Some(Err(error)) => {
+                write_failure(&mut document, object, to_s3(error.kind()).1, &detail(&error));
+            }
+            None => write_failure(&mut document, object, "InternalError", "the store reported no result"),
         }
     }
     Ok(written(DeleteObjectsOutput::default(), document))
+}
+
+/// Converts the text of a refusal, which consists of AWS's message and the gateway's own text, to the message of one
+/// key. AWS's general message is omitted, because it says less than the code.
+fn in_one_line(text: &str) -> String {
+    match text.split_once('\n') {
+        Some((words, detail)) if words == ACCESS_DENIED => detail.to_owned(),
+        _ => text.trim_end().replace('\n', "; "),
+    }
 }
 
 fn malformed(message: String) -> S3Failure {
@@ -249,11 +265,15 @@ fn write_deleted(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifi
     document.close();
 }
 
-fn write_failure(document: &mut ResponseDocumentBuilder, object: &ObjectIdentifier, error: &Error) {
-    let (_, code) = to_s3(error.kind());
+fn write_failure(
+    document: &mut ResponseDocumentBuilder,
+    object: &ObjectIdentifier,
+    code: &str,
+    message: &str,
+) {
     document.open("Error").element("Key", &object.key);
     document.maybe("VersionId", object.version_id.as_deref());
-    document.element("Code", code).element("Message", &detail(error)).close();
+    document.element("Code", code).element("Message", message).close();
 }
 
 #[cfg(test)]
@@ -295,6 +315,7 @@ mod tests {
         });
         let refused = crate::workers::new_runtime().unwrap().block_on(counted).unwrap();
         let is_refused = |at: usize| format!("k{at}").starts_with("k9");
+        let refused: Vec<_> = refused.iter().map(Option::is_some).collect();
         assert_eq!(refused, (0..KEYS_MAX).map(is_refused).collect::<Vec<_>>());
         assert!(turns > KEYS_MAX / KEYS_PER_TURN, "{turns} turns");
     }
