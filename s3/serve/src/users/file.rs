@@ -219,6 +219,16 @@ impl UserEntry {
         }
     }
 
+    /// Checks the patterns of buckets and the prefixes. Errors: the reason why one of them would match nothing.
+    fn check_names(&self) -> std::result::Result<(), String> {
+        if let Some(name) = self.buckets.iter().flatten().find(|name| name.contains('/')) {
+            return Err(format!(
+                "the bucket {name:?} matches nothing, because names of buckets have no slash"
+            ));
+        }
+        self.prefixes.iter().flatten().try_for_each(|prefix| check_prefix(prefix))
+    }
+
     /// Checks the limits. Errors: the reason why a limit is invalid.
     fn check_limits(&self) -> std::result::Result<(), String> {
         if self.requests == Some(0) {
@@ -258,10 +268,7 @@ impl UserEntry {
                 "the access key must be printable ASCII without a slash, and the name must not have a line break".to_owned(),
             );
         }
-        if self.prefixes.as_ref().is_some_and(|prefixes| prefixes.iter().any(String::is_empty)) {
-            return wrong("a prefix must not be empty; omit prefixes to allow all keys".to_owned());
-        }
-        if let Err(why) = self.check_limits() {
+        if let Err(why) = self.check_names().and_then(|()| self.check_limits()) {
             return wrong(why);
         }
         match (own_uid, self.uid) {
@@ -277,6 +284,31 @@ impl UserEntry {
             ),
             (..) => Ok(()),
         }
+    }
+}
+
+/// Checks a prefix of keys. Keys may begin with a slash and may contain `*`, but whoever writes such a prefix most
+/// likely means a path or a pattern, which would match nothing. Errors: the reason, and what to write instead.
+fn check_prefix(prefix: &str) -> std::result::Result<(), String> {
+    let meant = prefix.trim_start_matches('/').trim_end_matches('*');
+    let instead = match meant {
+        "" if prefix.is_empty() => {
+            return Err("a prefix must not be empty; omit prefixes to allow all keys".to_owned());
+        }
+        "" => "omit prefixes to allow all keys".to_owned(),
+        meant if meant.contains('*') => "prefixes have no wildcards; list each prefix".to_owned(),
+        meant => format!("write {meant:?}"),
+    };
+    if prefix.contains("://") {
+        Err(format!(
+            "the prefix {prefix:?} is a URL, but a prefix names no bucket; write `buckets` for the bucket"
+        ))
+    } else if prefix.starts_with('/') {
+        Err(format!("the prefix {prefix:?} matches only keys that start with a slash; {instead}"))
+    } else if prefix.contains('*') {
+        Err(format!("the prefix {prefix:?} matches only keys that contain `*`; {instead}"))
+    } else {
+        Ok(())
     }
 }
 
@@ -401,6 +433,26 @@ mod tests {
             (&format!("{ALICE}{}", ALICE.replace("alice", "bob")), 1000, "also belongs to another user"),
             (&ALICE.replace("'A'", "'a/b'"), 1000, "without a slash"),
             (&format!("{ALICE}prefixes=['']"), 1000, "a prefix must not be empty"),
+            (
+                &format!("{ALICE}prefixes=['home/alice/*']"),
+                1000,
+                "the prefix \"home/alice/*\" matches only keys that contain `*`; write \"home/alice/\"",
+            ),
+            (&format!("{ALICE}prefixes=['a/', '*']"), 1000, "omit prefixes to allow all keys"),
+            (&format!("{ALICE}prefixes=['**']"), 1000, "omit prefixes to allow all keys"),
+            (
+                &format!("{ALICE}prefixes=['home/*/data']"),
+                1000,
+                "prefixes have no wildcards; list each prefix",
+            ),
+            (&format!("{ALICE}prefixes=['/home/alice/']"), 1000, "start with a slash; write \"home/alice/\""),
+            (&format!("{ALICE}prefixes=['/']"), 1000, "omit prefixes to allow all keys"),
+            (&format!("{ALICE}prefixes=['//home/*']"), 1000, "start with a slash; write \"home/\""),
+            (&format!("{ALICE}prefixes=['/home/*/x']"), 1000, "prefixes have no wildcards"),
+            (&format!("{ALICE}[[role]]\nname='r'\nprefixes=['/a']"), 1000, "role \"r\": the prefix \"/a\""),
+            (&format!("{ALICE}prefixes=['s3://lab/home/']"), 1000, "names no bucket"),
+            (&format!("{ALICE}buckets=['lab/home']"), 1000, "names of buckets have no slash"),
+            (&format!("{ALICE}buckets=['s3://lab']"), 1000, "names of buckets have no slash"),
             (&format!("{ALICE}requests=0"), 1000, "requests must be"),
             (&format!("{ALICE}weight=1001"), 1000, "weight must be 1 to 1000"),
             (&format!("{ALICE}rate='fast'"), 1000, "rate is not a number of bytes"),
